@@ -11,6 +11,13 @@ def install(extra: str) -> str:
     return f"pip install -e '.[{extra}]' in the microtrain checkout"
 
 
+def absent(package: str, extra: str, error: ImportError) -> str:
+    """Why a package cannot be imported, and the way out: it may be there, and memory is not."""
+    if isinstance(error, ModuleNotFoundError):
+        return f"{package} is not installed; {install(extra)}"
+    return f"{package} is installed, but cannot be imported: {error}"
+
+
 class UserError(Exception):
     """Something outside the program is wrong; the message says what, where and the way out.
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
+import re
 import shutil
 import stat
+import time
 from collections.abc import Iterable
 from io import BufferedReader
 from pathlib import Path
@@ -22,6 +25,7 @@ Place = str | os.PathLike[str]
 
 PIECE = 2**20
 MOST = 64 * 2**20  # bytes of a file that is read whole and of which nothing tells the length
+YOUNG = 60.0  # seconds in which a file may not be locked by its writer yet
 DEEPEST = 100  # levels of JSON: what goes through it level by level must come to an end
 
 
@@ -132,14 +136,18 @@ def write_whole(
 ) -> None:
     """Write a file beside and rename it: a reader never sees half of it, a link is replaced.
 
-    Two that write one file at the same time do not meet: the last one's is there, whole.
+    Two that write one file at the same time do not meet: the last one's is there, whole. What a
+    writer of the same file has left that was killed is removed.
 
     Without `sync` a power cut may leave it empty. `mode`: its permissions, None: the usual ones.
     `content`: bytes, or what they come from, piece by piece.
     """
     partial = path.with_name(f".{path.name}.{os.urandom(4).hex()}.partial")
+    _clear_partials(path)
     try:
         with open(partial, "xb") as file:  # x: not what a link leads to
+            with contextlib.suppress(OSError):  # where the file system has no locks
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if mode is not None:
                 os.fchmod(file.fileno(), mode)
             pieces: Any = [content] if isinstance(content, bytes) else content
@@ -153,6 +161,16 @@ def write_whole(
         raise
     if sync:
         sync_directory(path.parent)
+
+
+def _clear_partials(path: Path) -> None:
+    name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.partial")
+    with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
+        for entry in entries:
+            if name.fullmatch(entry.name) and time.time() - entry.stat().st_mtime > YOUNG:
+                with open_plain(entry.path) as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # its writer is gone
+                    os.unlink(entry.path)
 
 
 def sync_directory(path: Place) -> None:

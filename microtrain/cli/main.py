@@ -6,16 +6,19 @@ neither MPI nor CuPy. Under a launcher only rank 0 speaks.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import importlib
+import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
 
-from microtrain.errors import UserError
+from microtrain.errors import LaunchError, UserError
 from microtrain.threads import launch_environment
 
 from ..spelling import did_you_mean
@@ -90,8 +93,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not speaks and not (words and words[0] in COLLECTIVE and {"-h", "--help"}.isdisjoint(words)):
         return 0
     try:
-        _compare(words)
-        result = cli.main(words, prog_name="microtrain", standalone_mode=False)
+        with _of_the_machine():
+            _compare(words)
+            result = cli.main(words, prog_name="microtrain", standalone_mode=False)
+            if speaks:
+                sys.stdout.flush()  # at the end of the interpreter nobody would hear of it
         return _leave(result) if isinstance(result, int) and result else 0
     except click.ClickException as error:
         # A launcher may end the job at the first exit code, before rank 0 has spoken: the others,
@@ -131,6 +137,30 @@ def _compare(words: Sequence[str]) -> None:
             given[f"the ranks have different files {name}"] = f"one with the hash {digest}"
     with beginning():
         same(world(), given, "all ranks of a run have the same settings; start them with one line")
+
+
+@contextlib.contextmanager
+def _of_the_machine() -> Iterator[None]:
+    """What the machine lacks is told as what else is outside of the program: memory, an output."""
+    try:
+        yield
+    except MemoryError as error:
+        raise LaunchError(f"there is not enough memory: {error or 'none was given'}") from error
+    except RuntimeError as error:
+        if str(error) != "can't start new thread":
+            raise
+        raise LaunchError(
+            "no thread can be started: there is not enough memory, or too many processes for the "
+            "limits of this user (ulimit -v, ulimit -u)"
+        ) from error
+    except OSError as error:
+        if error.filename is None and isinstance(error, FileNotFoundError):
+            raise LaunchError("the working directory was removed: go to another one") from error
+        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EIO, errno.EDQUOT):
+            raise
+        with contextlib.suppress(OSError, ValueError):  # it would try again as it ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise LaunchError(f"cannot write to standard output: {error.strerror}") from error
 
 
 def _connected() -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..errors import DataError, install
+from ..errors import DataError, absent
 from ..files import open_plain
 from ..spelling import did_you_mean
 
@@ -54,10 +54,7 @@ def library(name: str, path: Path, extra: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise DataError(
-            f"{path} is read by {name}, which cannot be imported ({error}); install it with "
-            f"{install(extra)}"
-        ) from error
+        raise DataError(f"{path} is read by {name}: {absent(name, extra, error)}") from error
 
 
 def require_text(origin: str, head: bytes) -> None:

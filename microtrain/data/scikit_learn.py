@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from ..errors import ConfigError, DataError, install
+from ..errors import ConfigError, DataError, absent
 from .dataset import ArrayDataset
 
 __all__ = ["sklearn"]
@@ -36,10 +36,8 @@ def sklearn(name: Name) -> ArrayDataset:
     try:
         from sklearn import datasets
     except ImportError as error:
-        raise DataError(
-            f"the data set {name!r} comes with scikit-learn, which cannot be imported ({error}); "
-            f"install it with {install('data')}"
-        ) from error
+        why = absent("scikit-learn", "data", error)
+        raise DataError(f"the data set {name!r} comes with scikit-learn: {why}") from error
     bunch: Any = getattr(datasets, f"load_{name}")()
     x = np.asarray(bunch.data, np.float64)
     features = [str(text) for text in bunch.feature_names]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ConfigError, DataError, install
+from ..errors import ConfigError, DataError, absent
 from ..words import listed, plural
 from .cells import Codes
 from .columns import STATISTICS, Column, Specification, as_columns, dates, numbers, texts
@@ -426,7 +426,5 @@ def _sklearn(module: str) -> Any:
     try:
         return importlib.import_module(f"sklearn.{module}")
     except ImportError as error:
-        raise DataError(
-            f"columns are fitted by scikit-learn, which cannot be imported ({error}); "
-            f"install it with {install('data')}"
-        ) from error
+        why = absent("scikit-learn", "data", error)
+        raise DataError(f"columns are fitted by scikit-learn: {why}") from error

@@ -39,11 +39,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from ..errors import ConfigError
-from ..files import make_directory, read_object, write_whole
+from ..errors import ConfigError, LaunchError
+from ..files import make_directory, read_object, reason, write_whole
 from ..frames import of_threads, user_place
 from ..random import STREAM
 from . import abort, warden
+from .agreement import settled
 from .communicator import FORBIDDEN, Communicator, described, ranks_named
 
 RECORD: Final = 1024  # bytes of the board for each rank
@@ -155,11 +156,12 @@ class Board:
             except OSError:  # there is none, or it is full
                 name = _zeros(None, size)
         name = node.broadcast_object(name)
-        with open(name, "r+b") as file:
-            self._memory = mmap.mmap(file.fileno(), size)
-        node.barrier()
-        if node.rank == 0:
-            os.unlink(name)
+        try:
+            with settled(node):
+                self._memory = _opened(name, size)
+        finally:
+            if node.rank == 0:
+                os.unlink(name)
 
     def write(self, record: Record) -> None:
         """Put this rank's record up, and those of this machine where it is time for that."""
@@ -494,6 +496,18 @@ def _zeros(directory: str | None, size: int) -> str:
         os.unlink(name)
         raise
     return name
+
+
+def _opened(name: str, size: int) -> mmap.mmap:
+    """The memory of a file that another rank of this host has made."""
+    try:
+        with open(name, "r+b") as file:
+            return mmap.mmap(file.fileno(), size)
+    except OSError as error:
+        raise LaunchError(
+            f"this rank does not see what the first rank of its host ({socket.gethostname()}) has "
+            f"made: {reason(error)}\nranks in containers have to share {os.path.dirname(name)}"
+        ) from error
 
 
 def _digest(stacks: str) -> str:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import io
 import os
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, overload
@@ -22,6 +24,7 @@ from ..runs.checkpoint import MANIFEST, list_checkpoints, peek_state
 from ..runs.members import SEVERAL
 from ..spelling import did_you_mean
 from ..tensor import kind_of, wrap
+from ..words import size
 from . import safetensors_file, torch_file
 from .tree import take_apart
 
@@ -321,15 +324,29 @@ def _parser(content: bytes) -> Callable[[bytes, bool], Any]:
     )
 
 
+LARGE = 2**28  # bytes below which an archive may be of any size unpacked
+SMALLEST = 100  # times that a larger one may be compressed
+_UNREADABLE = (
+    zipfile.BadZipFile, zlib.error, tokenize.TokenError, OSError, EOFError, RuntimeError,
+    SyntaxError, TypeError, KeyError,
+)  # fmt: skip
+
+
 def _read_npz(content: bytes, bfloat16: bool) -> Any:
     """The arrays of an npz file as Tensors."""
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
             if any(entry.header_offset for entry in arrays.zip.infolist()[:1]):
                 raise EOFError("there are several in this file, one behind the other")
+            whole = sum(info.file_size for info in arrays.zip.infolist())
+            if whole > max(LARGE, SMALLEST * len(content)):
+                raise ValueError(
+                    f"its {size(len(content))} would be {size(whole)} of arrays, more than "
+                    f"{SMALLEST} times its size; write them with numpy.savez, uncompressed"
+                )
             found = {name: arrays[name] for name in arrays.files}
             for array in found.values():
                 as_dtype(array.dtype)
-    except (zipfile.BadZipFile, OSError, EOFError, RuntimeError, TypeError, KeyError) as error:
+    except _UNREADABLE as error:
         raise ValueError(f"damaged, or no arrays of numbers: {error}") from error
     return {name: wrap(np.ascontiguousarray(a).reshape(a.shape)) for name, a in found.items()}

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..autograd import no_grad
 from ..backend import to_host
-from ..errors import ConfigError, LaunchError, install
+from ..errors import ConfigError, LaunchError, absent
 from ..files import reason, write_whole
 from ..nn import Module
 from ..tensor import TENSORS, kind_of, wrap
@@ -82,9 +82,7 @@ def graph_of(
     try:
         import onnx
     except ImportError as error:
-        raise ConfigError(
-            f"ONNX files need the package onnx, which is not installed: {install('onnx')}"
-        ) from error
+        raise ConfigError(f"ONNX files need onnx: {absent('onnx', 'onnx', error)}") from error
     found = _traced(model, inputs)
     graph = Graph(found)
     names = _names("input", len(inputs), input_names)

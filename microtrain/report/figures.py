@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ConfigError, LaunchError, install
+from ..errors import ConfigError, LaunchError, absent
 from ..files import make_directory, reason, write_whole
 from .chart import Chart
 from .curves import FEW, WORDS
@@ -50,8 +50,8 @@ def draw(charts: Sequence[Chart], title: str = "", note: str = "") -> Figure:
     try:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
-    except ImportError:
-        raise LaunchError(f"matplotlib is not installed; {install('plot')}") from None
+    except ImportError as error:
+        raise LaunchError(absent("matplotlib", "plot", error)) from None
     columns = min(2, len(charts))
     rows = math.ceil(len(charts) / columns)
     runs = {curve.run: curve.kin for chart in charts for curve in chart.curves if curve.run}

@@ -24,7 +24,7 @@ import numpy as np
 
 from ..config.resolved import Setting, as_yaml
 from ..data import Prepared
-from ..errors import ConfigError, LaunchError, install
+from ..errors import ConfigError, LaunchError, absent
 from ..files import reason, write_whole
 from ..runs.history import SPLITS
 from ..version import __version__
@@ -229,8 +229,8 @@ def _templates() -> Any:
     """What renders pages; templates are compiled once, which takes longer than a page."""
     try:
         from jinja2 import Environment, FunctionLoader, StrictUndefined
-    except ImportError:
-        raise LaunchError(f"jinja2 is not installed; {install('plot')}") from None
+    except ImportError as error:
+        raise LaunchError(absent("jinja2", "plot", error)) from None
     environment = Environment(
         autoescape=True,
         undefined=StrictUndefined,

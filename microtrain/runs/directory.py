@@ -115,7 +115,11 @@ class RunDirectory:
         """
         if name in ("", ".", "..", "latest") or "/" in name or not name.isprintable():
             raise ConfigError(f"name: expected a plain file name, got {name!r}")
-        now = now or datetime.now().astimezone()
+        try:
+            now = now or datetime.now().astimezone()
+        except ValueError as error:
+            zone = os.environ.get("TZ")
+            raise LaunchError(f"the time zone {zone!r} cannot be used: {error}; set TZ") from error
         path = _make_unique(Path(os.path.expanduser(parent)) / name, now.strftime(_STAMP))
         run = cls(path)
         try:

@@ -10,7 +10,7 @@ import pytest
 
 from microtrain.cli.main import COMMANDS, main
 from microtrain.config.schema import Train
-from microtrain.errors import UserError
+from microtrain.errors import UserError, absent
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
@@ -196,6 +196,58 @@ def test_a_bug_keeps_its_traceback(monkeypatch, tmp_path):
     done = in_new_process("-c", code, env={**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"})
     assert done.returncode == 1
     assert "ZeroDivisionError" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["list runs", "show", "schema", "show configs/linreg.yaml"])
+def test_an_output_without_room_is_one_message(command, folder_with_a_run):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full here")
+    words = command.replace("runs", f"{folder_with_a_run}/runs").split()
+    with open("/dev/full", "wb") as full:
+        job = subprocess.run(
+            [sys.executable, "-m", "microtrain", *words], cwd=ROOT, stdout=full,
+            stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    error = "error: cannot write to standard output: No space left on device\n"
+    assert (job.returncode, job.stderr) == (5, error)
+
+
+@pytest.mark.parametrize(
+    ("raised", "words"),
+    [
+        (MemoryError(), "there is not enough memory"),
+        (MemoryError("Unable to allocate 3 GiB"), "not enough memory: Unable to allocate 3 GiB"),
+        (RuntimeError("can't start new thread"), "no thread can be started: there is not enough"),
+        (FileNotFoundError(2, "No such file or directory"), "the working directory was removed"),
+    ],
+)
+def test_what_the_machine_lacks_is_one_message(raised, words, capsys, monkeypatch):
+    def failing():
+        raise raised
+
+    monkeypatch.setattr("microtrain.config.json_schema.json_schema", failing)
+    assert main(["schema"]) == 5
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["check", "train"])
+def test_a_working_directory_that_was_removed_is_said(command, tmp_path):
+    code = "import os; os.rmdir(os.getcwd()); from microtrain.cli.main import main; "
+    code += f"raise SystemExit(main([{command!r}, {str(ROOT / 'configs/linreg.yaml')!r}]))"
+    place = tmp_path / "gone"
+    place.mkdir()
+    job = subprocess.run(
+        [sys.executable, "-c", code], cwd=place, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert (job.returncode, "working directory was removed" in job.stderr) == (5, True), job.stderr
+
+
+def test_a_package_that_cannot_be_loaded_is_not_said_to_be_absent():
+    """Where memory is out, or a library of it is broken."""
+    assert "numpy is not installed; pip" in absent("numpy", "x", ModuleNotFoundError("numpy"))
+    said = absent("numpy", "x", ImportError("libx.so: cannot allocate memory"))
+    assert said == "numpy is installed, but cannot be imported: libx.so: cannot allocate memory"
 
 
 def test_only_rank_0_speaks(monkeypatch, capsys):

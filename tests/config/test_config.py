@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 
 from microtrain.config.duration import Duration
 from microtrain.config.load import load_config, load_config_everywhere, resolved_yaml
+from microtrain.config.resolved import read_settings, whole_yaml
 from microtrain.config.schema import Config, Split
 from microtrain.distributed import in_process, world
 from microtrain.errors import ConfigError
+from microtrain.words import printable
 
 LINREG = """\
 name: linreg
@@ -185,6 +187,34 @@ def test_the_resolved_file_shows_origins_and_is_a_configuration(directory):
     assert rows["- type: r2"] == "command line"
     (directory / "config.yaml").write_text(text)
     assert load_config("config.yaml") == config
+
+
+ODD = ("a\nb", "a\rb", "a\x85b", "a\u2028b", "a\u2029b", "a\tb", "\x1b[31m", "a  # b", "a: b",
+       "# a", "'", '"', "a\\nb", "\u202ea", "\ufeffa", "{a}", "- a", "a ")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_path_of_any_characters_is_an_origin_that_reads_back(directory, name):
+    place = directory / name
+    place.mkdir()
+    (place / "run.yaml").write_text(LINREG)
+    config = load_config(f"{name}/run.yaml", [f"run_dir={json.dumps(f'{place}/runs')}"])
+    text = whole_yaml(config)
+    (directory / "config.yaml").write_text(text)
+    again = load_config("config.yaml")
+    assert again == config and again.run_dir == f"{place}/runs"
+    settings = read_settings(text, directory / "config.yaml")
+    assert settings["train.batch_size"].origin == f"{printable(name)}/run.yaml:9"
+    assert settings["run_dir"].origin == "command line"
+
+
+def test_what_cannot_be_read_back_is_refused_before_a_run_begins(directory):
+    (directory / "data.csv").touch()
+    config = load(LINREG)
+    for part, value in (("weights", ["\udcff"]), ("weights", [0.5] * 60_000)):
+        config.data.arguments[part] = value
+        with pytest.raises(ConfigError, match="cannot be written down for a run"):
+            whole_yaml(config)
 
 
 @given(st.text(max_size=20) | st.floats() | st.integers() | st.booleans() | st.none())

@@ -444,3 +444,30 @@ def test_a_shape_is_kept_as_a_tuple(tmp_path: Path, suffix: str) -> None:
     mt.save({"shape": mt.ones(2, 3).shape, "w": mt.ones(1)}, tmp_path / f"x{suffix}")
     found = mt.load(tmp_path / f"x{suffix}")["shape"]
     assert found == (2, 3) and type(found) is tuple
+
+
+HEADERS = (
+    "{'descr': '<f4', 'fortran_order': False, 'shape': (3,", "(((", "'''", "{[}", "if", "\x00",
+    "{'descr': '<f4', 'shape': ",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("header", HEADERS)
+def test_an_array_whose_header_is_broken_is_a_message(tmp_path, header):
+    text = header.encode()
+    content = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(12)
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("a.npy", content)
+    with pytest.raises(DataError, match=r"cannot read .*x\.npz"):
+        mt.load(tmp_path / "x.npz")
+
+
+def test_a_small_archive_of_a_large_array_is_refused_before_it_fills_the_memory(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("microtrain.exchange.state.LARGE", 2**20)
+    np.savez_compressed(tmp_path / "bomb.npz", a=np.zeros(2**19))
+    with pytest.raises(DataError, match=r"would be 4\.19 MB of arrays, more than 100 times"):
+        mt.load(tmp_path / "bomb.npz")
+    np.savez_compressed(tmp_path / "plain.npz", a=np.arange(2**18) * 0.1)
+    assert mt.load(tmp_path / "plain.npz")["a"].shape == (2**18,)

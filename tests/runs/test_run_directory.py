@@ -1,13 +1,17 @@
 """The run directory: made once, locked, rewritten whole, and readable by strict JSON readers."""
 
+import errno
+import fcntl
 import hashlib
 import json
 import math
 import os
+import stat
 import struct
 import subprocess
 import sys
 import threading
+import time
 from datetime import datetime, timedelta, timezone
 
 import numpy as np
@@ -151,6 +155,83 @@ def test_the_lock_goes_with_a_killed_process_and_a_resume_waits_for_it(run):
             RunDirectory(run.path, wait_s=30).close()
         finally:
             holder.kill()
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+def test_a_run_stays_locked_whatever_becomes_of_the_file_that_names_its_holder(run, how):
+    lock = run.path / "run.lock"
+    lock.unlink()
+    if how == "replaced":
+        lock.write_text("")
+    for _ in range(2):
+        with pytest.raises(LaunchError, match="is in use by"):
+            RunDirectory(run.path)
+    run.close()
+    RunDirectory(run.path).close()
+
+
+def test_a_directory_that_cannot_be_locked_is_locked_by_a_file(run, monkeypatch):
+    """Of a network's file system."""
+    flock = fcntl.flock
+
+    def refused(file, flags):
+        if stat.S_ISDIR(os.fstat(file).st_mode):
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        flock(file, flags)
+
+    run.close()
+    monkeypatch.setattr(fcntl, "flock", refused)
+    with RunDirectory(run.path), pytest.raises(LaunchError, match=f"pid {os.getpid()}"):
+        RunDirectory(run.path)
+
+
+def test_what_a_killed_writer_has_left_of_a_file_goes_with_the_next(run):
+    path = run.path
+    left = [path / f".run.json.{name}.partial" for name in ("0123abcd", "ffffffff", "01234567")]
+    other = path / ".run.json.of-someone.partial"
+    for each in (*left, other):
+        each.write_text("half")
+        os.utime(each, (1, 1))
+    with open(left[1]) as held:  # its writer is at work
+        fcntl.flock(held, fcntl.LOCK_EX)
+        os.utime(left[2])  # and this one's may be about to lock it
+        run.update(ranks=2)
+        assert [each.exists() for each in (*left, other)] == [False, True, True, True]
+    os.utime(left[2], (1, 1))
+    run.update(ranks=3)
+    assert [each.exists() for each in (*left, other)] == [False, False, False, True]
+
+
+def test_a_byte_that_is_no_text_can_be_read_back(run):
+    run.update(command=["a\udcffb", "\U0001f600"], error="\ud800")
+    info = Run.read(read_after_config(run.path, run.path).path).info
+    assert info.command == ["a\\udcffb", "\U0001f600"] and info.error == "\\ud800"
+
+
+def test_a_time_zone_that_is_none_is_said(tmp_path, monkeypatch):
+    monkeypatch.setenv("TZ", "<+25>-24")
+    time.tzset()
+    try:
+        with pytest.raises(LaunchError, match=r"the time zone '<\+25>-24' cannot be used"):
+            RunDirectory.create(tmp_path, "x")
+    finally:
+        monkeypatch.delenv("TZ")
+        time.tzset()
+
+
+def test_the_names_of_a_new_run_are_on_disk(tmp_path, monkeypatch):
+    """A directory that was made has its name in the one above, which a power cut may take away."""
+    synced = []
+    sync = os.fsync
+    monkeypatch.setattr(
+        os, "fsync", lambda file: (synced.append(os.fstat(file).st_ino), sync(file))
+    )
+    with RunDirectory.create(tmp_path / "new" / "runs", "x") as run:
+        above = [tmp_path, tmp_path / "new", tmp_path / "new" / "runs", run.path.parent, run.path]
+        assert {each.stat().st_ino for each in above} <= {*synced}
+        synced.clear()
+        save_checkpoint(run.checkpoints, 1, model={}, optimizer={}, state={}, config_text="")
+        assert run.path.stat().st_ino in synced
 
 
 def test_update_merges_and_survives_reopening(run):
