@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .list import csv_option, sort_option, terminal_width, write_csv
+from .list import csv_option, sort_option, terminal_width, warn_of, write_csv
 
 if TYPE_CHECKING:
     from ..report.record import Record
@@ -41,6 +41,7 @@ def compare(runs: tuple[str, ...], as_json: bool, sort: str | None, as_csv: str 
     from ..report.record import read_records
 
     records = read_records(runs)
+    warn_of(records)
     if any(record.info.sweep for record in records):
         _compare_sweeps(records, sort, as_csv, as_json)
         return

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from ..runs.record import Run
 
 sort_option = click.option("--sort", metavar="COLUMN", help="By a column, the best value first.")
 csv_option = click.option(
@@ -35,6 +40,13 @@ def list_runs(places: tuple[str, ...], sort: str | None, as_csv: str | None) -> 
         write_csv(overview.in_csv(columns), as_csv)
     else:
         click.echo("\n".join(overview.in_lines(columns, terminal_width())))
+
+
+def warn_of(records: Iterable[Run]) -> None:
+    """Say what of runs may not be what they have done."""
+    for record in records:
+        for doubt in record.doubts():
+            click.echo(f"warning: {doubt}", err=True)
 
 
 def terminal_width() -> int:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from .list import warn_of
+
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
@@ -59,6 +61,7 @@ def plot(
     from ..report.record import read_records
 
     records = read_records(runs)
+    warn_of(records)
     alone = len(records) == 1
     if any(record.info.sweep for record in records):
         if not alone or x != "step" or smooth or group:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .list import warn_of
+
 if TYPE_CHECKING:
     from ..report.predictions import Predictions
 
@@ -34,6 +36,7 @@ def report(runs: tuple[str, ...], output: str | None, trust: bool) -> None:
     from ..report.page import write_report, write_runs
     from ..report.record import Record
 
+    warn_of(map(Record.read, runs))
     if len(runs) > 1:
         click.echo(write_runs(runs, output))
         return

@@ -16,7 +16,16 @@ from typing import Any, Self
 
 from ..config.resolved import as_yaml
 from ..errors import DataError
-from ..runs.members import Result, best_setting, by_setting, last_of_each, read_members, values_of
+from ..runs.members import (
+    Of,
+    Result,
+    best_setting,
+    by_setting,
+    check_members,
+    last_of_each,
+    read_members,
+    values_of,
+)
 from ..words import number, plural
 from .overview import Column, Spread, in_lines, setting_columns, sort
 from .record import Record, direction
@@ -50,7 +59,8 @@ class Sweep:
         record = Record.read(path)
         if not record.info.sweep:
             raise DataError(f"{record.path} is one run, and no sweep")
-        found, _, _ = read_members(record.path)
+        found, _, of = read_members(record.path)
+        check_members(of, Of(record.info.id, record.config_text), record.path)
         mode = record.setting("checkpoint.mode")
         return cls(
             record.name,

@@ -7,6 +7,7 @@ followed, and what is not of the expected kind is one DataError that names file 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 from collections.abc import Callable
@@ -18,12 +19,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DataError
-from ..files import read_object, read_plain, reason
+from ..config.same_run import compare_configs
+from ..errors import DataError, UserError
+from ..files import MOST, read_object, read_plain, reason
 from .checkpoint import (
     MANIFEST,
     Checkpoint,
     OtherRun,
+    config_of,
     had_checkpoints,
     list_checkpoints,
     load_checkpoint,
@@ -233,6 +236,38 @@ class Run:
             or had_checkpoints(self.path / "checkpoints")
         )
 
+    def doubts(self) -> list[str]:
+        """Why what is read here may not be what the run has done, as its newest checkpoint says.
+
+        Settings and rows that were changed, or are another run's. For those who show them: what
+        takes up a model or goes on with a run looks for itself.
+        """
+        if not self.checkpoints or not (state := peek_state(newest := self.checkpoints[-1])):
+            return []
+        found = []
+        if state.get("run") != self.info.id:
+            found.append(f"{newest} is of another run than {self.path / 'run.json'}")
+        length, sha256 = state.get("metrics_bytes"), state.get("metrics_sha256")
+        if isinstance(length, int) and isinstance(sha256, str):
+            try:
+                content = read_plain(self.metrics_file, max(MOST, length))[:length]
+            except OSError:
+                content = b""  # told of by those who need it
+            if hashlib.sha256(content).hexdigest() != sha256:
+                found.append(
+                    f"damaged file: {self.metrics_file} does not begin with the rows that the run "
+                    f"had written by the checkpoint of step {step_of(newest):,}"
+                )
+        try:
+            words = "has other settings in its config.yaml than it was trained with"
+            file = self.path / "config.yaml"
+            compare_configs(
+                config_of(newest), self.config_text, self.path, refused=words, file=file
+            )
+        except UserError as error:
+            found.append(str(error))
+        return found
+
     def own(self, checkpoint: Checkpoint) -> None:
         """OtherRun where a checkpoint was written by another run, DataError for another step."""
         if (its := checkpoint.state.get("run")) != self.info.id:
@@ -243,8 +278,8 @@ class Run:
             )
         if (step := checkpoint.state.get("step")) != checkpoint.step:
             raise DataError(
-                f"damaged checkpoint {checkpoint.path}: its state.json is of step {step}, its "
-                f"{MANIFEST} of {checkpoint.step}"
+                f"damaged checkpoint {checkpoint.path}: in state.json, step: {step!s:.40}, and "
+                f"{MANIFEST} says {checkpoint.step}"
             )
 
     def checkpoint(
