@@ -11,13 +11,15 @@ from typing import Any
 
 import mpi_run
 import pytest
-from attack import campaign, captures, directories, kills, ranks
+from attack import campaign, captures, directories, interrupts, kept, kills, ranks, threads
 from attack.campaign import Defect, Kind
 from resuming import write_run
 
 import microtrain as mt
+from microtrain.backend import MODES
 from microtrain.distributed import in_process
 
+KINDS = ("kills", "ranks", "captures", "directories", "kept", "threads", "interrupts")
 SCRIPT = mpi_run.REPOSITORY / "scripts" / "attack"
 
 
@@ -37,11 +39,11 @@ def outcomes(place: Path, trials: int = 1, **kinds: Kind) -> dict[str, str]:
 def test_help_and_a_kind_that_there_is_not() -> None:
     code, text = script("--help")
     assert code == 0 and text.startswith("usage: scripts/attack [-h] [--minutes MINUTES]")
-    for kind in ("kills", "ranks", "captures", "directories"):
+    for kind in KINDS:
         assert re.search(rf"^{kind} +\w", text, re.M)
     code, text = script("--only", "kills,rank")
     assert code == 2
-    assert text.endswith("'rank' is no kind; there are kills, ranks, captures, directories\n")
+    assert f"'rank' is no kind; there are {', '.join(KINDS)}" in " ".join(text.split())
     assert script("--trials", "0")[0] == 2
 
 
@@ -177,9 +179,52 @@ def test_directories_finds_bad_readers(tmp_path: Path, monkeypatch: Any) -> None
     assert outcomes(tmp_path, loads=directories.KIND) == {"loads": "different"}
 
 
+def test_threads_finds_an_argument_of_another_thread(tmp_path: Path, monkeypatch: Any) -> None:
+    def shared(step: Any, **options: Any) -> Any:
+        last: list[Any] = [None]
+
+        def compiled(x: Any) -> Any:
+            last[0] = x
+            return [step(last[0]) for _ in range(3)][-1]
+
+        return compiled
+
+    monkeypatch.setattr(mt, "compile", shared)
+    assert outcomes(tmp_path, trials=3, threads=threads.KIND) == {"threads": "different"}
+
+
+def test_interrupts_finds_a_mode_that_is_left_set(tmp_path: Path, monkeypatch: Any) -> None:
+    def careless(step: Any, **options: Any) -> Any:
+        def compiled(*given: Any) -> Any:
+            MODES.inference = True
+            found = step(*given)
+            MODES.inference = False
+            return found
+
+        return compiled
+
+    monkeypatch.setattr(mt, "compile", careless)
+    assert outcomes(tmp_path, trials=6, interrupts=interrupts.KIND) == {"interrupts": "lost"}
+
+
+@pytest.mark.slow
+def test_kept_finds_another_result(tmp_path: Path, monkeypatch: Any) -> None:
+    def retouch(draw: Any, file: Path) -> None:
+        with open("run.yaml", "a") as config:
+            config.write("seed: 1\n")
+
+    monkeypatch.setattr(kept, "flip", retouch)
+    monkeypatch.setattr(kept, "SWEEPS", 0)
+    assert outcomes(tmp_path, kept=kept.KIND) == {"kept": "different"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "trials"), [("kills", 5), ("ranks", 150), ("captures", 150), ("directories", 12)]
+    ("kind", "trials"),
+    [
+        *(("kills", 5), ("ranks", 150), ("captures", 150), ("directories", 12)),
+        *(("kept", 12), ("threads", 60), ("interrupts", 60)),
+    ],
 )
 def test_nothing_is_found_here(kind: str, trials: int) -> None:
     code, text = script("--only", kind, "--seed", "1", "--trials", str(trials), timeout=550)

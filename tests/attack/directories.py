@@ -15,6 +15,7 @@ import itertools
 import json
 import os
 import pkgutil
+import re
 import resource
 import shutil
 import warnings
@@ -40,7 +41,10 @@ PLAIN = RUN.replace("./net.py:Net", "{type: mlp, hidden: [5]}").replace(
 )
 # What may lie in a run's directory without its having put it there.
 PLANTED = (".report.html.partial", ".run.json.partial", "report.html", "plots", "STOP", "run.lock")
-DAMAGES = ("bytes", "values", "arrays", "deep", "link", "fifo", "folder", "gone", "empty", "sparse")
+DAMAGES = (
+    "bytes", "digit", "values", "arrays", "deep", "link", "fifo", "folder", "gone", "empty",
+    "sparse",
+)  # fmt: skip
 LINKS = ("text", "folder", "new", "text", "folder", "new", "/dev/zero", "/dev/null", ".", "..")
 
 
@@ -78,6 +82,10 @@ def damage(data: Any, run: Path, outside: Path) -> bool:
 def changed(data: Any, name: str, content: bytes) -> bytes:
     """The content after a damage of this name, or of its bytes where that does not fit."""
     with contextlib.suppress(Exception):
+        if name == "digit":
+            place = data.draw(st.sampled_from([m.start() for m in re.finditer(rb"[0-9]", content)]))
+            digit = data.draw(st.sampled_from(sorted({*b"0123456789"} - {content[place]})))
+            return content[:place] + bytes([digit]) + content[place + 1 :]
         if name == "arrays":
             return arrays_damaged(data, content)
         if name == "values":  # of the last line, in metrics.jsonl
