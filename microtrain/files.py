@@ -84,7 +84,7 @@ def parse_object(text: bytes) -> dict[str, Any]:
     return content
 
 
-def parse_json(text: bytes) -> Any:
+def parse_json(text: bytes | str) -> Any:
     """What JSON says; ValueError for all else, also for a hundred levels or digits without end."""
     with contextlib.suppress(RecursionError):
         content = json.loads(text, parse_int=_whole)

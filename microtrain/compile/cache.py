@@ -84,7 +84,7 @@ def _load(source: str) -> dict[str, Any]:
                     write_whole(path.with_suffix(".sha256"), _sums(path), sync=False)
                 return scope
         notice.kept = False
-        scope: dict[str, Any] = {"CACHE": False}
+        scope = {"CACHE": False}
         exec(compile(source, "<native step>", "exec"), scope)
         return scope
 

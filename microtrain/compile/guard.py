@@ -145,7 +145,7 @@ class _Text:
         copied = [n for n in everything if n not in self.in_place]
         checks = [*self.kinds, *self.rest, *self.layouts(copied), *self.apart(copied), *self.follow]
         lines = [f"if not ({' and '.join(checks)}):", f"    {miss}"]
-        if self.in_place:
+        if self.in_place and self.arrival is not None:
             arrays = [self.array(n) if n in self.in_place else self.target(n)
                       for n in self.arrival.moved]  # fmt: skip
             self.scope |= {"arrive": self.arrival.function, "plan": self.arrival.plan}

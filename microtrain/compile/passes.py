@@ -84,8 +84,10 @@ def _join_passes(program: Program) -> None:
             if line.whole is not None and line.listener.storage not in clean:
                 line.whole = None
     for listener, parts in told.items():
-        *before, begin, end = [None, *parts] if len(parts) < 2 else parts
-        if begin and begin.whole and all(one.forward for one in before):
+        if len(parts) < 2:
+            continue
+        *before, begin, end = parts
+        if begin.whole and all(one.forward for one in before):
             complete = marked.issuperset(listener.storage.slots)
             last = WholePass(begin, end, complete)
             lines = [last if line is end else line for line in program.lines]

@@ -30,7 +30,8 @@ from .problems import quoted
 from .registered import PARTS, REGISTERED
 from .schema import Component, Config
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # Where a target is numbers and classes are wanted.
 CLASSES = (

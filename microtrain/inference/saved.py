@@ -235,15 +235,16 @@ def read_all(path: str | os.PathLike[str], *, trust: bool, member: str = "all") 
         raise ConfigError(f"the run {run.path} is one run, and no sweep: it has no members")
     results, data, of = read_members(run.path)
     last = last_of_each(results).values()
-    ended, of = [r for r in last if r.status == "finished"], f"the sweep {run.path}"
+    ended, whose = [r for r in last if r.status == "finished"], f"the sweep {run.path}"
     if member == "best-setting" and ended:
         keep = _saved(run, ended[:1], data, of, trust)[0].config.checkpoint
         chosen = best_setting(last, str(keep.monitor), 1 if keep.mode == "max" else -1)
-        ended, of = [r for r in ended if r.setting == chosen], f"the best setting of {of}"
+        ended = [r for r in ended if r.setting == chosen]
+        whose = f"the best setting of {whose}"
     if len(ended) < 2:
         raise DataError(
-            f"of {of} {plural(len(ended), 'member')} finished; a mean and its spread take two or "
-            "more"
+            f"of {whose} {plural(len(ended), 'member')} finished; a mean and its spread take two "
+            "or more"
         )
     return _saved(run, ended, data, of, trust)
 

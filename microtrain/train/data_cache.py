@@ -34,7 +34,7 @@ def cached(
         key, files = _key(config)
         place = find(directory, key)
         words, made = "an earlier run has kept the rows in", place is None or None in files
-        if made:
+        if place is None or made:
             data = load_data()  # says what is wrong with a file that is not there
             place = keep(directory, key, data, digest_of(data))
             words = "the rows are kept for runs to come in"
