@@ -290,16 +290,18 @@ class Denominators:
         if len({*self.counts}) > 1 and (not shared or self.unknown):
             counts = ", ".join("unknown" if c != c else f"{c:g}" for c in self.counts)
             why = (
-                f"over {several} their sums are known too late. Give each loss a backward pass of "
-                "its own step, or use losses with"
-                if not shared
-                else f"over {several} the value of each is needed, and not all are means by "
-                "mean() or a loss of nn.functional. Use these, or losses with"
+                "their sums are known too late. Give each loss a backward pass of its own step, or"
             )
+            if shared or several == "ranks":
+                why = (
+                    "the value of each is needed, and not all are means by mean() or a loss of "
+                    "nn.functional, and computed outside of compiled steps. Let them be that, or"
+                )
             raise UnequalDenominators(
                 "DataParallel: the value that backward started from adds up means over different "
                 "rows, those of several forward calls or some that were selected from them "
-                f'({counts} here), and {why} reduction="sum" and model.count(n)'
+                f"({counts} here), and over {several} {why} use losses with reduction="
+                '"sum" and model.count(n)'
             )
 
     def weight(self, ranks: int, alone: bool) -> float:
@@ -446,8 +448,10 @@ def of_batch(
         total, count = map(float, term.value())
         part = float(term.factor) * total / count if count and term.factor is not None else 0.0
         parts.append((part, float(term.count)))
-    rest = value - sum(part for part, _ in parts)
-    return [(n * rest, n), *((part * count, count) for part, count in parts)]
+    rest, known = value - sum(part for part, _ in parts), n
+    if found.lost:  # nothing, or what other batches tell
+        rest, known = 0.0, n if found.rest == "nothing" else 0
+    return [(known * rest, known), *((part * count, count) for part, count in parts)]
 
 
 def find(edges: Sequence[Any], seen: Survey, whole: int) -> Denominators | None:

@@ -6,6 +6,7 @@ The truth is one process without any wrapper that has the rows of all ranks.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +15,8 @@ import pytest
 
 import microtrain as mt
 from microtrain.distributed import Communicator, DataParallel, in_process
+from microtrain.distributed.single import SingleCommunicator
+from microtrain.train.evaluation import evaluate
 
 F = mt.nn.functional
 f64 = mt.float64
@@ -382,17 +385,16 @@ def check(found: list[Any], expected: list[Any]) -> None:
         assert np.abs(a - b).max() <= 1e-12 * max(np.abs(b).max(), 1e-2), number
 
 
-@pytest.mark.parametrize("size", CUTS)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_programs_are_exact_on_any_number_of_ranks(name: str, size: int) -> None:
-    def run(comm: Communicator | None) -> list[Any]:
-        world = World(comm, CUTS[size])
+def test_programs_are_exact_on_any_number_of_ranks(comm: Communicator, name: str) -> None:
+    def run(comm: Communicator | None, cuts: Any) -> list[Any]:
+        world = World(comm, cuts)
         with np.errstate(all="ignore"):
             PROGRAMS[name](world)
         return world.found
 
-    for found in in_process.run(size, run):
-        check(found, run(None))
+    cuts = CUTS[comm.size]
+    check(run(comm, cuts), run(None, cuts))
 
 
 # Captured steps -----------------------------------------------------------------------------------
@@ -498,3 +500,264 @@ class _indexed:
 
     def __getitem__(self, number: int) -> Any:
         return getattr(self.model, "module", self.model)[number]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_results_of_a_compiled_model_know_their_calls(size: int) -> None:
+    def run(comm: Communicator | None) -> list[Any]:
+        world = World(comm, CUTS[size])
+        m = world.model(3, 4, 2)
+        call: Any = m if comm is None else mt.compile(lambda x: m(x))
+        with np.errstate(all="ignore"):
+            for number in range(5):
+                x, u, y = (
+                    world.rows(name, n, seed=number) for name, n in (("a", 3), ("b", 3), ("a", 2))
+                )
+                if comm is not None:
+                    call(u)  # a look
+                root = F.mse_loss(call(x), y) + call(u).square().mean()
+                world.learn(root, m)
+                out = call(x)
+                world.learn(F.cross_entropy(out[y[:, 0] > 0], (y > 0)[y[:, 0] > 0][:, 1].long()), m)
+        return world.found
+
+    expected = run(None)
+    for found in in_process.run(size, run):
+        check(found, expected)
+
+
+# Several passes -----------------------------------------------------------------------------------
+
+
+def halves(w: World, root: Callable[[Any, Any, Any, Any], Any], m: Any) -> None:
+    """A step of two micro-batches, or of all rows at once."""
+    batches = [
+        tuple(w.rows(name, n, seed=s) for name, n in (("a", 3), ("b", 3), ("a", 2)))
+        for s in range(2)
+    ]
+    if w.comm is None:
+        x, u, y = (mt.cat([*parts]) for parts in zip(*batches, strict=True))
+        w.learn(root(m, x, u, y), m)
+        return
+    m(batches[1][0])  # only looked at
+    with m.no_sync():
+        root(m, *batches[0]).backward()
+    m(batches[0][1])
+    w.learn(root(m, *batches[1]), m)
+
+
+ACCUMULATED: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
+    "one loss": lambda m, x, u, y: F.mse_loss(m(x), y),
+    "selected rows": lambda m, x, u, y: 2 * F.mse_loss(m(x)[x[:, 0] > 0.2], y[x[:, 0] > 0.2]) - 1,
+    "two calls over as many": lambda m, x, u, y: F.mse_loss(m(x), y) + m(x * 2).abs().mean(),
+    "by position": lambda m, x, u, y: m(x)[mt.arange(len(x)), 0].square().mean() + m(x).mean(),
+}
+
+
+@pytest.mark.parametrize("size", CUTS)
+@pytest.mark.parametrize("name", ACCUMULATED)
+def test_micro_batches_count_what_their_roots_depend_on(name: str, size: int) -> None:
+    def run(comm: Communicator | None) -> list[Any]:
+        world = World(comm, CUTS[size])
+        with np.errstate(all="ignore"):
+            halves(world, ACCUMULATED[name], world.model(3, 4, 2))
+        return world.found
+
+    expected = run(None)
+    for found in in_process.run(size, run):
+        check(found, expected)
+
+
+REFUSED: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
+    "two calls": lambda m, x, u, y: F.mse_loss(m(x), y) + m(u).square().mean(),
+    "selected rows": lambda m, x, u, y: m(x)[x[:, 0] > 0.2].square().mean() + m(x).abs().mean(),
+    "a part": lambda m, x, u, y: (lambda o: o[:2].square().mean() + o.abs().mean())(m(x)),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_means_over_other_rows_and_several_passes_are_refused(name: str) -> None:
+    def run(comm: Communicator) -> None:
+        world = World(comm, CUTS[2])
+        halves(world, REFUSED[name], world.model(3, 4, 2))
+
+    with pytest.raises(RuntimeError, match=r"means over different rows.*known too late"):
+        in_process.run(2, run)
+
+    def with_shards(comm: Communicator) -> None:
+        world = World(comm, CUTS[2])
+        m = world.model(3, 4, 2, shards=4)
+        batch = (world.rows(kind, n) for kind, n in (("a", 3), ("b", 3), ("a", 2)))
+        REFUSED[name](m, *batch).backward()
+
+    with pytest.raises(RuntimeError, match=r"means over different rows.*known too late"):
+        in_process.run(2, with_shards)
+
+
+def test_values_that_nobody_knows_are_refused_where_ranks_need_them() -> None:
+    def run(comm: Communicator | None, even: bool) -> list[Any]:
+        world = World(comm, {"a": [4, 3], "b": [4, 3] if even else [2, 6]})
+        m = world.model(3, 1)
+        x, u = world.rows("a", 3), world.rows("b", 3)
+        root = m(x).square().sum() / len(x) + m(u).abs().sum() / len(u)
+        world.learn(root, m)
+        return world.found
+
+    for found in in_process.run(2, run, True):
+        check(found, run(None, True))
+    with pytest.raises(RuntimeError, match=r"not all are means by mean\(\)"):
+        in_process.run(2, run, False)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_mean_over_selected_rows_in_other_arithmetic_is_refused(masked: bool) -> None:
+    def run(comm: Communicator) -> None:
+        world = World(comm, CUTS[comm.size])
+        m = world.model(3, 1)
+        x = world.rows("a", 3)
+        out = m(x)[x[:, 0] > 0] if masked else m(x)[:2]
+        out.square().mean().sqrt().backward()
+
+    with pytest.raises(RuntimeError, match=r"no sum of it"):
+        in_process.run(2, run)
+    in_process.run(1, run)
+
+
+# What is exchanged --------------------------------------------------------------------------------
+
+
+ROOTS: dict[str, tuple[Callable[[Any, Any], Any], int]] = {
+    "one mean": (lambda m, x: m(x).square().mean(), 1),
+    "means over one call": (
+        lambda m, x: (lambda o: o.abs().mean() + F.mse_loss(o, x[:, :2]) + o[:, 0].mean())(m(x)),
+        1,
+    ),
+    "columns": (lambda m, x: sum(c.square().mean() for c in m(x).unbind(1)), 1),
+    "transposed": (lambda m, x: (lambda o: o.T[0].mean() + o.mT[:1].square().mean())(m(x)), 1),
+    "a class for each row": (
+        lambda m, x: (lambda o: o.gather(1, mt.zeros(len(x), 1).long()).mean() + o.mean())(m(x)),
+        1,
+    ),
+    "siamese": (lambda m, x: (m(x) - m(x * 2)).square().mean(), 1),
+    "selected rows": (lambda m, x: m(x)[x[:, 0] > 0].square().mean(), 1),
+    "all rows, selected": (
+        lambda m, x: (lambda o: o[x[:, 0] < 99].square().mean() + o.abs().mean())(m(x)),
+        2,
+    ),
+    "two means over the same selected rows": (
+        lambda m, x: (lambda o: o.square().mean() + o.abs().mean())(m(x)[x[:, 0] > 0]),
+        1,
+    ),
+    "two calls": (lambda m, x: m(x).square().mean() + m(x * 2).abs().mean(), 2),
+}
+
+
+@pytest.mark.parametrize("name", ROOTS)
+def test_the_graph_decides_what_ranks_exchange(name: str) -> None:
+    root, expected = ROOTS[name]
+
+    def run(comm: Communicator) -> int:
+        world = World(comm, {"a": [4, 2 if name == "all rows, selected" else 3]})
+        m = world.model(3, 2)
+        if comm.rank == 0:
+            m(world.rows("a", 3))  # a rank that has called more often exchanges no less, no more
+        loss, made, reduce = root(m, world.rows("a", 3)), [], comm.all_reduce
+        comm.all_reduce = lambda array: made.append(1) or reduce(array)  # type: ignore
+        loss.backward()
+        return len(made)
+
+    assert in_process.run(2, run) == [expected] * 2
+
+
+# What nobody can know, or needs -------------------------------------------------------------------
+
+
+def test_a_root_of_no_forward_call_is_refused() -> None:
+    world = World(SingleCommunicator(), CUTS[1])
+    m = world.model(3, 1)
+    x = world.rows("a", 3)
+    m(x)
+    for root in (m(x).detach().mean() + m.module[0].weight.sum(), m.module(x).mean()):
+        with pytest.raises(RuntimeError, match="depends on no forward call"):
+            root.backward()
+    m.count(7)
+    m.module(x).mean().backward()
+    assert m.samples == 7
+
+
+def test_a_model_that_returns_its_input_is_counted_by_what_it_has_computed() -> None:
+    class Gate(mt.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = mt.nn.Parameter(mt.ones(1))
+
+        def forward(self, x: Any, on: bool) -> Any:
+            return x * self.scale if on else x
+
+    m = DataParallel(Gate(), SingleCommunicator())
+    (m(mt.ones(3, 1), True) + m(mt.ones(3, 1), False)).mean().backward()
+    assert m.samples == 3
+    with pytest.raises(RuntimeError, match="depends on no forward call"):
+        (m(mt.ones(3, 1), False).mean() + m.module.scale.sum()).backward()
+
+
+@dataclass
+class Answer:
+    """What a model may return."""
+
+    scores: Any
+    more: Any = None
+
+
+def test_calls_are_forgotten_with_what_they_returned() -> None:
+    class Net(mt.nn.Linear):
+        def forward(self, x: Any) -> Any:
+            out = super().forward(x)
+            return Answer({"a": (out, [1, "b"])}, more=np.ones(2))
+
+    m = DataParallel(Net(2, 1), SingleCommunicator())
+    x = mt.ones(3, 2)
+    for _ in range(300):
+        m(x)
+    assert len(m.forwards()) < 100
+    kept = [m(x) for _ in range(200)]
+    sum(one.scores["a"][0].mean() for one in kept).backward()
+    assert m.samples == 600
+    del kept
+    loss = m(x).scores["a"][0].mean()
+    loss.backward()
+    assert len(m.forwards()) == 1 and m.samples == 3
+
+
+def test_a_frozen_call_and_one_without_grad_count_nothing() -> None:
+    world = World(SingleCommunicator(), CUTS[1])
+    m = world.model(3, 1)
+    x = world.rows("a", 3)
+    with mt.no_grad():
+        old = m(x)
+    (m(x) - old).square().mean().backward()
+    assert m.samples == len(x)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_evaluation_of_means_over_other_rows_is_that_of_all_rows(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step(model: Any, batch: Any) -> Any:
+        x, y = batch
+        out, mask = model(x), y[:, 0] > 0.5
+        losses = [F.mse_loss(out[mask], y[mask]), 0.3 * out.abs().mean()]
+        return out, sum(losses) + model(x[~mask]).square().mean() + 0.5
+
+    world = World(None, {"a": [37]})
+    net, x, y = world.model(3, 4, 1), world.rows("a", 3), world.rows("a", 1)
+    expected = step(net, (x, y))[1].item()
+    monkeypatch.setattr("microtrain.train.evaluation.ROWS", 4)
+    data = mt.data.ArrayDataset(x.numpy(), y.numpy())
+
+    def run(comm: Communicator) -> float:
+        with np.errstate(all="ignore"):
+            return evaluate(net, None, [], data, comm, step=step)["loss"]
+
+    found = in_process.run(size, run)
+    assert found[0] == pytest.approx(expected, rel=1e-12)
