@@ -47,7 +47,7 @@ FILES: tuple[File, ...] = get_args(File)
 MANIFEST = "manifest.json"
 _BLOCK = 2**22  # bytes that are read and hashed at a time
 _NAME = re.compile(r"step-(\d+)|\.step-(\d+)\.replaced")
-_WAS = re.compile(r"(damaged-)?step-\d+|\.step-\d+\.replaced|last|best")
+_WAS = re.compile(r"(damaged-)?step-\d+|\.step-\d+\.replaced")
 
 
 class OtherFormat(DataError):
@@ -255,11 +255,12 @@ def had_checkpoints(directory: Path) -> bool:
     """Whether there is, or was, a checkpoint in a directory, whole or damaged."""
     try:
         names = os.listdir(directory)
+        links = [os.readlink(directory / n) for n in names if (directory / n).is_symlink()]
     except FileNotFoundError:
         return False
     except OSError as error:
         raise DataError(f"cannot look for checkpoints: {reason(error)}") from error
-    return any(_WAS.fullmatch(name) for name in names)
+    return any(map(_WAS.fullmatch, [*names, *links]))  # `last` leads to what was removed
 
 
 def load_newest_checkpoint(

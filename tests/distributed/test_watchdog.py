@@ -19,7 +19,7 @@ from pace import daily
 import microtrain as mt
 from microtrain.distributed import Communicator, in_process, watchdog
 from microtrain.distributed.communicator import ranks_named
-from microtrain.errors import ConfigError
+from microtrain.errors import ConfigError, LaunchError
 
 Mpirun = Callable[..., mpi_run.Job]
 
@@ -283,3 +283,12 @@ def test_the_board_does_without_a_full_dev_shm(lacks: str, monkeypatch: pytest.M
     monkeypatch.setattr(tempfile, "mkstemp", full)
     board = watchdog.Board(mt.distributed.world())
     assert board._memory[:] == bytes(len(board._memory))
+
+
+def test_a_rank_that_does_not_see_the_memory_of_its_host_says_so(tmp_path):
+    """Ranks in containers of one host, each with a /dev/shm of its own."""
+    name = watchdog._zeros(str(tmp_path), 64)
+    assert watchdog._opened(name, 64)[:] == bytes(64)
+    with pytest.raises(LaunchError, match=r"does not see .*\n.* have to share") as caught:
+        watchdog._opened(f"{name}-of-another", 64)
+    assert str(tmp_path) in str(caught.value)

@@ -28,7 +28,7 @@ import pytest
 import microtrain as mt
 from microtrain.cli.main import main
 from microtrain.distributed.single import SingleCommunicator
-from microtrain.errors import UserError
+from microtrain.errors import DataError, UserError
 from microtrain.runs.checkpoint import load_checkpoint
 from microtrain.runs.stored_state import check_run
 from microtrain.train.output import Output
@@ -431,6 +431,18 @@ def test_restore_takes_the_checkpoint_before_one_of_no_use(tmp_path, state):
     with pytest.warns(UserWarning, match="damaged checkpoint"):
         found = mt.restore(tmp_path, model=model, optimizer=optimizer)
     assert found == {"epoch": 1, "step": 1}
+
+
+def test_restore_does_not_begin_anew_where_there_was_a_checkpoint(tmp_path):
+    model = mt.nn.Linear(1, 1)
+    (tmp_path / "best").mkdir()  # someone's own
+    assert mt.restore(tmp_path, model=model) is None
+    mt.save(tmp_path, 1, model=model)
+    (tmp_path / "step-000001" / "manifest.json").unlink()
+    for _ in range(2):
+        with pytest.raises(DataError, match="no usable checkpoint"):
+            mt.restore(tmp_path, model=model)
+        shutil.rmtree(tmp_path / "step-000001", ignore_errors=True)  # the link `last` is left
 
 
 def test_a_checkpoint_that_does_not_fit_into_memory(theirs):
