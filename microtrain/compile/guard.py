@@ -111,7 +111,7 @@ class _Text:
     def __init__(self, capture: Any, run: Any) -> None:
         self.capture = capture
         # Memory that a backward pass outside reads is written at every call.
-        self.arrival = None if capture.outside else getattr(run, "arrival", None)
+        self.arrival: Any = None if capture.outside else getattr(run, "arrival", None)
         self.scope: dict[str, Any] = {
             "MISSING": MISSING, "MODES": MODES, "STRUCTURE": STRUCTURE, "TENSORS": TENSORS,
             "Tensor": Tensor, "owner_of": owner_of, "is_plain": is_plain, "address": address,

@@ -70,7 +70,7 @@ def once(function: Callable[P, T]) -> Callable[P, T]:
 
     Nobody changes it.
     """
-    kept = functools.lru_cache(maxsize=200)(function)
+    kept: Callable[..., T] = functools.lru_cache(maxsize=200)(function)
 
     @functools.wraps(function)
     def found(*what: P.args, **more: P.kwargs) -> T:

@@ -111,7 +111,7 @@ def start(
 
     # Of the hooks of atexit, what is registered last runs first: this one when the threads have
     # ended, so before those that the program registers from now on.
-    begin = getattr(threading, "_register_atexit", lambda register, hook: register(hook))
+    begin: Any = getattr(threading, "_register_atexit", lambda call, *args: call(*args))
     begin(atexit.register, watchdog.end_soon)
     begin(setattr, watchdog, "only_threads", True)
     threading.Thread(target=watchdog.watch, name="microtrain-watchdog", daemon=True).start()

@@ -345,7 +345,7 @@ def json_bytes(content: Mapping[str, Any]) -> bytes:
 
 def _json_bytes(content: Any) -> bytes:
     text = json.dumps(content, indent=2, allow_nan=False)
-    if parse_json(text) != content:
+    if parse_json(text.encode()) != content:
         raise TypeError("the state changes on its way through JSON: use text keys and lists")
     if "\\ud" in text and not is_unicode(json.dumps(content, ensure_ascii=False)):
         raise ValueError("its text is none that UTF-8 has")

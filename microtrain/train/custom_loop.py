@@ -176,6 +176,5 @@ def _stored(state: Mapping[str, Any], step: int) -> dict[str, Any]:
 
 def _given(state: Mapping[str, Any]) -> dict[str, Any]:
     """What `_stored` was given; ValueError for what it did not make."""
-    loop: dict[str, Any] = state["loop"]
     trees = state.get("trees", {})
-    return loop | {key: put_together(tree, {}) for key, tree in trees.items()}
+    return {**state["loop"], **{key: put_together(tree, {}) for key, tree in trees.items()}}
