@@ -114,7 +114,7 @@ class DataParallel(Module):
         LaunchError: there is no NCCL, or two ranks are on one GPU. On every rank, as ConfigError.
 
     Example:
-        >>> model = DataParallel(Net(), world())
+        >>> model = DataParallel(Net(), mt.distributed.world())
         >>> loss = mse_loss(model(x), y)
         >>> loss.backward()                # gradients are global and final when this returns
     """
