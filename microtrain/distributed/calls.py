@@ -282,8 +282,14 @@ class Survey:
 
     def count(self, sources: int) -> float:
         """How many rows these are; NaN where nobody knows."""
-        found = [rows for bit, rows in enumerate(self.rows) if sources >> bit & 1]
-        return math.nan if None in found else sum(found)  # type: ignore[arg-type]
+        total = 0
+        while sources:
+            lowest = sources & -sources
+            rows = self.rows[lowest.bit_length() - 1]
+            if rows is None:
+                return math.nan
+            total, sources = total + rows, sources ^ lowest
+        return total
 
     def selected(self, sources: int) -> bool:
         """Whether any of these rows were selected."""

@@ -52,12 +52,13 @@ class DataParallel(Module):
     Construction is collective: names, shapes and dtypes must agree, and rank 0's values are taken
     by all. It makes the flat storage of the parameters, or shares an optimizer's.
 
-    n is the leading dimension of the first Tensor argument (that has dimensions) of the forward
-    calls with grad enabled since the last backward, summed over calls (those of a model that is
-    frozen as a whole do not count: no backward will follow). Where the loss divides by the weights
-    of what counts (class weights, `ignore_index`, `weighted_mean`), n is their sum, by itself.
-    `count(n)` replaces both. A rank with n = 0 takes part and contributes exactly nothing. Every
-    rank must call backward equally often: one that does not leaves the others waiting.
+    n is the leading dimension of the first Tensor argument (that has dimensions) of those forward
+    calls, made with grad enabled, that the root of a backward pass depends on, summed over calls; a
+    call that no pass follows counts nothing. Where the loss divides by the weights of what counts
+    (class weights, `ignore_index`, `weighted_mean`), n is their sum, by itself; where it is a mean
+    over rows that were selected, as many. `count(n)` replaces all of these. A rank with n = 0 takes
+    part and contributes exactly nothing. Every rank must call backward equally often: one that does
+    not leaves the others waiting.
 
     Leaves outside the model that the same backward reaches get their ordinary local gradient; where
     a root has several denominators, that of this rank's share of the whole, for one row of n.

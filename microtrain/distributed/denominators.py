@@ -561,9 +561,8 @@ class _Graph:
         """Whether the value at `edge` is made of numbers that one may look at one by one."""
         return _is_scalars(edge) and not self.seen.ends(edge)
 
-    def below(self, edges: Sequence[Any]) -> Iterator[Any]:
-        """The losses and means computed at or before `edges`."""
-        seen: set[Any] = set()
+    def below(self, edges: Sequence[Any], seen: set[Any]) -> Iterator[Any]:
+        """The losses and means computed at or before `edges`, but for what was `seen` before."""
         stack = [*edges]
         while stack:
             edge = stack.pop()
@@ -571,6 +570,8 @@ class _Graph:
             if edge in seen or node is None or type(node) in TENSORS:
                 continue
             seen.add(edge)
+            if node not in self.seen.nodes and not self.seen.inner:  # within a call
+                continue
             if node in self.losses:
                 yield node
                 continue
@@ -592,8 +593,9 @@ class _Graph:
         mixed = dict.fromkeys(self.repeated)
         dropped: set[Any] = set()
         waiting: list[Any] = [others, *([*node._edges] for node in ways)]
+        done: set[Any] = set()
         for edges in waiting:
-            for node in self.below(edges):
+            for node in self.below(edges, done):
                 if node not in losses:
                     dropped.add(node)
                     if edges is others and seen.selected(self.sources(node)):
