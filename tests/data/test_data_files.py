@@ -251,7 +251,7 @@ MANY = "a,y\n" + "".join(f"{i},2026-01-{i:02}\n" for i in range(1, 29))
         *((f"sep=;\n{rows}", {"delimiter": each}, "line 1: sep=; tells a spreadsheet what "
            "separates cells, and is no header; delete this line, and write delimiter: ';'")
           for rows, each in (("a;y\n1;2\n", ","), ("a;y\n1;2\n", ";"), ("a,y\n1,2\n", ","))),
-        (gzip.compress(b"a,y\n1,2\n", mtime=0), {}, "is compressed by gzip, no CSV file; unpack it first"),
+        (gzip.compress(b"a,y\n1,2\n", mtime=0), {}, "is compressed by gzip, no CSV file"),
         (bz2.compress(b"a,y\n1,2\n"), {}, "is compressed by bzip2"),
         (lzma.compress(b"a,y\n1,2\n"), {}, "is compressed by xz"),
         (b"PK\x03\x04\x14\0\x06\0", {}, "is a zip archive or a spreadsheet, no CSV file"),
