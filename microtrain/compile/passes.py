@@ -84,11 +84,9 @@ def _join_passes(program: Program) -> None:
             if line.whole is not None and line.listener.storage not in clean:
                 line.whole = None
     for listener, parts in told.items():
-        if len(parts) < 2:
-            continue
-        *before, begin, end = parts
-        if begin.whole and all(one.forward for one in before):
+        # Forward calls, however many; the beginning; and the end.
+        if len(parts) > 1 and parts[-2].whole and all(one.forward for one in parts[:-2]):
             complete = marked.issuperset(listener.storage.slots)
-            last = WholePass(begin, end, complete)
-            lines = [last if line is end else line for line in program.lines]
+            last = WholePass(parts[-2], parts[-1], complete)
+            lines = [last if line is parts[-1] else line for line in program.lines]
             program.lines[:] = [x for x in lines if all(x is not one for one in parts)]

@@ -661,8 +661,14 @@ def test_the_graph_decides_what_ranks_exchange(name: str) -> None:
         m = world.model(3, 2)
         if comm.rank == 0:
             m(world.rows("a", 3))  # a rank that has called more often exchanges no less, no more
-        loss, made, reduce = root(m, world.rows("a", 3)), [], comm.all_reduce
-        comm.all_reduce = lambda array: made.append(1) or reduce(array)  # type: ignore[method-assign]
+        loss, reduce = root(m, world.rows("a", 3)), comm.all_reduce
+        made: list[Any] = []
+
+        def counted(array: Any) -> Any:
+            made.append(array.shape)
+            return reduce(array)
+
+        comm.all_reduce = counted  # type: ignore[method-assign, assignment]
         loss.backward()
         return len(made)
 
@@ -694,11 +700,12 @@ def test_a_model_that_returns_its_input_is_counted_by_what_it_has_computed() -> 
         def forward(self, x: Any, on: bool) -> Any:
             return x * self.scale if on else x
 
-    m = DataParallel(Gate(), SingleCommunicator())
+    gate = Gate()
+    m = DataParallel(gate, SingleCommunicator())
     (m(mt.ones(3, 1), True) + m(mt.ones(3, 1), False)).mean().backward()
     assert m.samples == 3
     with pytest.raises(RuntimeError, match="depends on no forward call"):
-        (m(mt.ones(3, 1), False).mean() + m.module.scale.sum()).backward()
+        (m(mt.ones(3, 1), False).mean() + gate.scale.sum()).backward()
 
 
 @dataclass
@@ -757,7 +764,24 @@ def test_evaluation_of_means_over_other_rows_is_that_of_all_rows(
 
     def run(comm: Communicator) -> float:
         with np.errstate(all="ignore"):
-            return evaluate(net, None, [], data, comm, step=step)["loss"]
+            return evaluate(net, F.mse_loss, [], data, comm, step=step)["loss"]
 
     found = in_process.run(size, run)
     assert found[0] == pytest.approx(expected, rel=1e-12)
+
+
+def test_two_results_of_one_compiled_loss_are_not_told_apart() -> None:
+    """Their graph is kept once, so ranks could not make each a share of the whole."""
+
+    def run(comm: Communicator) -> Any:
+        world = World(comm, CUTS[comm.size])
+        m = world.model(3, 2)
+        loss_of = mt.compile(lambda x, y: F.cross_entropy(m(x), y))
+        for _ in range(4):
+            x, y = world.rows("a", 3), world.rows("a", integers=2)
+            (loss_of(x, y) + loss_of(x * 2, y)).backward()
+        return m.samples
+
+    assert in_process.run(1, run) == [14]
+    with pytest.raises(RuntimeError, match="no sum of it"):
+        in_process.run(2, run)
