@@ -489,7 +489,7 @@ def test_a_communicator_of_mpi4py_is_taken_as_it_is(
     assert found.pop().endswith("samples 6")
 
 
-REFUSED = """
+NO_GROUP = """
 import os
 
 from mpi4py import MPI
@@ -542,7 +542,7 @@ for comm in (world, None):
 
 
 def test_what_is_no_group_with_this_rank_in_it_is_one_clear_error(mpirun: Any) -> None:
-    job = mpirun(2, REFUSED)
+    job = mpirun(2, NO_GROUP)
     assert job.returncode == 0, job.stderr
     lines = job.stdout.splitlines()
     for name, kind, words in (
