@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -61,6 +62,16 @@ def read_plain(path: Place, most: int = MOST) -> bytes:
     if len(content) > most:
         raise OSError(errno.EFBIG, f"more than {most:,} bytes", str(path))
     return content
+
+
+def beginning(path: Place, length: int) -> hashlib._Hash:
+    """The sha256 of the first bytes of a plain file, of all where it has not so many; OSError."""
+    digest = hashlib.sha256()
+    with open_plain(path) as file:
+        while length > 0 and (block := file.read(min(PIECE, length))):
+            digest.update(block)
+            length -= len(block)
+    return digest
 
 
 def read_object(path: Place) -> dict[str, Any]:
@@ -123,8 +134,10 @@ def make_directory(path: Place, links: bool = False) -> None:
         refuse_link(path)
     try:
         os.mkdir(path)
+    except FileExistsError:
+        pass
     except OSError:
-        if not os.path.isdir(path):  # "/" is no place to write in, and is there
+        if not os.path.isdir(path):  # what is there may be in a place where one cannot write
             raise
     else:
         with contextlib.suppress(PermissionError):  # one may write where one may not read

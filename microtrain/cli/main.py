@@ -145,8 +145,9 @@ def _of_the_machine() -> Iterator[None]:
     try:
         yield
     except MemoryError as error:
-        found = str(error) or "none was given"
-        raise LaunchError(f"there is not enough memory: {found}") from error
+        raise LaunchError(
+            f"there is not enough memory: {str(error) or 'none was given'}"
+        ) from error
     except RuntimeError as error:
         if str(error) != "can't start new thread":
             raise

@@ -79,10 +79,10 @@ def _load(source: str) -> dict[str, Any]:
                 notice.kept = True
                 path = _written(place, name, source)
                 _clear_damaged(path)
-                scope = _imported(path, name)
+                loaded = _imported(path, name)
                 if not _is_whole(path):
                     write_whole(path.with_suffix(".sha256"), _sums(path), sync=False)
-                return scope
+                return loaded
         notice.kept = False
         scope = {"CACHE": False}
         exec(compile(source, "<native step>", "exec"), scope)

@@ -233,11 +233,11 @@ def read_all(path: str | os.PathLike[str], *, trust: bool, member: str = "all") 
     run = Run.read(Path(os.path.expanduser(path)))
     if not run.info.sweep:
         raise ConfigError(f"the run {run.path} is one run, and no sweep: it has no members")
-    results, data, of = read_members(run.path)
+    results, data, its = read_members(run.path)
     last = last_of_each(results).values()
     ended, whose = [r for r in last if r.status == "finished"], f"the sweep {run.path}"
     if member == "best-setting" and ended:
-        keep = _saved(run, ended[:1], data, of, trust)[0].config.checkpoint
+        keep = _saved(run, ended[:1], data, its, trust)[0].config.checkpoint
         chosen = best_setting(last, str(keep.monitor), 1 if keep.mode == "max" else -1)
         ended = [r for r in ended if r.setting == chosen]
         whose = f"the best setting of {whose}"
@@ -246,7 +246,7 @@ def read_all(path: str | os.PathLike[str], *, trust: bool, member: str = "all") 
             f"of {whose} {plural(len(ended), 'member')} finished; a mean and its spread take two "
             "or more"
         )
-    return _saved(run, ended, data, of, trust)
+    return _saved(run, ended, data, its, trust)
 
 
 def _read_member(run: Run, checkpoint: str, member: str, trust: bool) -> Saved:

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from ..errors import LaunchError
-from ..files import open_plain, open_to_write
+from ..files import beginning, open_to_write
 
 __all__ = ["Lines", "Unwritten"]
 
@@ -106,12 +106,8 @@ class Lines:
 
     def _digest_of(self, length: int) -> hashlib._Hash:
         """Of the first bytes of the file, which has as many."""
-        digest = hashlib.sha256()
-        with self._refusing(), open_plain(self._file.name) as file:
-            while block := file.read(min(2**20, length)):
-                digest.update(block)
-                length -= len(block)
-        return digest
+        with self._refusing():
+            return beginning(self._file.name, length)
 
     def _write(self) -> None:
         with self._writing:  # the lines of one call stay before those of the next

@@ -33,8 +33,9 @@ def cached(
             return opened(Path(found), checked=True)
         key, files = _key(config)
         place = find(directory, key)
-        words, made = "an earlier run has kept the rows in", place is None or None in files
-        if place is None or made:
+        words, made = "an earlier run has kept the rows in", False
+        if place is None or None in files:
+            made = True
             data = load_data()  # says what is wrong with a file that is not there
             place = keep(directory, key, data, digest_of(data))
             words = "the rows are kept for runs to come in"
