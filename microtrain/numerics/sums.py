@@ -251,6 +251,9 @@ def add_rows(xp: Any, x: Any, index: Any, values: Any) -> None:
                 x[row] += sum_rows(xp, values[order[start:stop]])
                 start = stop
             index, values = index[order[start:]], values[order[start:]]
+    if n * c < 512:
+        np.add.at(x, index, values)
+        return
     # Element by element in flat memory, which NumPy does several times as fast as row by row.
     places = index if c == 1 else (index.reshape(-1, 1) * c + np.arange(c)).reshape(-1)
     np.add.at(x.reshape(-1), places, values.reshape(-1))

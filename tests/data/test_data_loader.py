@@ -1,6 +1,5 @@
 """The DataLoader: global batches, each row on exactly one rank, in an order that never changes."""
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -17,18 +16,18 @@ from microtrain.data import (
     epoch_order,
 )
 from microtrain.distributed import world
+from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError
 from microtrain.nn import functional
 from microtrain.random import begin_batch
 from microtrain.tensor import Tensor
 
 
-@dataclass(frozen=True)
-class Ranks:
+class Ranks(SingleCommunicator):
     """As much of a communicator as a loader asks for."""
 
-    rank: int = 0
-    size: int = 1
+    def __init__(self, rank=0, size=1):
+        self.rank, self.size = rank, size
 
 
 def numbered(rows):

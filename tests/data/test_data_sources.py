@@ -454,7 +454,7 @@ def test_what_derives_from_source_needs_a_length_and_rows_alone():
 )
 def test_a_library_that_is_not_installed(tmp_path, monkeypatch, component, module, name):
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(DataError, match=rf"is read by {module}, .*pip install -e '\.\[stores\]'"):
+    with pytest.raises(DataError, match=rf"is read by {module}: .*pip install -e '\.\[stores\]'"):
         component(tmp_path / name)
 
 

@@ -25,7 +25,7 @@ BUDGET = {
     "step": (1, 0, 600),
     "evaluation": (2, 0, 100),
     "checkpoint": (2, 0, 8),
-    "resume": (3, 1, 10_400),
+    "resume": (3, 1, 10_600),
     "rest": (7, 3, 400),  # of a whole run: its directory, hosts, the end
 }
 

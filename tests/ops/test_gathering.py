@@ -133,6 +133,7 @@ ARGUMENTS: dict[str, Any] = {
     **dict.fromkeys(("gather", "take_along_dim"), (0, mt.tensor([[0]]))),
     **dict.fromkeys(("scatter", "scatter_add"), (0, mt.tensor([[0]]), mt.ones(1, 1))),
     **dict.fromkeys(("index_add", "index_copy"), (0, mt.tensor([0]), mt.ones(1, 4))),
+    "as_strided": ((2,), (1,)),
     "index_select": (0, mt.tensor([0])),
     "index_fill": (0, mt.tensor([0]), 1.0),
     **dict.fromkeys(("masked_fill", "masked_scatter"), (mt.tensor(True), mt.tensor(1.0))),
