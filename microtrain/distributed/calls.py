@@ -20,13 +20,13 @@ from ..backend import ARRAYS
 from ..compile.outside import CompiledNode
 from ..ops.index.indexing import gather_along, gather_index, select
 from ..ops.shape.joining import split_parts, unbind_parts
-from ..ops.shape.shapes import permute_dims
 from ..tensor import TENSORS
 
 __all__ = ["WEIGHED", "Call", "Survey", "only"]
 
 FEW = 100  # edges that are looked at without care for those that were seen already
 MOST = 1000  # objects that are looked at for Tensors
+IsRows = Callable[[Any, int], bool]
 WEIGHED = 1  # in what `Survey.sources` says: a loss that knows its denominator
 
 
@@ -175,7 +175,7 @@ class Survey:
                         self._masked.add(inside)
                         self.selects = True
             if inside is None:
-                if op in PICKS and (rows := PICKS[op](node)) is not None:
+                if op in PICKS and (rows := PICKS[op](node, self._is_rows)) is not None:
                     self._picks[node] = rows
                     self.selects = True
             elif inside.simple:
@@ -196,6 +196,26 @@ class Survey:
             if number >= 0 and seq < calls[number].last:
                 found.append(calls[number])
         return found
+
+    def _is_rows(self, edge: Any, dim: int) -> bool:
+        """Whether dimension `dim` of the value at `edge` is the first one of what a call returned.
+
+        It is followed through what was computed from that; where that is not known, it is `dim`.
+        """
+        seen: set[Any] = set()
+        stack = [(edge, dim)]
+        while stack:
+            way = edge, dim = stack.pop()
+            if edge is None or way in seen:
+                continue
+            seen.add(way)
+            node = edge[0] if type(edge) is tuple else edge
+            known = type(node) not in TENSORS and type(node) is not CompiledNode
+            before = _before(node, dim) if known and not self._calls_at(node._seq) else None
+            if before is None and dim == 0:
+                return True
+            stack += before or ()
+        return False
 
     def _enter(self, edge: Any) -> None:
         """A result of a compiled step, which may have called models."""
@@ -309,14 +329,96 @@ def _at(shape: tuple[int, ...], dim: int) -> int:
     return shape[dim] if len(shape) > dim else 1
 
 
-def _is_rows(edge: Any, dim: int) -> bool:
-    """Whether dimension `dim` of the value at `edge` was the first one before it was permuted."""
-    while getattr(edge, "_op", None) is permute_dims.operation:
-        dim, edge = edge._saved[0][dim], edge._edges[0]
-    return dim == 0
+def _shape_of(edge: Any) -> tuple[int, ...]:
+    if type(edge) in TENSORS:
+        return tuple(edge.shape)
+    shape: tuple[int, ...] = edge[0]._shapes[edge[1]] if type(edge) is tuple else edge._shape
+    return shape
 
 
-def _rows_at(node: Any) -> int | None:
+def _before(node: Any, dim: int) -> list[tuple[Any, int]] | None:
+    """Which dimensions of what a node was computed from its `dim` is; None: nobody knows."""
+    name, edges = getattr(node._op, "name", ""), node._edges
+    if node._saved is None or not edges:
+        return None
+    if name == "permute":
+        return [(edges[0], node._saved[0][dim])]
+    if name == "reshape":
+        return [(edges[0], one) for one in _reshaped(node._saved[0], node._shape, dim)]
+    if name == "select":
+        one = _selected(*node._saved)[dim]
+        return [] if one is None else [(edges[0], one)]
+    if name in ("sum", "mean"):
+        *_, dims, keepdim, shape = node._saved
+        gone = {d % len(shape) for d in dims or ()}
+        kept = [d for d in range(len(shape)) if keepdim or d not in gone]
+        return [(edges[0], kept[dim])]
+    if node._op is split_parts or node._op is unbind_parts:
+        gone = node._op is unbind_parts and dim >= node._saved[0]
+        return [(edges[0], dim + gone)]
+    if name == "cat" and dim == node._saved[1]["dim"] and all(_is_stacked(e, dim) for e in edges):
+        return []
+    shape = getattr(node, "_shape", None)
+    if shape is None or any(e is not None and len(_shape_of(e)) > len(shape) for e in edges):
+        return None
+    back = len(shape) - dim
+    if name == "linear" and back == 1:
+        return []
+    if name in ("mm", "bmm", "matmul") and back <= 2:
+        edges = [edges[2 - back]]
+    ways = [(e, len(_shape_of(e)) - back) for e in edges if e is not None]
+    return [(e, one) for e, one in ways if one >= 0]  # as they are broadcast
+
+
+def _is_stacked(edge: Any, dim: int) -> bool:
+    """Whether a value got its dimension `dim` to be put beside others of its shape."""
+    if getattr(edge, "_op", None) is None or edge._op.name != "reshape":
+        return False
+    old: tuple[int, ...] = edge._saved[0]
+    new: tuple[int, ...] = edge._shape
+    return new[dim] == 1 and new[:dim] + new[dim + 1 :] == old
+
+
+def _reshaped(old: tuple[int, ...], new: tuple[int, ...], dim: int) -> list[int]:
+    """Of which dimensions of `old` a dimension of `new` is made; no less where a size is 1 or 0."""
+
+    def steps(shape: tuple[int, ...]) -> list[tuple[int, int]]:
+        sizes = [n or 2**40 for n in shape]
+        return [(n, math.prod(sizes[d + 1 :])) for d, n in enumerate(sizes)]
+
+    after = steps(new)
+    size, step = after[dim]
+    found = []
+    for d, (n, each) in enumerate(steps(old)):
+        if n == 1 and (1, each) in after:
+            same = size == 1 and step == each
+        elif n == 1:
+            same = step <= each <= step * size
+        else:
+            same = step < each * n and each < step * size
+        if same:
+            found.append(d)
+    return found
+
+
+def _selected(index: Any, shape: tuple[int, ...]) -> list[int | None]:
+    """Of each dimension of `x[index]` the one of x, of shape `shape`; None for a new one."""
+    dims: list[int | None] = []
+    at = 0
+    for part in index:
+        if part is None:
+            dims.append(None)
+        elif part is Ellipsis:
+            more = len(shape) - sum(_dims(one) for one in index)
+            dims += range(at, at + more)
+            at += more
+        else:
+            dims += [at] if type(part) is slice else []
+            at += _dims(part)
+    return dims + [*range(at, len(shape))]
+
+
+def _rows_at(node: Any, is_rows: IsRows) -> int | None:
     """How many rows `x[index]` has selected; None where it has all of them."""
     index, shape = node._saved
     below, dim, place = node._edges[0], 0, 0
@@ -329,7 +431,7 @@ def _rows_at(node: Any) -> int | None:
         else:
             full = type(part) is slice and part.stop is None and not part.start
             if not full or (part.step or 1) > 1:
-                if any(_is_rows(below, dim + n) for n in range(_dims(part))):
+                if any(is_rows(below, dim + n) for n in range(_dims(part))):
                     return _at(node._shape, 0 if type(part) is int else place)
                 if type(part) in ARRAYS:  # others move dimensions
                     return None
@@ -351,23 +453,23 @@ def _is_masked(node: Any) -> bool:
     return type(first) in ARRAYS and first.dtype.kind == "b" and computed
 
 
-def _gathered(node: Any) -> int | None:
+def _gathered(node: Any, is_rows: IsRows) -> int | None:
     if node._saved is None:
         raise freed(node)
     dim = node._saved[1]
-    return node._shape[dim] if _is_rows(node._edges[0], dim) else None
+    return node._shape[dim] if is_rows(node._edges[0], dim) else None
 
 
-def _parted(node: Any) -> int | None:
+def _parted(node: Any, is_rows: IsRows) -> int | None:
     """The dimension of a part that is rows."""
     dim = node._saved[0]
-    if not _is_rows(node._edges[0], dim):
+    if not is_rows(node._edges[0], dim):
         return None
     return 0 if node._op is unbind_parts else dim
 
 
 # By operation: how many rows a node has selected, of parts the dimension where they are in each.
-PICKS: dict[Any, Callable[[Any], int | None]] = {
+PICKS: dict[Any, Callable[[Any, IsRows], int | None]] = {
     select.operation: _rows_at,
     gather_index.operation: _rows_at,
     gather_along.operation: _gathered,

@@ -150,10 +150,15 @@ class Plain(Term):
         self._saved = node._saved  # which the pass frees
         self.size = size(*node._saved)
 
+    @property
+    def empty(self) -> bool:
+        """Whether it has no rows: nor may it have elements, but for means of what is NaN then."""
+        return not self.size or self.count == 0
+
     def begin(self) -> None:
         """As in the base class; without rows, what is learned beside it must not meet its NaN."""
         super().begin()
-        for product in self.products if not self.size else ():
+        for product in self.products if self.empty else ():
             product._saved = tuple(
                 wrap(XP[type(one._array)].zeros_like(one._array)) if _leads(one, self.node) else one
                 for one in product._saved
@@ -329,7 +334,7 @@ class Denominators:
     @property
     def lost(self) -> bool:
         """Whether this rank's value of the root is NaN because a mean has no rows here."""
-        empty = any(isinstance(term, Plain) and not term.size for term in self.terms)
+        empty = any(isinstance(term, Plain) and term.empty for term in self.terms)
         return empty and self.rest != "rows"
 
     def hosted(self) -> Denominators:

@@ -370,6 +370,49 @@ def parts_of_the_model_called_by_hand(w: World) -> None:
     w.learn(F.mse_loss(net.second(mt.cat([first, first], 1)), z), m)
 
 
+class TimeFirst(mt.nn.Module):
+    """Computes with the time as the first dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = mt.nn.Linear(3, 2, dtype=f64)
+
+    def forward(self, x: Any) -> Any:
+        return (self.cell(x.transpose(0, 1)) * 2).transpose(0, 1)
+
+
+@program
+def rows_selected_where_they_are_not_the_first_dimension(w: World) -> None:
+    m, other, times = w.model(3, 4, 2), w.model(3, 2), w.model(make=TimeFirst)
+    x, mask = w.rows("a", 3), w.rows("a", 1)[:, 0] > -0.3
+    picks: list[Callable[[Any], Any]] = [
+        lambda o: o.unsqueeze(0)[:, mask],
+        lambda o: o[None, None][0, :, mask],
+        lambda o: (o.T.contiguous() * 2)[:, mask],
+        lambda o: (mt.ones(3, 2, dtype=f64) @ o.T)[:, mask],
+        lambda o: mt.stack([o, o * 2]).index_select(1, mask.nonzero()[:, 0]),
+        lambda o: o.unsqueeze(1).expand(-1, 3, -1).reshape(-1, 6)[mask],
+        lambda o: mt.stack([o, o.exp()]).sum(0)[mask],
+        lambda o: mt.stack([o, o.exp()])[:1],
+        lambda o: o[:, mt.tensor([True, False])],
+    ]
+    for pick in picks:
+        w.learn(pick(m(x)).square().mean(), m)
+        w.learn(pick(m(x)).square().mean() + m(x).abs().mean(), m)
+    w.learn(mt.stack([m(x), other(x)])[:, mask].square().mean(), m, other)
+    first, second = mt.stack([m(x), m(x * 2)]).chunk(2)
+    w.learn(first.square().mean() + second.abs().mean(), m)
+    w.learn(times(w.rows("a", 5, 3))[mask].square().mean(), times)
+
+
+@program
+def means_of_means_over_rows(w: World) -> None:
+    m = w.model(3, 4, 2)
+    x, u = w.rows("a", 3), w.rows("b", 3)
+    w.learn(m(x).mean(0).mean() + m(u).mean(0).mean(), m)
+    w.learn(m(x)[x[:, 0] > 0.3].mean(0).mean() + m(x).abs().mean(), m)
+
+
 CUTS = {
     1: {"a": [7], "b": [5]},
     2: {"a": [5, 2], "b": [1, 6]},
