@@ -354,8 +354,8 @@ def _before(node: Any, dim: int) -> list[tuple[Any, int]] | None:
         kept = [d for d in range(len(shape)) if keepdim or d not in gone]
         return [(edges[0], kept[dim])]
     if node._op is split_parts or node._op is unbind_parts:
-        gone = node._op is unbind_parts and dim >= node._saved[0]
-        return [(edges[0], dim + gone)]
+        behind = node._op is unbind_parts and dim >= node._saved[0]
+        return [(edges[0], dim + behind)]
     if name == "cat" and dim == node._saved[1]["dim"] and all(_is_stacked(e, dim) for e in edges):
         return []
     shape = getattr(node, "_shape", None)
