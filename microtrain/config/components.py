@@ -75,7 +75,7 @@ def once(function: Callable[P, T]) -> Callable[P, T]:
     @functools.wraps(function)
     def found(*what: P.args, **more: P.kwargs) -> T:
         try:
-            return kept(*what, **more)  # type: ignore[arg-type]
+            return kept(*what, **more)
         except TypeError:  # a callable that has no hash
             return function(*what, **more)
 
