@@ -48,6 +48,14 @@ def interrupted(function: Callable[[], Any], codes: set[CodeType]) -> Iterator[K
             sys.settrace(before)
 
 
+def found_by_another_thread(function: Callable[[], Any]) -> Any:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(function()), daemon=True)
+    thread.start()
+    thread.join(30)
+    return found[0] if found else "nothing: it waits for a lock"
+
+
 def code_of(*functions: Any) -> set[CodeType]:
     return {getattr(function, "__wrapped__", function).__code__ for function in functions}
 
@@ -69,7 +77,7 @@ def test_a_recording_that_is_interrupted_at_any_line() -> None:
     (x * w).sum().backward()
     before, gradient = modes(), w.grad
     codes = code_of(recorder.recording, recorder.ended, recorder.Recorder.backward)
-    codes |= code_of(recorder.paused.__enter__, recorder.paused.__exit__)
+    codes |= code_of(recorder.paused.__enter__, recorder.paused.__exit__, recorder._locked)
     kept = []  # as a notebook keeps the last traceback, and all that its frames hold
     for error in interrupted(lambda: mt.compile(step)(x), codes):
         kept.append(error)
@@ -77,6 +85,7 @@ def test_a_recording_that_is_interrupted_at_any_line() -> None:
         assert XP[np.ndarray] is NUMPY
         assert w.grad is gradient
         assert mt.compile(lambda x: x * 2)(x).tolist() == (x * 2).tolist() == [2.0] * 3
+        assert found_by_another_thread(lambda: mt.compile(lambda x: x * 2)(x).tolist()) == [2.0] * 3
     assert len(kept) > 20
     del error
     kept.clear()  # what is closed now must not switch anything on

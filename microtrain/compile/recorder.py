@@ -41,6 +41,7 @@ class Recorder(Library):
     def __init__(self, xp: Any, state: list[Any], leaves: Leaves) -> None:
         super().__init__(xp)
         self.leaves = leaves
+        self.holds = False  # `_LOCK`
         self.passes = 0  # backward passes
         self.called: set[Any] = set()  # modules
         self.optimizers: list[Any] = []  # that took a step
@@ -339,11 +340,7 @@ def recording(recorder: Recorder) -> Iterator[None]:
     """Let `recorder` write down the instructions of this thread."""
     try:
         try:
-            with _LOCK:
-                _CAPTURING.add(recorder)
-                XP[Traced] = _Switch(recorder.xp)  # type: ignore[assignment]
-                for kind, library in LIBRARIES.items():  # arrays of another device are noticed too
-                    XP[kind] = _Switch(library)  # type: ignore[assignment]
+            _locked(recorder, _switch)
             MODES.recorder = recorder
             yield
         finally:
@@ -357,10 +354,38 @@ def ended(recorder: Recorder) -> None:
     if MODES.recorder is recorder:
         MODES.recorder = None
     recorder.leaves.restore()
-    with _LOCK:
-        _CAPTURING.discard(recorder)
-        if not _CAPTURING:
-            XP.update(LIBRARIES)
+    _locked(recorder, _switch_back)
+
+
+def _locked(recorder: Recorder, change: Callable[[Recorder], None]) -> None:
+    """`change(recorder)` by one thread at a time.
+
+    Not by `with _LOCK`: a Ctrl-C just before its end would leave the lock held, and other threads
+    waiting for ever.
+    """
+    try:
+        try:
+            recorder.holds = _LOCK.acquire()
+            change(recorder)
+        finally:
+            if recorder.holds:
+                recorder.holds = bool(_LOCK.release())
+    finally:
+        if recorder.holds:  # a Ctrl-C has come into the first one
+            recorder.holds = bool(_LOCK.release())
+
+
+def _switch(recorder: Recorder) -> None:
+    _CAPTURING.add(recorder)
+    XP[Traced] = _Switch(recorder.xp)  # type: ignore[assignment]
+    for kind, library in LIBRARIES.items():  # arrays of another device are noticed too
+        XP[kind] = _Switch(library)  # type: ignore[assignment]
+
+
+def _switch_back(recorder: Recorder) -> None:
+    _CAPTURING.discard(recorder)
+    if not _CAPTURING:
+        XP.update(LIBRARIES)
 
 
 class paused:
