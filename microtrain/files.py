@@ -17,7 +17,7 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -102,6 +102,33 @@ def parse_json(text: bytes | str) -> Any:
         if _within(content, DEEPEST):
             return content
     raise ValueError(f"nested deeper than {DEEPEST} levels")
+
+
+def json_bytes(content: Mapping[str, Any]) -> bytes:
+    """A file of strict JSON; TypeError and ValueError, naming the key, for what it would change."""
+    try:
+        return _json_bytes(dict(content))
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{_culprit(dict(content))}{error}") from None
+
+
+def _json_bytes(content: Any) -> bytes:
+    text = json.dumps(content, indent=2, allow_nan=False)
+    if parse_json(text.encode()) != content:
+        raise TypeError("the state changes on its way through JSON: use text keys and lists")
+    if "\\ud" in text and not is_unicode(json.dumps(content, ensure_ascii=False)):
+        raise ValueError("its text is none that UTF-8 has")
+    return (text + "\n").encode()
+
+
+def _culprit(content: Any) -> str:
+    """The keys that lead to the innermost part which cannot be written."""
+    for key, part in content.items() if isinstance(content, dict) else enumerate(content):
+        try:
+            _json_bytes(part)
+        except (TypeError, ValueError):
+            return f"{key}: {_culprit(part) if isinstance(part, dict | list) else ''}"
+    return ""
 
 
 def _within(content: Any, levels: int) -> bool:

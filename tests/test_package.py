@@ -41,7 +41,7 @@ def run_python(*arguments: str) -> str:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=115,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -369,10 +369,16 @@ def _locked(recorder: Recorder, change: Callable[[Recorder], None]) -> None:
             change(recorder)
         finally:
             if recorder.holds:
-                recorder.holds = bool(_LOCK.release())
+                recorder.holds = _release()
     finally:
         if recorder.holds:  # a Ctrl-C has come into the first one
-            recorder.holds = bool(_LOCK.release())
+            recorder.holds = _release()
+
+
+def _release() -> bool:
+    """Whether the lock is held, in one line with what remembers it."""
+    _LOCK.release()
+    return False
 
 
 def _switch(recorder: Recorder) -> None:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from ..backend import as_dtype
 from ..files import parse_json, parse_object
 from ..runs.array_file import DTYPES, array_content
+from ..runs.tree import put_together, take_apart
 from ..tensor import wrap
-from .tree import put_together, take_apart
 
 __all__ = ["dump", "parse", "widened"]
 

@@ -22,11 +22,11 @@ from ..errors import DataError, LaunchError
 from ..files import open_plain, reason, write_whole
 from ..runs.checkpoint import MANIFEST, list_checkpoints, peek_state
 from ..runs.members import SEVERAL
+from ..runs.tree import take_apart
 from ..spelling import did_you_mean
 from ..tensor import kind_of, wrap
 from ..words import size
 from . import safetensors_file, torch_file
-from .tree import take_apart
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from ..backend import ARRAYS, to_host
 from ..nn import Parameter
+from ..runs.tree import DEEPEST, SCALARS, key_of, unknown, where
 from ..tensor import TENSORS, Size, wrap
 from .pickled import Global, Place, read_pickle
 from .safetensors_file import widened
-from .tree import DEEPEST, SCALARS, key_of, unknown, where
 
 __all__ = ["dump", "parse"]
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -26,10 +25,9 @@ from numpy.typing import NDArray
 
 from ..errors import DataError, LaunchError
 from ..files import (
-    is_unicode,
+    json_bytes,
     make_directory,
     open_plain,
-    parse_json,
     parse_object,
     read_object,
     reason,
@@ -333,33 +331,6 @@ def _arrays(
             f"its {kind} has arrays {sorted(arrays)}, the manifest has {sorted(order)}"
         )
     return {name: arrays[name] for name in order}
-
-
-def json_bytes(content: Mapping[str, Any]) -> bytes:
-    """A file of strict JSON; TypeError and ValueError, naming the key, for what it would change."""
-    try:
-        return _json_bytes(dict(content))
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"{_culprit(dict(content))}{error}") from None
-
-
-def _json_bytes(content: Any) -> bytes:
-    text = json.dumps(content, indent=2, allow_nan=False)
-    if parse_json(text.encode()) != content:
-        raise TypeError("the state changes on its way through JSON: use text keys and lists")
-    if "\\ud" in text and not is_unicode(json.dumps(content, ensure_ascii=False)):
-        raise ValueError("its text is none that UTF-8 has")
-    return (text + "\n").encode()
-
-
-def _culprit(content: Any) -> str:
-    """The keys that lead to the innermost part which cannot be written."""
-    for key, part in content.items() if isinstance(content, dict) else enumerate(content):
-        try:
-            _json_bytes(part)
-        except (TypeError, ValueError):
-            return f"{key}: {_culprit(part) if isinstance(part, dict | list) else ''}"
-    return ""
 
 
 @dataclass

@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import LaunchError
-from ..files import make_directory
+from ..files import json_bytes, make_directory
 from .array_file import Content, array_content
 from .checkpoint import (
     SLICED,
     clear_leftovers,
-    json_bytes,
     made,
     name_of,
     partial_of,

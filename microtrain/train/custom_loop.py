@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 from ..distributed.agreement import settled
 from ..distributed.connection import ranks_of
-from ..exchange.tree import put_together, take_apart, word
+from ..files import json_bytes
 from ..random import set_rng_state
 from ..runs.checkpoint import (
     Checkpoint,
     had_checkpoints,
-    json_bytes,
     load_newest_checkpoint,
     save_checkpoint,
 )
 from ..runs.keeper import prune
 from ..runs.slices import writers
 from ..runs.stored_state import check_loop
+from ..runs.tree import put_together, take_apart, word
 from .model_state import (
     checkpoint_of,
     from_rank_0,
