@@ -147,6 +147,8 @@ def cut_by_yaml(text: str) -> str | None:
             if name := _NO_VALUES.get(type(token)):
                 return name
             if isinstance(token, yaml.ScalarToken):
+                if token.style in ("|", ">"):
+                    return f"a mark of a block ({token.style})"
                 if start.line != end.line:
                     return "a line break"
                 is_text = token.plain and text.strip(_BLANK) == token.value
