@@ -27,6 +27,7 @@ from ..runs.checkpoint import (
     config_of,
     list_checkpoints,
     load_newest_checkpoint,
+    peek_state,
     step_of,
 )
 from ..runs.directory import RunDirectory
@@ -86,6 +87,8 @@ def _chosen(config: Config, resume: str | os.PathLike[str] | None) -> Choice:
 def _as_trained(run: Run) -> None:
     """ConfigError where the config.yaml of a run was edited, before anything is built by it."""
     for path in reversed(run.checkpoints):
+        if (state := peek_state(path)) and state.get("run") != run.info.id:
+            return  # of another run: told of where it is read
         with contextlib.suppress(DataError):  # a damaged one is told of where it is read
             text = config_of(path)
             where = f"the checkpoint of step {step_of(path):,}"

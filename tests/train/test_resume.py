@@ -308,6 +308,8 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     ):
         with pytest.raises(DataError, match="is of another run"):
             use()
+    now = load_config(second / "config.yaml", trust=True)  # which is not what is wrong
+    assert choose_run(now, second, SingleCommunicator()) == (second, "", None)
     assert load(place, trust=True).step == 12  # by itself
 
 
