@@ -31,6 +31,7 @@ WIDE = 4096  # elements of a row, of several rows in one, that stay in the first
 LONG = 8192  # elements of a row that a product with ones adds, in 16 sums or more; of longer
 STEPS = 16  # of a running sum, which many blocks go at a time
 MANY = 16384  # elements of which a running sum is made so
+NARROW = 16  # elements side by side, of which less are no work for a loop over them
 PART = 1024  # ones it adds so many at a time
 
 
@@ -199,8 +200,8 @@ def blocked_cumsum(xp: Any, x: Any, axis: int) -> Any:
     n, count = x.shape[axis], x.shape[axis] // STEPS
     if n <= SHORT or x.dtype != np.float32 or xp.kind != "cpu":
         return xp.cumsum(x, axis=axis, dtype=x.dtype)
-    if x.size < MANY:
-        return xp.asarray(xp.cumsum(x, axis=axis, dtype=np.float64), x.dtype)
+    if x.size < MANY or 1 < math.prod(x.shape[axis + 1 :]) < NARROW:
+        return xp.asarray(xp.cumsum(xp.asarray(x, np.float64), axis=axis), x.dtype)
     here = (slice(None),) * axis
     head, tail = (*here, slice(count * STEPS)), (*here, slice(count * STEPS, None))
     shape = (*x.shape[:axis], count, STEPS, *x.shape[axis + 1 :])
