@@ -20,6 +20,7 @@ pytest.importorskip("expecttest")  # which torch.testing asks for
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from torch.testing._internal.common_methods_invocations import op_db
+    from torch.testing._internal.opinfo.core import SampleInput
 
 import microtrain as mt  # noqa: E402
 
@@ -114,7 +115,7 @@ def here(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         if value.layout != torch.strided or value.dtype not in DTYPES:
             raise NotHere
-        return mt.tensor(value.numpy(force=True)).requires_grad_(value.requires_grad)
+        return mt.from_numpy(value.numpy(force=True)).requires_grad_(value.requires_grad)
     if isinstance(value, torch.dtype) and value in DTYPES:
         return DTYPES[value]
     if isinstance(value, torch.nn.PairwiseDistance):
@@ -182,15 +183,20 @@ def same(ours: Any, theirs: Any, dtype: str, more: float = 1.0) -> None:
     )
 
 
-def same_gradients(ours: Any, theirs: Any, dtype: str, more: float = 1.0) -> None:
+def same_gradients(
+    ours: Any, theirs: Any, dtype: str, more: float = 1.0, finite: bool = False
+) -> None:
+    """All gradients, or those that are finite there: NaN is no value to compare with."""
     for a, b in zip(ours, theirs, strict=True):
         if a is not None and b is not None:
-            same(a, b, dtype, more)
+            known = np.isfinite(array(b)) if finite else np.ones_like(array(b), bool)
+            assert array(a).shape == known.shape
+            same(*(np.where(known, array(g), array(g).dtype.type(0)) for g in (a, b)), dtype, more)
         else:  # one says "not in the graph", the other "zero"
             assert all(t is None or not np.any(array(t)) for t in (a, b))
 
 
-def check(op: Any, sample: Any, dtype: str, twice: bool) -> None:
+def check(op: Any, sample: Any, dtype: str, twice: bool, finite: bool = False) -> None:
     """One sample in both libraries; NotHere where PyTorch alone has it."""
     arguments = [sample.input, *sample.args], sample.kwargs
     try:
@@ -234,7 +240,7 @@ def check(op: Any, sample: Any, dtype: str, twice: bool) -> None:
         leaves(ours), xs, [mt.tensor(np.asarray(s)) for s in seeds],
         allow_unused=True, create_graph=twice,
     )  # fmt: skip
-    same_gradients(found, first, dtype)
+    same_gradients(found, first, dtype, finite=finite)
     again = [f for f in first if f is not None and f.requires_grad]
     if not twice or not again:
         return
@@ -327,6 +333,119 @@ def test_in_place_form(name: str) -> None:
         found = mt.autograd.grad(ours, leaves(given[0]), mt.ones_like(ours), allow_unused=True)
         same_gradients(found, wanted, "float64")
     assert ran, "no sample"
+
+
+# Samples that are changed: what their authors did not think of -----------------------------------
+
+
+def of_another_dtype(x: Any, draw: np.random.Generator) -> Any:
+    wide = (torch.float64, torch.float32, torch.float16, torch.int64, torch.uint8)
+    narrow = (torch.int64, torch.int32, torch.uint8, torch.bool)
+    choices = wide if x.dtype.is_floating_point else narrow
+    return x.detach().to(choices[draw.integers(len(choices))])
+
+
+def holding(*values: float) -> Callable[[Any, np.random.Generator], Any]:
+    def change(x: Any, draw: np.random.Generator) -> Any:
+        if not x.dtype.is_floating_point or not x.numel():
+            return None
+        changed = x.detach().clone().reshape(-1)
+        for value in values:
+            changed[draw.integers(len(changed))] = value
+        return changed.reshape(x.shape)
+
+    return change
+
+
+# What is done to one argument of a sample; None where it cannot be.
+MUTATIONS: dict[str, Callable[[Any, np.random.Generator], Any]] = {
+    "another dtype": of_another_dtype,
+    "transposed memory": lambda x, _: x.detach().mT.clone().mT if x.ndim > 1 else None,
+    "every other": lambda x, _: x.detach().repeat_interleave(2, -1)[..., ::2] if x.ndim else None,
+    "one row for all": lambda x, _: x.detach()[:1].expand(x.shape) if x.ndim and len(x) else None,
+    "empty": lambda x, _: x.detach()[:0] if x.ndim else None,
+    "one row": lambda x, _: x.detach()[:1] if x.ndim and len(x) else None,
+    "no dimensions": lambda x, _: x.detach().reshape(-1)[0] if x.numel() else None,
+    "not finite": holding(np.nan, np.inf, -np.inf),
+    "large": holding(1e30, -1e30),
+    "zeros": holding(0.0, -0.0),
+}
+
+
+def mutated(value: Any, which: int, change: Callable[[Any], Any]) -> tuple[Any, int]:
+    """`value` with its Tensor number `which` changed; below 0 when that has been done."""
+    if isinstance(value, torch.Tensor):
+        if which:
+            return value, which - 1
+        made = change(value)
+        if made is None:
+            raise NotHere
+        return made.requires_grad_(value.requires_grad and made.dtype.is_floating_point), -1
+    if type(value) in (list, tuple):
+        items = []
+        for item in value:
+            changed, which = (item, which) if which < 0 else mutated(item, which, change)
+            items.append(changed)
+        return type(value)(items), which
+    return value, which
+
+
+def mutations(op: Any, dtype: Any) -> Iterator[tuple[str, Any]]:
+    """Samples with one Tensor changed, by the name of the change."""
+    draw = np.random.default_rng(len(op.formatted_name))
+    differentiable = op.supports_autograd and dtype.is_floating_point
+    torch.manual_seed(0)
+    samples = op.sample_inputs("cpu", dtype, requires_grad=differentiable)
+    for number, sample in enumerate(itertools.islice(samples, MUTATED)):
+        arguments = [sample.input, *sample.args]
+        for name, change in MUTATIONS.items():
+            which = number % max(1, sum(isinstance(t, torch.Tensor) for t in flat(arguments)))
+            try:
+                made, left = mutated(arguments, which, lambda x: change(x, draw))  # noqa: B023
+            except (NotHere, RuntimeError):
+                continue
+            if left < 0:
+                yield name, SampleInput(made[0], args=tuple(made[1:]), kwargs=sample.kwargs)
+
+
+MUTATED = 8  # samples of an entry
+OTHERWISE: dict[tuple[str, str], str] = {}
+
+
+def refuses(call: Callable[[], Any]) -> bool:
+    try:
+        call()
+    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, ArithmeticError):
+        return True
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ENTRIES)
+def test_changed_samples(name: str) -> None:
+    """What both take has the same values, dtypes and gradients; either may refuse a sample."""
+    op = ENTRIES[name]
+    dtype = next(d for d in (torch.float64, torch.int64, torch.bool) if d in op.dtypes)
+    differences: dict[str, str] = {}
+    for change, sample in mutations(op, dtype):
+        if refuses(lambda: op.op(sample.input, *sample.args, **sample.kwargs)):  # noqa: B023
+            continue
+        try:
+            given = here([sample.input, *sample.args]), here(sample.kwargs)
+        except NotHere:
+            continue
+        if refuses(lambda: function_of(op)(*given[0], **given[1])):  # noqa: B023
+            continue
+        try:
+            check(op, sample, "float32", False, finite=True)
+        except NotHere:
+            continue
+        except Exception as error:
+            differences.setdefault(change, f"{sample}\n{error}")
+    expected = {change for entry, change in OTHERWISE if entry == name}
+    unexpected = {c: text for c, text in differences.items() if c not in expected}
+    assert not unexpected, "\n".join(f"{c}: {text[:1500]}" for c, text in unexpected.items())
 
 
 def test_almost_all_entries_are_as_there() -> None:
