@@ -386,6 +386,14 @@ def test_quotients_rounded_towards_zero() -> None:
     assert mt.div(mt.tensor([7, -7]), 2.0, rounding_mode="trunc").tolist() == [3, -3]
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 3.0])
+def test_softmax_of_a_number_is_that_of_a_vector_of_one(value: float) -> None:
+    for function in (F.softmax, F.log_softmax, F.softmin):
+        for x in (mt.tensor(value), mt.tensor(value).half()):
+            (one,) = function(x.reshape(1), 0).tolist()
+            assert np.array_equal(function(x, 0).item(), one, equal_nan=True)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_a_number_is_its_mantissa_and_exponent(dtype: str) -> None:
     limits = np.finfo(dtype)

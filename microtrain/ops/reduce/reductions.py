@@ -252,17 +252,20 @@ def _shifted(xp, x, dim):
 
 @in_single
 def _softmax(xp, x, *, dim):
-    shape = x.shape
-    if not shape or 0 in shape:
-        return xp.ones(shape, x.dtype)
+    if 0 in x.shape:
+        return xp.ones(x.shape, x.dtype)
+    if not x.shape:
+        return xp.exp(xp.subtract(x, x))
     e = xp.exp(_shifted(xp, x, dim))
     return xp.divide(e, xp.sum(e, axis=dim, keepdims=True))
 
 
 @in_single
 def _log_softmax(xp, x, *, dim):
-    if not x.shape or 0 in x.shape:
+    if 0 in x.shape:
         return xp.zeros(x.shape, x.dtype)
+    if not x.shape:
+        return xp.subtract(x, x)
     z = _shifted(xp, x, dim)
     return xp.subtract(z, xp.log(xp.sum(xp.exp(z), axis=dim, keepdims=True)))
 
