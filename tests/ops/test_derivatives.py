@@ -386,6 +386,14 @@ def test_quotients_rounded_towards_zero() -> None:
     assert mt.div(mt.tensor([7, -7]), 2.0, rounding_mode="trunc").tolist() == [3, -3]
 
 
+@pytest.mark.parametrize("mode", ["floor", "trunc"])
+def test_a_rounded_quotient_by_zero_keeps_the_gradient_zero(mode: str) -> None:
+    x, y = (mt.tensor(v, requires_grad=True) for v in ([3.0, 0.0, math.inf], [0.0, 0.0, 2.0]))
+    assert [
+        g.tolist() for g in mt.autograd.grad(mt.div(x, y, rounding_mode=mode).sum(), [x, y])
+    ] == [[0, 0, 0]] * 2
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 3.0])
 def test_softmax_of_a_number_is_that_of_a_vector_of_one(value: float) -> None:
     for function in (F.softmax, F.log_softmax, F.softmin):

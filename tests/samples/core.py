@@ -56,6 +56,7 @@ SAMPLES: dict[str, list[Sample]] = {
     "div": binary(normal, positive),
     "neg": unary(normal),
     "floor_divide": binary(spread, positive),
+    "trunc_divide": binary(spread, positive),
     "remainder": binary(spread, positive),
     "pow": [*binary(positive, normal), Sample((np.zeros(2), np.array([2.0, 3.0])), smooth=False)],
     "pow_scalar": [
@@ -339,6 +340,7 @@ REFERENCE: dict[str, Callable[..., Any]] = {
     "div": np.true_divide,
     "neg": np.negative,
     "floor_divide": lambda x, y: np.floor(x / y),
+    "trunc_divide": lambda x, y: np.trunc(x / y),
     "remainder": lambda x, y: x - y * np.floor(x / y),
     "pow": np.float_power,
     "pow_scalar": lambda x, exponent: np.float_power(x, exponent),
@@ -480,6 +482,7 @@ TORCH: dict[str, Callable[..., Any]] = {
     "any": _truth("any"),
     # torch's own floor_divide has no gradient
     "floor_divide": lambda torch, x, y: torch.div(x, y, rounding_mode="floor"),
+    "trunc_divide": lambda torch, x, y: torch.div(x, y, rounding_mode="trunc"),
     "pow_scalar": _named("pow"),
     "threshold_backward": lambda torch, x, output: torch.where(output <= 0, 0, x),
     "contiguous": lambda torch, x: x.clone(memory_format=torch.contiguous_format),

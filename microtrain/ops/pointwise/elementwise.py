@@ -75,7 +75,7 @@ def div_rounded(input: Any, other: Any, *, rounding_mode: str | None = None) -> 
         return floor_divide(x, y)
     if rounding_mode == "trunc":
         if _fraction(x, y):
-            return trunc(div(x, y))
+            return trunc_divide(x, y)
         quotient = floor_divide(x, y)
         return quotient + ((quotient < 0) & (remainder(x, y) != 0))
     raise RuntimeError(
@@ -118,6 +118,13 @@ _PAIR = {"promote": ("x", "y")}
 floor_divide = primitive(
     "floor_divide",
     _floor_divide,
+    x=lambda g: zeros_like(g),
+    y=lambda g: zeros_like(g),
+    options=_PAIR,
+)
+trunc_divide = primitive(
+    "trunc_divide",
+    lambda xp, x, y: xp.trunc(xp.divide(x, y)),
     x=lambda g: zeros_like(g),
     y=lambda g: zeros_like(g),
     options=_PAIR,
