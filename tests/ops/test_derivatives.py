@@ -402,6 +402,33 @@ def test_softmax_of_a_number_is_that_of_a_vector_of_one(value: float) -> None:
             assert np.array_equal(function(x, 0).item(), one, equal_nan=True)
 
 
+@pytest.mark.parametrize("include", [True, False])
+@pytest.mark.parametrize("reduce", ["sum", "prod", "mean", "amax", "amin"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_stays_in_its_place(reduce: str, include: bool, value: float) -> None:
+    x, index = mt.ones(4), mt.tensor([2, 0, 1, 0, 1, 1])
+    src = mt.tensor([3.0, value, 4.0, 5.0, 6.0, 7.0])
+    rest = index != 0
+    known = x.scatter_reduce(0, index[rest], src[rest], reduce, include_self=include)
+    leaf = src.requires_grad_()
+    found = x.scatter_reduce(0, index, leaf, reduce, include_self=include)
+    assert found[1:].tolist() == known[1:].tolist()
+    (g,) = mt.autograd.grad(found[1:].sum(), leaf)
+    assert g[rest].isfinite().all()
+
+
+@pytest.mark.parametrize("reduce, value", [("amax", -math.inf), ("amin", math.inf)])
+def test_a_replaced_element_takes_no_share_of_an_infinite_extreme(
+    reduce: str, value: float
+) -> None:
+    src = mt.tensor([value, value, 2.0, value], requires_grad=True)
+    x = mt.tensor([5.0, 6.0, 7.0, value], requires_grad=True)
+    found = x.scatter_reduce(0, mt.tensor([0, 0, 1, 2]), src, reduce, include_self=False)
+    assert found.tolist() == [value, 2, value, value]
+    of_src, of_x = mt.autograd.grad(found.sum(), [src, x])
+    assert of_src.tolist() == [0.5, 0.5, 1, 1] and of_x.tolist() == [0, 0, 0, 1]
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_a_number_is_its_mantissa_and_exponent(dtype: str) -> None:
     limits = np.finfo(dtype)

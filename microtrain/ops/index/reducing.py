@@ -1,7 +1,7 @@
 """Reductions into places that an index names: scatter_reduce, index_reduce; `put`, `slice_scatter`.
 
-Products run over the elements in the order of their places, as one linear recurrence that starts
-anew at each place; so zeros need no special case in any derivative.
+Products are made pairwise over the elements in the order of their places, and never divided; so
+zeros need no special case in any derivative, and what is not finite stays in its place.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from ..arguments import want_in_range
 from ..coercion import cast
 from ..fronts import Dim, Index, Int, OwnDim, SameDtype, T, TensorOnly, one_of, public
 from ..pointwise.elementwise import add, clamp, div, floor_divide, mul, to_dtype, where
-from ..reduce.scans import recurrence
 from ..reduce.sorting import argsort_dim
 from ..registry import primitive
 from ..shape.joining import cat
@@ -42,9 +41,12 @@ __all__ = [
 
 
 def _extreme(instruction: str) -> Any:
-    """The kernel of `x` with the extreme of it and all `src` for a place."""
+    """The kernel of `x` with the extreme of it and all `src` for a place.
 
-    def kernel(xp, x, index, src, *, dim):
+    `own` says whether `x` has a share in it where something arrives; else it is the identity there.
+    """
+
+    def kernel(xp, x, index, src, *, dim, own=True):
         n, size = math.prod(index.shape), math.prod(x.shape)
         flat = xp.concatenate([xp.reshape(x, -1), xp.zeros(1, x.dtype)])
         places = xp.reshape(places_along(xp, index, x.shape, dim), -1)
@@ -71,19 +73,22 @@ def _extreme(instruction: str) -> Any:
     return kernel
 
 
-def _share(g: Any, x: Any, index: Any, src: Any, result: Any, dim: int) -> Any:
+def _share(g: Any, x: Any, index: Any, src: Any, result: Any, dim: int, own: bool) -> Any:
     """The gradient for each of all that reach the extreme."""
     reached = to_dtype(src == gather_along(result, index, dim), g.dtype)
-    return g / (to_dtype(x == result, g.dtype) + ungather(reached, index, dim, x.shape))
+    mine = to_dtype(x == result, g.dtype)
+    if not own:  # an infinite value is equal to the identity
+        mine = where(ungather(reached * 0 + 1, index, dim, x.shape) > 0, 0, mine)
+    return g / (mine + ungather(reached, index, dim, x.shape))
 
 
-def _of_x(g, x, index, src, result, dim):
-    return to_dtype(x == result, g.dtype) * _share(g, x, index, src, result, dim)
+def _of_x(g, x, index, src, result, dim, own):
+    return to_dtype(x == result, g.dtype) * _share(g, x, index, src, result, dim, own)
 
 
-def _of_src(g, x, index, src, result, dim):
+def _of_src(g, x, index, src, result, dim, own):
     reached = to_dtype(src == gather_along(result, index, dim), g.dtype)
-    return reached * gather_along(_share(g, x, index, src, result, dim), index, dim)
+    return reached * gather_along(_share(g, x, index, src, result, dim, own), index, dim)
 
 
 scatter_amax = primitive("scatter_amax", _extreme("maximum"), x=_of_x, src=_of_src)
@@ -92,11 +97,11 @@ scatter_amin = primitive("scatter_amin", _extreme("minimum"), x=_of_x, src=_of_s
 # All reductions -----------------------------------------------------------------------------------
 
 
-def _sum(x: Any, index: Any, src: Any, dim: int) -> Any:
+def _sum(x: Any, index: Any, src: Any, dim: int, own: bool) -> Any:
     return add(x, ungather(src, index, dim, x.shape))
 
 
-def _prod(x: Any, index: Any, src: Any, dim: int) -> Any:
+def _prod(x: Any, index: Any, src: Any, dim: int, own: bool) -> Any:
     n, size, xp = math.prod(index.shape), math.prod(x.shape), XP[type(x._array)]
     if not n:
         return add(x, 0)
@@ -104,12 +109,15 @@ def _prod(x: Any, index: Any, src: Any, dim: int) -> Any:
     order = argsort_dim(places, 0)
     places = gather_along(places, order, 0)
     values = gather_along(reshape_to(src, (-1,)), order, 0)
-    new, true = places[1:] != places[:-1], wrap(xp.ones(1, bool_))
-    first, last = cat([true, new]), cat([new, true])
-    so_far = recurrence(where(first, 0, values), where(first, values, 0), 0, False)
+    step = 1
+    while step < n:  # of the last 1, 2, 4 ... values for the same place
+        before = where(places[step:] == places[:-step], values[:-step], 1)
+        values = cat([values[:step], mul(values[step:], before)])
+        step *= 2
+    last = cat([places[1:] != places[:-1], wrap(xp.ones(1, bool_))])
     # All but the last product for each place go behind the end.
     ones = wrap(xp.ones(size + 1, x.dtype))
-    factors = put_at(ones, so_far, (where(last, places, size)._array,))
+    factors = put_at(ones, values, (where(last, places, size)._array,))
     return mul(x, reshape_to(part(factors, 0, None, size), x.shape))
 
 
@@ -137,7 +145,7 @@ def _reduced(x: Any, index: Any, src: Any, dim: int, reduce: str, include_self: 
     operation, identity = _REDUCTIONS[reduce]
     if not include_self:
         x = scatter_along(x, index, identity(x.dtype), dim)
-    result = operation(x, index, src, dim)
+    result = operation(x, index, src, dim, include_self)
     if reduce != "mean":
         return result
     ones = cast(index * 0 + 1, float64)  # CuPy adds no int64
