@@ -251,6 +251,23 @@ def det_of_line(x: Any) -> Any:
     return mt.stack([mt.stack([x, x * x], -1), mt.stack([x + 1, x], -1)], -2).det()
 
 
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("upper", [True, False])
+def test_a_triangular_system_is_solved_by_substitution(upper: bool, left: bool) -> None:
+    n = 5
+    a = np.tril(np.full((n, n), 3.0), -1) + np.eye(n)  # what exchanges rows takes a 3 for a 1
+    x = 2.0 ** (60 * np.arange(n)).reshape(n, 1)
+    a, x = (a[::-1, ::-1], x[::-1]) if upper else (a, x)
+    b, back = a @ x, a.T @ x[::-1]
+    turned = np.array(a) if left else np.array(a.T)
+    matrix = mt.tensor(turned, dtype=mt.float64)
+    right = mt.tensor(b if left else b.T, dtype=mt.float64, requires_grad=True)
+    found = mt.linalg.solve_triangular(matrix, right, upper=upper == left, left=left)
+    np.testing.assert_allclose(found.detach().numpy(), x if left else x.T, rtol=1e-12)
+    (g,) = mt.autograd.grad(found, right, mt.tensor(back if left else back.T, dtype=mt.float64))
+    np.testing.assert_allclose(g.numpy(), x[::-1] if left else x[::-1].T, rtol=1e-12)
+
+
 @pytest.mark.parametrize("at", [0.0, 1e-200, 1e-10, 1e-3, 0.5])
 def test_a_determinant_is_a_polynomial(at: float) -> None:
     """Its second derivative was refused at a singular matrix, and the third -3e13 beside one."""

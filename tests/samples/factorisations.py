@@ -59,6 +59,7 @@ SAMPLES: dict[str, list[Sample]] = {
         Sample((regular(2, 3, 3), normal(2, 3, 1))),
         Sample((regular(2, 2), normal(2, 0))),
         Sample((regular(0, 3, 3), normal(0, 3, 2))),
+        *(Sample((regular(2, 3, 3), normal(2, 3, 2)), {"lower": lower}) for lower in (True, False)),
     ],
     "cholesky": [Sample((a,)) for a in (definite(3, 3), definite(2, 2, 4), definite(2, 3, 3)[0].T)]
     + [Sample((a,)) for a in (definite(1, 1), definite(0, 2, 2), definite(0, 0))],
@@ -69,7 +70,7 @@ SAMPLES: dict[str, list[Sample]] = {
 }
 
 
-def _by_columns(a: Any, b: Any) -> Any:
+def _by_columns(a: Any, b: Any, **_: Any) -> Any:
     """Cramer's rule."""
     result = np.empty(b.shape)
     for i in range(a.shape[-1]):
@@ -193,7 +194,7 @@ REFERENCE: dict[str, Callable[..., Any]] = {
 }
 TORCH: dict[str, Callable[..., Any]] = {
     "inverse": lambda torch, x: torch.inverse(x),
-    "linalg_solve": lambda torch, a, b: torch.linalg.solve(a, b),
+    "linalg_solve": lambda torch, a, b, **_: torch.linalg.solve(a, b),
     "cholesky": lambda torch, x: torch.linalg.cholesky(x),
     "det": lambda torch, x: torch.det(x),
     "cofactor": lambda torch, x: torch.det(x)[..., None, None] * torch.inverse(x).mT,

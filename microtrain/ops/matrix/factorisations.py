@@ -54,13 +54,28 @@ def inverse(x: FloatSquare) -> Any:
     return inverse_of(x)
 
 
+def _solve(xp, a, b, *, lower=None):
+    """`lower` says which triangle of `a` there is, if it is one.
+
+    From the end where nothing is to be eliminated no rows are exchanged: that is substitution,
+    whose result does not depend on how the rows are scaled.
+    """
+    if not lower:
+        return _attempt(xp.solve, a, b)
+    rows, columns = len(a.shape) - 2, len(a.shape) - 1
+    a = xp.flip(xp.flip(a, rows), columns)
+    return xp.flip(_attempt(xp.solve, a, xp.flip(b, rows)), rows)
+
+
+def _solve_turned(g, a, lower):
+    return solve_systems(matrix_transpose(a), g, lower=None if lower is None else not lower)
+
+
 solve_systems = primitive(
     "linalg_solve",
-    lambda xp, a, b: _attempt(xp.solve, a, b),
-    a=lambda g, a, result: (
-        -batched(solve_systems(matrix_transpose(a), g), matrix_transpose(result))
-    ),
-    b=lambda g, a: solve_systems(matrix_transpose(a), g),
+    _solve,
+    a=lambda g, a, result, lower: -batched(_solve_turned(g, a, lower), matrix_transpose(result)),
+    b=_solve_turned,
 )
 
 

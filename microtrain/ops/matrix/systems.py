@@ -72,8 +72,9 @@ def solve_triangular(
         ones = with_diagonal(_ones(A, A.shape[:-1]), A.shape, 0)
         matrix = triangle(A, 1 if upper else -1) + ones
     if left:
-        return solve_systems(matrix, B)
-    return matrix_transpose(solve_systems(matrix_transpose(matrix), matrix_transpose(B)))
+        return solve_systems(matrix, B, lower=not upper)
+    turned = solve_systems(matrix_transpose(matrix), matrix_transpose(B), lower=bool(upper))
+    return matrix_transpose(turned)
 
 
 def cholesky_solve(B: Any, L: Any, upper: bool = False) -> Any:
@@ -88,14 +89,16 @@ def cholesky_solve(B: Any, L: Any, upper: bool = False) -> Any:
     """
     L, B = _check_sides("cholesky_solve", L, B)
     lower = matrix_transpose(upper_triangle(L, 0)) if upper else lower_triangle(L, 0)
-    return solve_systems(matrix_transpose(lower), solve_systems(lower, B))
+    found = solve_systems(lower, B, lower=True)
+    return solve_systems(matrix_transpose(lower), found, lower=False)
 
 
 @public
 def cholesky_inverse(L: FloatSquare, upper: Flag = False) -> Any:
     """The inverse of the matrix whose Cholesky factor is L, of which only the triangle is read."""
     lower = matrix_transpose(upper_triangle(L, 0)) if upper else lower_triangle(L, 0)
-    found = inverse_of(lower)
+    ones = with_diagonal(_ones(L, L.shape[:-1]), L.shape, 0)
+    found = solve_systems(lower, ones, lower=True)
     return batched(matrix_transpose(found), found)
 
 
