@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 # The exponential of a matrix: its Padé approximation of order 13 of the matrix over a power of two,
 # and squares of that: N. Higham, "The scaling and squaring method for the matrix exponential
 # revisited", 2005, table 2.3 and algorithm 2.3.
@@ -16,12 +18,21 @@ _PADE = (
 
 
 def matrix_exp(xp: Any, x: Any) -> Any:
-    """The exponential of each matrix of (..., n, n), with the functions of NumPy or CuPy, `xp`."""
+    """The exponential of each matrix of (..., n, n), with the functions of NumPy or CuPy, `xp`.
+
+    Raises NumPy's LinAlgError where so many squares are needed that no digit is left.
+    """
     if 0 in x.shape:
         return xp.zeros(x.shape, x.dtype)
     n, norm = x.shape[-1], xp.absolute(x).sum(-2).max(-1)
     norm = xp.where(xp.isfinite(norm), norm, 0)
     steps = xp.ceil(xp.log2(xp.maximum(norm, _LARGEST_NORM) / _LARGEST_NORM))
+    most = int(steps.max().item())
+    if n > 1 and most > np.finfo(x.dtype).nmant:
+        raise np.linalg.LinAlgError(
+            f"a norm of {norm.max().item():.3g} leaves no digit of the exponential in "
+            f"{x.dtype.name}; scale the matrix"
+        )
     steps = steps.reshape((*steps.shape, 1, 1))
     x = x / xp.asarray(xp.exp2(steps), x.dtype)
     one = xp.asarray(xp.arange(n).reshape((n, 1)) == xp.arange(n), x.dtype)
@@ -35,6 +46,6 @@ def matrix_exp(xp: Any, x: Any) -> Any:
     )  # fmt: skip
     odd = x @ odd
     found = xp.linalg.solve(even - odd, even + odd)
-    for number in range(int(steps.max().item())):
+    for number in range(most):
         found = xp.where(steps > number, found @ found, found)
     return found

@@ -571,6 +571,28 @@ def test_where_a_part_starts_is_a_number() -> None:
             call(0, mt.tensor([1]), 2)
 
 
+@pytest.mark.parametrize("edges", [[2.0, 1.0], [0.0, 1.0, 0.5], [math.nan, 1.0], [1.0], []])
+def test_the_edges_of_a_histogram_ascend(edges: list[float]) -> None:
+    with pytest.raises(RuntimeError, match=r"histogram.*(edges|bins)"):
+        mt.histogram(mt.tensor([0.2, 0.7]), mt.tensor(edges), density=True)
+
+
+def test_a_histogram_has_room_for_its_bins() -> None:
+    for call in (mt.histc, lambda x: mt.histogram(x, 3)):
+        for value in (1e17, -1e30):
+            with pytest.raises(RuntimeError, match="room"):
+                call(mt.tensor([value, value]))
+    assert mt.histc(mt.tensor([1e6, 1e6]), 2).tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("dtype, large", [("float32", 1e8), ("float64", 1e17)])
+def test_an_exponential_without_a_right_digit_is_refused(dtype: str, large: float) -> None:
+    for x in ([[-1.0, large], [0.0, 1.0]], [[-large, 1.0], [0.0, 1.0]]):
+        with pytest.raises(mt.linalg.LinAlgError, match="digit"):
+            mt.linalg.matrix_exp(mt.tensor([x, np.eye(2).tolist()], dtype=dtype))
+    assert mt.linalg.matrix_exp(mt.tensor([[-large]], dtype=dtype)).item() == 0
+
+
 def test_a_histogram_of_what_is_not_finite_is_refused() -> None:
     for call in (mt.histc, lambda x: mt.histogram(x, 3)):
         with pytest.raises(RuntimeError, match="give the range"):

@@ -187,16 +187,25 @@ def bincount(input: Vector, weights: Any = None, minlength: Int = 0) -> Any:
 def _finite(width: Any) -> None:
     if not np.isfinite(width).all():
         raise RuntimeError("histogram: the elements are not finite; give the range")
+    if not width.all():
+        raise RuntimeError("histogram: no room for bins at so large a number; give the range")
+
+
+def _ascending(edges: Any) -> None:
+    if not (edges[1:] >= edges[:-1]).all():
+        raise RuntimeError("histogram: the edges in bins do not ascend; sort them")
 
 
 def _range(x: Any, low: Any, high: Any, wide: float) -> tuple[Any, Any]:
     """The ends of a histogram, given or of all elements; apart by twice `wide` where equal."""
     if low == high and x.numel():
         low, high = amin_dims(x), amax_dims(x)
-        examine(high - low, _finite)
-        return where(low == high, low - wide, low), where(low == high, high + wide, high)
-    low, high = (low - wide, high + wide) if low == high else (low, high)
-    return x.new_tensor(low), x.new_tensor(high)
+        low, high = where(low == high, low - wide, low), where(low == high, high + wide, high)
+    else:
+        low, high = (low - wide, high + wide) if low == high else (low, high)
+        low, high = x.new_tensor(low), x.new_tensor(high)
+    examine(high - low, _finite)
+    return low, high
 
 
 @public
@@ -236,7 +245,8 @@ def histogram(
         weight: what each element counts, a Tensor of the shape and dtype of `input`.
         density: divide by the sum and by the widths, so that the integral is 1.
 
-    Elements outside and NaN are not counted. Raises RuntimeError in a backward pass through it.
+    Elements outside and NaN are not counted. Raises RuntimeError for edges that do not ascend, and
+    in a backward pass through it.
     """
     x = reshape_to(input.detach(), (-1,))
     if weight is not None:
@@ -246,6 +256,11 @@ def histogram(
     if type(bins) in TENSORS:
         want_same_dtype("histogram", "bins", bins, input)
         edges = bins.detach()
+        if edges.ndim != 1 or len(edges) < 2:
+            raise RuntimeError(
+                f"histogram(): expected a vector of two or more edges in bins, got {bins.shape}"
+            )
+        examine(edges, _ascending)
     else:
         low, high = range or (0, 0 if len(x) else 1)
         low, high = _range(x, low, high, 0.5)
