@@ -354,10 +354,12 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: Any) -> Any:
     start, end, wanted = _number(start), _number(end), _float(dtype)
     if wanted.kind in "iu":
         start, end = int(start), int(end)
+    if count == 1:
+        array = np.full(1, start)
+    elif wanted.kind in "iu":
         step = (float(end) - float(start)) / max(count - 1, 1)
         number = np.arange(count)
         array = np.where(number < count // 2, start + step * number, end - step * number[::-1])
-        array = array if count > 1 else np.full(count, start)
     else:
         array = np.linspace(float(start), float(end), count)
     return array.astype(wanted)

@@ -359,3 +359,11 @@ def test_a_block_on_a_device():
     if not mt.cuda.is_available():
         with pytest.raises(RuntimeError, match="no usable GPU"), mt.device("cuda"):
             raise AssertionError("entered")
+
+
+def test_one_number_of_a_range_is_its_start() -> None:
+    for start in (-np.inf, 3.0, np.nan):
+        assert np.array_equal(mt.linspace(start, 5, 1).numpy(), [start], equal_nan=True)
+    assert mt.logspace(-np.inf, 3, 1).tolist() == [0]
+    assert mt.linspace(3, np.inf, 1, dtype=mt.float64).tolist() == [3]
+    assert mt.linspace(1, 5, 0).shape == (0,)
