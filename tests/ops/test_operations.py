@@ -359,6 +359,72 @@ def test_half_precision_is_added_up_in_single(function: Any) -> None:
     np.testing.assert_allclose(found.detach().numpy(), expected.numpy(), rtol=2e-3, atol=1e-4)
 
 
+def halves(*shape: int) -> mt.Tensor:
+    return mt.ones(*shape).half()
+
+
+def gradient_of_one(function: Any, *shape: int) -> Any:
+    x = halves(*shape).requires_grad_()
+    (g,) = mt.autograd.grad(function(x).sum(), x)
+    return g.flatten()[0]
+
+
+MANY = 70_000  # above the largest half; and half has 2048 + 1 = 2048
+FIRST, CLASSES = mt.zeros(5000, dtype=mt.int64), mt.zeros(MANY, dtype=mt.int64)
+IN_HALF: dict[str, tuple[Any, Any]] = {
+    "avg_pool1d": (lambda: F.avg_pool1d(halves(2, 1, 5000), 5000), np.ones((2, 1, 1))),
+    "avg_pool2d": (lambda: F.avg_pool2d(halves(1, 1, 40, 40) * 200, 40), 200),
+    "adaptive_avg_pool1d": (
+        lambda: F.adaptive_avg_pool1d(halves(2, 1, 9000), 3),
+        np.ones((2, 1, 3)),
+    ),
+    "lp_pool1d": (lambda: F.lp_pool1d(halves(1, 1, 4096), 1.0, 4096), 4096),
+    "local_response_norm": (
+        lambda: F.local_response_norm(halves(1, 5000, 1), 5000, 1.0, 1.0, 0.0)[0, 2500],
+        1,
+    ),
+    "scatter_add": (lambda: halves(1).scatter_add(0, FIRST, halves(5000)), 5000),
+    "scatter_reduce": (lambda: halves(1).scatter_reduce(0, FIRST, halves(5000), "mean"), 1),
+    "index_add": (lambda: halves(1).index_add(0, FIRST, halves(5000)), 5000),
+    "histc": (lambda: mt.histc(halves(5000), 1, 0, 2), 5000),
+    "embedding_bag": (lambda: F.embedding_bag(FIRST[None], halves(1, 2), mode="sum"), 5000),
+    "embedding, gradient": (lambda: gradient_of_one(lambda x: F.embedding(FIRST, x), 1, 1), 5000),
+    "index, gradient": (lambda: gradient_of_one(lambda x: x[FIRST], 1), 5000),
+    "gather, gradient": (lambda: gradient_of_one(lambda x: x.gather(0, FIRST), 1), 5000),
+    "mse_loss": (lambda: F.mse_loss(halves(MANY), halves(MANY) * 0), 1),
+    "mse_loss of 200": (lambda: F.mse_loss(halves(9) * 200, halves(9) * 0), 40000),
+    "mse_loss, weights": (
+        lambda: F.mse_loss(halves(MANY), halves(MANY) * 0, weight=halves(MANY)),
+        1,
+    ),
+    "weighted_mean": (lambda: F.weighted_mean(halves(MANY), mt.ones(MANY, dtype=mt.bool)), 1),
+    "binary_cross_entropy_with_logits": (
+        lambda: F.binary_cross_entropy_with_logits(halves(MANY) * 0, halves(MANY)),
+        math.log(2),
+    ),
+    "cross_entropy, weights": (
+        lambda: F.cross_entropy(halves(MANY, 2), CLASSES, halves(2)),
+        math.log(2),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ["logsumexp", "logcumsumexp"])
+def test_the_gradient_of_a_logarithm_of_sums_in_half_adds_up_to_one(name: str) -> None:
+    x = mt.tensor([1000.0, 1000.0, 999.5, 1000.0]).half().requires_grad_()
+    (g,) = mt.autograd.grad(getattr(x, name)(0).reshape(-1)[-1], x)
+    share = np.exp(x.detach().double().numpy() - 1000)
+    np.testing.assert_allclose(g.float().numpy(), share / share.sum(), rtol=2e-3)
+
+
+@pytest.mark.parametrize("name", IN_HALF)
+def test_half_precision_keeps_a_total_in_single(name: str) -> None:
+    function, right = IN_HALF[name]
+    found = function()
+    assert found.dtype == mt.float16 and np.ndim(right) in (0, found.ndim)
+    np.testing.assert_allclose(found.detach().float().numpy(), right, rtol=2e-3)
+
+
 # Losses ---------------------------------------------------------------------------------------
 
 

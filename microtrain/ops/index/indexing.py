@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...autograd.graph import MARKS
-from ...backend import ARRAYS, MODES, XP, int64, made, to_host
+from ...backend import ARRAYS, MODES, XP, float16, float32, int64, made, to_host
 from ...numerics.sums import FEW
 from ...tensor import TENSORS, Tensor
 from ..pointwise.elementwise import where
@@ -140,8 +140,12 @@ def _gather_index(xp, x, *, index):
 
 def _unselect(xp, x, *, shape, index):
     """Zeros of `shape` with `x` added at `index`: the reverse of `x[index]`."""
+    repeated = _may_repeat(index)
+    if repeated and x.dtype == float16:  # where 2048 + 1 is not 2048
+        x = xp.asarray(x, float32)
+        return xp.asarray(_unselect(xp, x, shape=shape, index=index), float16)
     out = xp.zeros(shape, x.dtype)
-    if not _may_repeat(index):
+    if not repeated:
         xp.setitem(out, index, x)
         return out
     dim = len(index) - 1
@@ -284,6 +288,9 @@ def _gather(xp, x, index, *, dim):
 
 def _ungather(xp, x, index, *, dim, shape):
     """Zeros of `shape` with `x` added where `index` says along `dim`: the reverse of `gather`."""
+    if x.dtype == float16:
+        x = xp.asarray(x, float32)
+        return xp.asarray(_ungather(xp, x, index, dim=dim, shape=shape), float16)
     out = xp.zeros(shape, x.dtype)
     places = xp.reshape(places_along(xp, index, shape, dim), -1)
     if index.shape[dim] == 1:  # one each cannot repeat

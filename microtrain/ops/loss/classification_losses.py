@@ -15,7 +15,7 @@ from ..pointwise.elementwise import mul, where
 from ..reduce.reductions import log_softmax_dim, softmax_dim, sum
 from ..registry import primitive
 from ..shape.shapes import expand_to, reshape_to
-from .losses import counting, mean_loss, reduced, reduced_array
+from .losses import counting, mean_loss, reduced, reduced_array, sum_of
 
 __all__ = ["cross_entropy", "nll_loss"]
 
@@ -201,10 +201,11 @@ def _total(
     if reduction == "sum" or (scale is None and kept is None and not counting(losses)):
         return reduced(losses, reduction)
     if scale is None:  # a row counts 1 or 0
-        count = rows if kept is None else sum(cast(kept, losses.dtype))
-        return mean_loss(name, sum(losses), count, rows)
-    count = sum(scale if kept is None else where(kept, scale, 0))
-    return mean_loss(name, sum(losses), count, None)
+        count = rows if kept is None else sum_of(cast(kept, losses.dtype))
+    else:
+        count = sum_of(scale if kept is None else where(kept, scale, 0))
+    found = mean_loss(name, sum_of(losses), count, rows if scale is None else None)
+    return cast(found, losses.dtype)
 
 
 def _rows(

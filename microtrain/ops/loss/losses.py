@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ...autograd.graph import MARKS, MEANS
-from ...backend import LISTENERS, MODES, float16
+from ...backend import LISTENERS, MODES, float16, float32
 from ..fronts import Front
 from ..pointwise.comparison import eq
 from ..pointwise.elementwise import where
@@ -56,6 +56,11 @@ def _asked() -> bool:
     return MODES.counts or any(one.waits for one in LISTENERS)
 
 
+def sum_of(values: Any) -> Any:
+    """The sum, of half precision in single: half has no room for it."""
+    return sum(values, dtype=float32 if values.dtype == float16 else None)
+
+
 def mean_loss(name: str, total: Any, count: Any, elements: int | None) -> Any:
     """The loss `total / count`, both 0-d, where the count is the sum of the weights of what counts.
 
@@ -81,6 +86,8 @@ def reduced_array(xp, losses, reduction):
     """The same in a kernel."""
     if reduction == "none":
         return losses
+    if losses.dtype == float16:  # which has room for no total above 65504, and no such number
+        return xp.asarray(reduced_array(xp, xp.asarray(losses, float32), reduction), float16)
     total = xp.asarray(xp.sum(losses))
     if reduction == "sum":
         return total

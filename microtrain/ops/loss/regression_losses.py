@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from ...autograd.grad_mode import no_grad
+from ...backend import float16, float32
 from ...numerics.sums import dot_itself
 from ...tensor import TENSORS, Tensor
 from ..arguments import REDUCTIONS, check_pair, check_reduction, want_float, want_tensors
@@ -13,10 +14,9 @@ from ..coercion import cast, examine
 from ..fronts import FloatOnly, Reduction, Refused, SameShape, TensorOnly, public
 from ..inplace import in_place
 from ..pointwise.elementwise import abs, clamp, clone, exp, log, mul, square, sub, where, zeros_like
-from ..reduce.reductions import sum
 from ..registry import primitive
 from ..shape.shapes import unsqueeze
-from .losses import average, loss, mean_loss, reduced
+from .losses import average, loss, mean_loss, reduced, reduced_array, sum_of
 
 __all__ = [
     "gaussian_nll_loss", "huber_loss", "l1_loss", "mse_loss", "poisson_nll_loss", "smooth_l1_loss",
@@ -30,6 +30,10 @@ def _mse(xp, input, target, *, reduction="mean"):
     """The mean or sum of the squared differences, and the differences."""
     difference = xp.subtract(input, target)
     flat = xp.reshape(difference, -1)
+    if flat.dtype == float16:
+        wide = xp.asarray(flat, float32)
+        found = reduced_array(xp, xp.multiply(wide, wide), reduction)
+        return xp.asarray(found, float16), difference
     if reduction == "sum":
         return xp.asarray(dot_itself(xp, flat)), difference
     total = xp.asarray(dot_itself(xp, flat))
@@ -110,7 +114,7 @@ def _weighted_mean(name: str, losses: Any, weight: Any, reduction: str) -> Any:
         return reduced(losses, reduction)
     losses = _weighted(name, losses, weight)
     if reduction == "mean":
-        return mean_loss(name, sum(losses), sum(weight), None)
+        return cast(mean_loss(name, sum_of(losses), sum_of(weight), None), losses.dtype)
     return reduced(losses, reduction)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...backend import XP
+from ...backend import XP, float16, float32
 from ...tensor import TENSORS, Tensor, wrap
 from ..arguments import numbers
+from ..coercion import cast
 from ..fronts import Flag, Float, Front, Number, spatial
 from ..index.indexing import part
 from ..pointwise.elementwise import abs as absolute
@@ -90,8 +91,8 @@ def _avg_pool(
     Raises TypeError for arguments of a wrong kind, RuntimeError for shapes, dtypes and numbers that
     do not fit.
     """
-    x = batched(name, input, dims)
-    sizes = x.shape[2:]
+    given = batched(name, input, dims)
+    x, sizes = _wide(given), given.shape[2:]
     kernel, step, around, _, found = pool_geometry(
         name, sizes, kernel_size, stride, padding, 1, ceil_mode
     )
@@ -110,7 +111,12 @@ def _avg_pool(
         divisor = _grid(x, counts)
     else:
         divisor = divisor_override or math.prod(c[0] for c in counts)
-    return unbatched(div(total, divisor), x, input)
+    return unbatched(cast(div(total, divisor), input.dtype), given, input)
+
+
+def _wide(x: Any) -> Any:
+    """Half precision as single: it has not the digits for a sum, nor room for a large one."""
+    return cast(x, float32) if x.dtype == float16 else x
 
 
 def _grid(x: Any, counts: list[list[int]]) -> Any:
@@ -137,10 +143,11 @@ def _adaptive_avg_pool(name: str, dims: int, input: Float, output_size: Any) -> 
     Window i of n over a size s is from floor(i s / n) to ceil((i + 1) s / n). Raises TypeError for
     numbers of a wrong kind, RuntimeError for shapes, dtypes and numbers that do not fit.
     """
-    x, found = adaptive_windows(name, input, output_size, dims)
-    sizes = x.shape[2:]
+    given, found = adaptive_windows(name, input, output_size, dims)
+    x, sizes = _wide(given), given.shape[2:]
     if max(found) == 1:
-        return unbatched(mean_dims(x, tuple(range(2, dims + 2)), True), x, input)
+        result = mean_dims(x, tuple(range(2, dims + 2)), True)
+        return unbatched(cast(result, input.dtype), given, input)
     pairs = zip(sizes, found, strict=True)
     kernel = tuple(n // f if n % f == 0 else 1 for n, f in pairs)
     result = x if max(kernel) == 1 else div(window_sum(x, kernel, kernel), math.prod(kernel))
@@ -149,7 +156,8 @@ def _adaptive_avg_pool(name: str, dims: int, input: Float, output_size: Any) -> 
         if n != f:
             parts = (part(result, dim, *ends) for ends in window_ends(n, f))
             result = cat([mean_dims(one, (dim,), True) for one in parts], dim)
-    return unbatched(clone(x) if result is x else result, x, input)
+    result = clone(x) if result is x else result
+    return unbatched(cast(result, input.dtype), given, input)
 
 
 adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = spatial(
@@ -170,8 +178,9 @@ def _lp_pool(
     """
     count = math.prod(numbers(name, "kernel_size", kernel_size, dims))
     pools = avg_pool1d, avg_pool2d, avg_pool3d
-    mean = pools[dims - 1](input**norm_type, kernel_size, stride, 0, ceil_mode)
-    return (sign(mean) * relu(absolute(mean)) * count) ** (1.0 / norm_type)
+    mean = pools[dims - 1](_wide(input) ** norm_type, kernel_size, stride, 0, ceil_mode)
+    found = (sign(mean) * relu(absolute(mean)) * count) ** (1.0 / norm_type)
+    return cast(found, input.dtype)
 
 
 lp_pool1d, lp_pool2d, lp_pool3d = spatial(_lp_pool, "lp_pool1d", "lp_pool2d", "lp_pool3d")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...backend import XP, int64
+from ...backend import XP, float16, float32, int64
 from ...tensor import Tensor
 from ..arguments import want_in_range
 from ..coercion import examine
@@ -23,6 +23,12 @@ def _embedding(xp, weight, indices, *, padding=None):
 
 def _add_rows(xp, x, indices, *, rows, out=None):
     """A table of zeros with the vectors of `x` added in the rows `indices`."""
+    if x.dtype == float16:  # where 2048 + 1 is not 2048
+        table = _add_rows(xp, xp.asarray(x, float32), indices, rows=rows)
+        if out is None:
+            return xp.asarray(table, float16)
+        xp.copyto(out, xp.asarray(table, float16))
+        return out
     size = x.shape[-1]
     direct = out is not None and out.flags.c_contiguous
     table = out if direct else xp.empty((rows, size), x.dtype)

@@ -382,10 +382,12 @@ def local_response_norm(
     if not math.prod(input.shape):
         return clone(input)
     n, channels, *sizes = input.shape
-    lines = reshape_to(mul(input, input), (n, channels, math.prod(sizes)))
+    wide = cast(input, float32) if input.dtype == float16 else input
+    lines = reshape_to(mul(wide, wide), (n, channels, math.prod(sizes)))
     lines = constant_pad(lines, ((size // 2, (size - 1) // 2), (0, 0)))
     total = window_sum(reshape_to(lines, (n, 1, *lines.shape[1:])), (size, 1), (1, 1))
-    return input / (reshape_to(total, input.shape) * (alpha / size) + k) ** beta
+    found = wide / (reshape_to(total, input.shape) * (alpha / size) + k) ** beta
+    return cast(found, input.dtype)
 
 
 # Lengths and angles -------------------------------------------------------------------------------

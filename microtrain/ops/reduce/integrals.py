@@ -6,8 +6,9 @@ import math
 from operator import index as whole
 from typing import Any
 
+from ...backend import float16, float32
 from ...tensor import TENSORS
-from ..coercion import to_float
+from ..coercion import cast, to_float
 from ..fronts import Dim, Float, Numeric, T, public
 from ..index.gathering import line, shaped_like
 from ..index.indexing import at_dim, part
@@ -167,4 +168,5 @@ logcumsumexp_dim = primitive("logcumsumexp", _logcumsumexp, x=_logcumsumexp_rule
 @public
 def logcumsumexp(input: Float, dim: Dim) -> Any:
     """`log(cumsum(exp(input)))` along `dim` without overflow; RuntimeError for integers."""
-    return shaped_like(logcumsumexp_dim(line(input), dim), input)
+    x = cast(input, float32) if input.dtype == float16 else input  # as in `logsumexp`
+    return cast(shaped_like(logcumsumexp_dim(line(x), dim), input), input.dtype)

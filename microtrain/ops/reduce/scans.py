@@ -11,7 +11,7 @@ import math
 from operator import index as whole
 from typing import Any, NamedTuple
 
-from ...backend import as_dtype, get_default_dtype, int64
+from ...backend import as_dtype, float16, float32, get_default_dtype, int64
 from ...numerics.sums import blocked_cumsum
 from ..coercion import cast
 from ..fronts import Dim, Dims, Float, Int, RealDim, T, public
@@ -241,6 +241,8 @@ def logsumexp(input: T, dim: Dims, keepdim: bool = False) -> Any:
     Raises IndexError for a dimension out of range.
     """
     x = input if input.dtype.kind == "f" else cast(input, get_default_dtype())
+    if x.dtype == float16:  # the gradient is the exponential of what its result is rounded by
+        return cast(logsumexp_dims(cast(x, float32), dim, keepdim), float16)
     return logsumexp_dims(x, dim, keepdim)
 
 
