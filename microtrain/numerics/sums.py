@@ -137,7 +137,7 @@ def sum_rows(xp: Any, x: Any, out: Any = None) -> Any:
         found = xp.asarray(sum_rows(xp, xp.asarray(x, np.float32)), np.float16)
         return _written(xp, found, out)
     *lead, n, c = x.shape
-    if n <= FEW or xp.kind != "cpu":
+    if n <= (8 * FEW if c == 1 else FEW) or xp.kind != "cpu":
         product = xp.matmul if lead else xp.dot
         return product(xp.ones_of((n,), x.dtype), x, out=out)
     if not x.flags.c_contiguous:
