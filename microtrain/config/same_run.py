@@ -9,7 +9,7 @@ from ..errors import ConfigError
 from .components import is_import_path
 from .resolved import Setting, as_yaml, read_settings
 
-__all__ = ["FREE", "compare_configs"]
+__all__ = ["FREE", "FREE_TRAINED", "compare_configs"]
 
 # What may be another after a resume: it does not change the mathematics of a step. The data
 # themselves are compared, wherever they lie.
@@ -19,6 +19,8 @@ FREE = (
     "distributed.backend", "distributed.bucket_mb", "distributed.overlap", "distributed.warn_s",
     "distributed.timeout_s", "distributed.blas_threads", "distributed.share_gpu",
 )  # fmt: skip
+# And what a model that has been trained is used without.
+FREE_TRAINED = (*FREE, "metrics", "optimizer", "schedule", "train")
 
 
 def compare_configs(
@@ -29,6 +31,8 @@ def compare_configs(
     *,
     before: str = "the run",
     refused: str = "cannot be resumed with other settings: it would be a different run",
+    way_out: str = "start a new run, or restore the settings; you can change duration, max_time, "
+    "eval_every, log, checkpoint, callbacks, the location of files, and how the ranks communicate",
     file: Path | None = None,
 ) -> None:
     """ConfigError naming every setting that must be as it was in the run at `path`.
@@ -39,6 +43,7 @@ def compare_configs(
         free: the settings and sections that may be others.
         before: where `stored` is.
         refused: what is not done with the run, and why.
+        way_out: what to do.
         file: that has `now`, where its lines are to be named; else what its comments name is.
     """
     if stored == now:
@@ -56,13 +61,7 @@ def compare_configs(
         shown = (as_yaml(each[key].value) if key in each else "absent" for each in (was, is_now))
         lines.append("  {}: {} in {}, {} now{}".format(key, next(shown), before, *shown, place))
     if lines:
-        raise ConfigError(
-            f"the run {path} {refused}\n"
-            + "\n".join(lines)
-            + "\nstart a new run, or restore the settings; you can change duration, max_time, "
-            "eval_every, log, checkpoint, callbacks, the location of files, and how the ranks "
-            "communicate"
-        )
+        raise ConfigError("\n".join([f"the run {path} {refused}", *lines, way_out]))
 
 
 def _moved(value: Any) -> Any:

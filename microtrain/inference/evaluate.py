@@ -18,14 +18,14 @@ from ..distributed.agreement import agreed, from_root, together
 from ..errors import ConfigError, DataError
 from ..runs.provenance import params_sha256
 from ..runs.record import ClassCounts, Run
-from ..train.assembly import build_loss, load_data, load_once
+from ..train.assembly import build_loss, check_names, load_data, load_once
 from ..train.class_metrics import Confusion
 from ..train.class_table import class_counts, class_lines, class_names
 from ..train.evaluation import evaluate, step_of
 from ..train.model_state import model_arrays
 from ..train.own import build_metrics
 from ..train.trainer import Trainer
-from ..words import listed, number, table
+from ..words import number, table
 from .inputs import read_dataset
 from .model import TrainedModel
 from .saved import Saved, read_saved
@@ -156,15 +156,7 @@ def load_data_again(model: TrainedModel, found: Any = None) -> Prepared:
     found: what another rank of the host has found in the same rows.
     """
     data = load_data(model.config, model.preprocessing, model.signature.table, found)
-    for what, now, then in (
-        ("columns", data.train.feature_names, model.feature_names),
-        ("classes", data.classes, model.classes),
-    ):
-        if now != then:
-            raise DataError(
-                f"data ({model.config.data.type}): the {what} are not those that the model was "
-                f"trained on\nnow: {listed(now or ['none'])}\nthen: {listed(then or ['none'])}"
-            )
+    check_names(data, model.feature_names, model.classes, model.config.data.type)
     return data
 
 

@@ -27,7 +27,7 @@ from pydantic import (
 
 from ..config.load import load_config, load_sweep
 from ..config.resolved import resolved_yaml
-from ..config.same_run import FREE, compare_configs
+from ..config.same_run import FREE_TRAINED, compare_configs
 from ..config.schema import Config
 from ..data import Encoder, Preprocessing
 from ..errors import ConfigError, DataError
@@ -202,14 +202,15 @@ def read_saved(
             raise DataError(f"the run {run.path} has no checkpoint; its status is {status}")
         loaded, chosen, fell_back = run.checkpoint(which, warn)
         if loaded.config_text != run.config_text:
-            _compare(loaded.config_text, config, run.path)
+            way_out = f"restore them; {loaded.path / 'config.yaml'} is as it was"
+            _compare(loaded.config_text, config, run.path, way_out)
     if fell_back:
         warn(f"{fell_back}; this is the {chosen}")
     chosen = chosen or f"checkpoint of step {loaded.step:,}"
     return Saved(run, config, replace(loaded, optimizer={}), chosen)
 
 
-def _compare(text: str, config: Config, path: Path) -> None:
+def _compare(text: str, config: Config, path: Path, way_out: str = "restore them") -> None:
     """ConfigError where the configuration of a run is not the one that its model was trained with.
 
     text: that one.
@@ -218,9 +219,10 @@ def _compare(text: str, config: Config, path: Path) -> None:
         text,
         resolved_yaml(config),
         path,
-        (*FREE, "train.compile"),
+        FREE_TRAINED,
         before="what was trained",
-        refused="is damaged: its config.yaml is not that of its model",
+        refused="was edited since its training: its config.yaml has other settings",
+        way_out=way_out,
     )
 
 

@@ -145,7 +145,8 @@ def check_members(its: Of, now: Of, path: Path) -> None:
             path,
             (*FREE, "train.compile"),
             before="what was trained",
-            refused="is damaged: its config.yaml is not that of its members",
+            refused="was edited since its training: its config.yaml has other settings",
+            way_out="restore them",
         )
 
 

@@ -98,6 +98,8 @@ class _Run:
     callbacks: list[tuple[str, Any]]
     skips: _Skips | None
     data_hash: str
+    classes: list[str] | None
+    feature_names: list[str] | None
     compile: _Compile
     options: Options
     random: RandomState

@@ -33,6 +33,7 @@ from ..runs.checkpoint import (
 from ..runs.directory import RunDirectory
 from ..runs.record import Run, checkpoint_at, newest_run
 from ..runs.stored_state import check_run
+from .assembly import check_names
 from .model_state import from_rank_0, load_model_arrays, share_arrays, take_over
 from .requests import STOP_FILE
 from .state import TrainingRun
@@ -157,6 +158,7 @@ def restore(run: TrainingRun, checkpoint: Checkpoint) -> None:
             f"the run has taken {checkpoint.step:,} steps, which is more than "
             f"train.duration={run.config.train.duration} ({total:,} steps); give it a longer one"
         )
+    check_names(run.data, state["feature_names"], state["classes"], run.config.data.type)
     if state["data_hash"] != run.data_state["data_hash"]:
         raise DataError(
             f"the data have changed since step {checkpoint.step:,}: the run cannot continue "

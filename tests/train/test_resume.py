@@ -324,10 +324,14 @@ def test_a_model_is_not_made_by_settings_that_it_was_not_trained_with(tmp_path, 
     else:
         file.write_text(whole.replace("drop: 0.25", "drop: 0.35"))
     assert file.read_text() != whole
-    with pytest.raises(ConfigError, match=r"its config\.yaml is not that of its model"):
+    with pytest.raises(
+        ConfigError, match=r"was edited since its training(.|\n)*/config\.yaml is as it"
+    ):
         load(run, trust=True)
-    file.write_text(whole.replace("keep_last: 2", "keep_last: 3"))  # which may be another
-    load(run, trust=True)
+    for free, other in {"keep_last: 2": "keep_last: 3", "lr: 0.05": "lr: 0.1", "r2": "mae"}.items():
+        assert free in whole  # which may be others
+        file.write_text(whole.replace(free, other))
+        load(run, trust=True)
 
 
 @pytest.mark.parametrize("command", ["plot", "compare", "report"])
@@ -534,6 +538,44 @@ def test_another_split_of_an_earlier_version_is_named(tmp_path):
     fill_state(run, before)
     with pytest.raises(DataError, match="earlier version, which split more than 1,048,576 rows"):
         train(config, *ON_MANY, resume=run)
+
+
+NAMED = """
+name: named
+data: {type: csv, path: rows.csv, target: y, categorical: true, split: {train: 0.5, val: 0.5}}
+model: {type: mlp, hidden: [3]}
+loss: cross_entropy
+optimizer: {type: sgd, lr: 0.1}
+train: {duration: 4 epochs, batch_size: 4, compile: off}
+"""
+
+
+@pytest.mark.parametrize("command", ["evaluate", "resume"])
+@pytest.mark.parametrize(
+    ("header", "texts", "said"),
+    [
+        ("x,y", ["00", "01", "10"], ""),  # which an earlier version called 0, 1, 10
+        ("x,y", ["0.0", "1.0", "10.0"], ""),
+        ("x,y", ["1.0", "10.0", "2.0"], "now: 1.0, 10.0, 2.0\nthen: 1, 2, 10\nhint: the run is of "
+         "an earlier version, which took numbers; write 1, 2, 10"),
+        ("x,y", ["a", "b", "c"], "now: a, b, c\nthen: a, b, d"),
+        ("z,y", ["a", "b", "c"], "columns are not those that the model was trained on\nnow: z"),
+    ],
+)  # fmt: skip
+def test_classes_and_columns_of_other_names_are_refused(
+    tmp_path, monkeypatch, capsys, command, header, texts, said
+):
+    then = ["a", "b", "d"] if "a" in texts else sorted([f"{float(t):.0f}" for t in texts], key=int)
+    monkeypatch.chdir(tmp_path)
+    rows = "".join(f"{i},{texts[i % 3]}\n" for i in range(24))
+    Path("rows.csv").write_text(f"x,y\n{rows}")
+    Path("named.yaml").write_text(NAMED)
+    run = train(Path("named.yaml"), crash=6).path
+    fill_state(run, lambda state: state.update(classes=then if header == "x,y" else texts))
+    Path("rows.csv").write_text(f"{header}\n{rows}")
+    capsys.readouterr()
+    assert main([command, str(run)]) == (3 if said else 0)
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
