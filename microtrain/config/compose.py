@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from .schema import COMPONENTS, LISTS
 
 MOST_BASES = 20
 MOST_LINKS = 40  # from one to the next, as Linux follows them
+_COMMENTED = re.compile(r"""[^][{},:"'\s][^][{},:"']* #[^][{},"']*""")
 
 
 class _Refused(ValueError):
@@ -185,11 +187,14 @@ def override(root: Node, text: str, problems: list[Problem]) -> Node:
     try:
         if keys[0] == "base":
             raise _Refused("base is a key of the file; give the file that has it")
-        if lost := cut_by_yaml(value_text):
-            whole_text = shlex.quote(f"{path}={json.dumps(value_text, ensure_ascii=False)}")
-            raise _Refused(f"YAML would not keep {lost}; quote what is text: {whole_text}")
+        way_out = f"; quote what is text: {shlex.quote(f'{path}={_as_text(value_text)}')}"
+        blank = "white space" if value_text and not value_text.strip() else None
+        if lost := blank or cut_by_yaml(value_text):
+            raise _Refused(f"YAML would not keep {lost}{way_out}")
         value = parse(value_text, source, problems, path=path, column=len(text) - len(value_text))
         if value is None:
+            if value_text[0] not in "[{'\"" or len(value_text) == 1:
+                problems[-1] = replace(problems[-1], message=problems[-1].message + way_out)
             return root
         whole = Place(source, 1, start, len(path))
         last = Place(source, 1, start + len(path) - len(keys[-1]), len(keys[-1]))
@@ -197,6 +202,13 @@ def override(root: Node, text: str, problems: list[Problem]) -> Node:
     except _Refused as error:
         problems.append(Problem(path, str(error), Place(source, 1, 1, len(path))))
         return root
+
+
+def _as_text(text: str) -> str:
+    """YAML that keeps a text; of a list or a mapping those parts of it that have a #."""
+    inner = _COMMENTED.sub(lambda part: json.dumps(part[0], ensure_ascii=False), text)
+    is_whole = text[:1] + text[-1:] in ("[]", "{}") and inner != text and not cut_by_yaml(inner)
+    return inner if is_whole else json.dumps(text, ensure_ascii=False)
 
 
 def assign(root: Node, path: str, value: Node, place: Place) -> Node:
