@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from ..runs.array_file import DTYPES, array_content
 from ..runs.tree import put_together, take_apart
 from ..tensor import wrap
 
-__all__ = ["dump", "parse", "widened"]
+__all__ = ["dump", "length", "parse", "widened"]
 
 TREE = "microtrain"  # the metadata's key for the structure
 _DTYPES = {**DTYPES, "BF16": np.uint16}
@@ -52,6 +53,16 @@ def parse(content: bytes, bfloat16: bool) -> Any:
             raise ValueError(f"{name}: {error}") from error
     # The file sorts names by dtype; where its header comes from torch, that is all there is.
     return {name: wrap(arrays[name]) for name in header if name in arrays}
+
+
+def length(content: bytes) -> int:
+    """Where the first of several files ends; all of `content` where it is damaged."""
+    with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
+        begin = 8 + struct.unpack("<Q", content[:8])[0]
+        header = parse_object(content[8:begin])
+        ends = [each["data_offsets"][1] for n, each in header.items() if n != "__metadata__"]
+        return int(begin + max(ends, default=0))
+    return len(content)
 
 
 def _array(name: str, entry: Any, bfloat16: bool) -> NDArray[Any]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import io
 import os
+import re
+import struct
 import tokenize
 import zipfile
 import zlib
@@ -202,8 +204,9 @@ def load(
 
     Args:
         path: a file; a run directory, `<runs>/<name>` or its `latest` for the newest run of that
-            name; or one checkpoint directory. Or a file object whose rest, from its position on, is
-            a file of safetensors or npz.
+            name; or one checkpoint directory. Or a file object with a file of safetensors or npz
+            from its position on, behind which it then stands: what was saved one behind the other
+            is loaded so.
         trust: run the code that the run's import paths name. Everything else is read without
             running anything: there is no pickle in a run.
         checkpoint: `best` (where that was not kept, the last, with a UserWarning), `last`, or a
@@ -280,7 +283,7 @@ def read_state(path: Any, bfloat16: bool = False) -> Any:
     place = _named(path)
     try:
         if hasattr(path, "read"):
-            content = _rest(path)
+            content = _first(path, _rest(path))
         else:
             with open_plain(os.path.expanduser(path)) as file:
                 content = file.read()
@@ -306,6 +309,26 @@ def _rest(file: Any) -> bytes:
     if not pieces:
         raise ValueError("there is nothing behind its position; file.seek(0) goes to the start")
     return b"".join(pieces)
+
+
+def _first(file: Any, content: bytes) -> bytes:
+    """The first of states that lie one behind the other; `file` stands behind it.
+
+    ValueError where it cannot go there.
+    """
+    if content[8:9] == b"{":
+        end = safetensors_file.length(content)
+    else:  # an archive begins where the offset of its directory counts from
+        marks = (mark.start() for mark in re.finditer(rb"PK\x05\x06(?=.{18})", content, re.DOTALL))
+        found = ((i, *struct.unpack_from("<IIH", content, i + 12)) for i in marks)
+        ends = (i + 22 + comment for i, length, start, comment in found if start + length == i)
+        end = next(ends, len(content))
+    if end < len(content):
+        try:
+            file.seek(end - len(content), os.SEEK_CUR)
+        except (AttributeError, OSError) as error:
+            raise ValueError("there is more behind it, and the file object cannot seek") from error
+    return content[:end]
 
 
 def _parser(content: bytes) -> Callable[[bytes, bool], Any]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ..backend import ARRAYS, to_host
 from ..nn import Parameter
-from ..runs.tree import DEEPEST, SCALARS, key_of, unknown, where
+from ..runs.tree import DEEPEST, SCALARS, key_of, readable, unknown, where
 from ..tensor import TENSORS, Size, wrap
 from .pickled import Global, Place, read_pickle
 from .safetensors_file import widened
@@ -203,7 +203,7 @@ def _member(name: str) -> zipfile.ZipInfo:
 def _pickled(value: Any, path: tuple[Any, ...], arrays: list[Array]) -> bytes:
     """The opcodes of a value; its arrays are appended to `arrays`."""
     if type(value) in SCALARS:
-        return _scalar(value)
+        return _scalar(readable(value, path))
     if type(value) in TENSORS or type(value) in ARRAYS:
         return _tensor(value, path, arrays)
     if len(path) > DEEPEST:

@@ -22,6 +22,7 @@ from ..words import listed
 
 Array = NDArray[Any]
 SCALARS = (str, int, float, bool, type(None))
+MOST_BITS = 990  # of a whole number: JSON is read with at most 300 digits
 DEEPEST = 30  # levels; each is three of the JSON, of which files.DEEPEST are read
 
 
@@ -46,7 +47,7 @@ def take_apart(obj: Any, root: str = "obj") -> tuple[Any, dict[str, Array]]:
         if len(path) > DEEPEST:
             raise ValueError(f"{where(path[:3], root)} ...: nested deeper than {DEEPEST} levels")
         if type(value) in SCALARS:
-            return word(value)
+            return word(readable(value, path, root))
         if type(value) in TENSORS:
             more = {"requires_grad": True} if value.requires_grad else {}
             return {"tensor": named(value._array, path), **more}
@@ -73,11 +74,21 @@ def word(value: Any) -> Any:
     return value
 
 
+def readable(value: Any, path: tuple[Any, ...], root: str = "obj", what: str = "") -> Any:
+    """A plain value; ValueError for a number that no file is read with."""
+    if type(value) is int and value.bit_length() > MOST_BITS:
+        raise ValueError(
+            f"{where(path, root)}{what} is a whole number of {value.bit_length():,} bits; a "
+            f"file holds those of at most {MOST_BITS}: keep it as text, hex(number)"
+        )
+    return value
+
+
 def key_of(key: Any, path: tuple[Any, ...], root: str = "obj") -> str | int:
     """A key of a dict; TypeError for what is neither text nor a whole number."""
     if type(key) not in (str, int):
         raise TypeError(f"{where(path, root)}: a key is text or a whole number, got {key!r:.60}")
-    return key  # type: ignore[no-any-return]
+    return readable(key, path, root, ": a key")  # type: ignore[no-any-return]
 
 
 def where(path: tuple[Any, ...], root: str = "obj") -> str:

@@ -174,6 +174,12 @@ class Unknown:
         ({"a": {True: 1}}, TypeError, r"obj\['a'\]: a key is text or a whole number, got True"),
         ({"w": np.ones(2, complex)}, TypeError, "complex128"),
         ({"w": np.array(["x"])}, TypeError, "U1"),
+        (
+            {"a": {"n": [-(10**400)]}},
+            ValueError,
+            r"obj\['a'\]\['n'\]\[0\] is a whole number of 1,3",
+        ),
+        ({10**5000: 1}, ValueError, "obj: a key is a whole number of 16,610 bits"),
         (mt.nn.Linear(1, 1), TypeError, r"of type Linear.*save its state_dict\(\)"),
     ],
 )
@@ -360,13 +366,26 @@ def npz_of(state: dict[str, mt.Tensor]) -> bytes:
 
 
 @pytest.mark.parametrize("kind", KEPT)
-def test_states_one_behind_the_other_are_not_taken_for_one(kind: str) -> None:
+def test_states_one_behind_the_other_are_read_so(tmp_path: Path, kind: str) -> None:
     memory = io.BytesIO()
-    for number in range(2):
+    for number in range(3):
         mt.save({"a": mt.full((2,), float(number))}, memory, format=kind)
+    mt.save({"an archive": mt.tensor(list(npz_of(FLAT)))}, memory, format=kind)
+    mt.save(FLAT, memory, format="safetensors")
+    memory.write(b"behind")
+    (tmp_path / "all").write_bytes(content := memory.getvalue())
+    (tmp_path / "all.gz").write_bytes(gzip.compress(content))
     memory.seek(0)
-    with pytest.raises(DataError):
-        mt.load(memory)
+    with open(tmp_path / "all", "rb") as file, gzip.open(tmp_path / "all.gz", "rb") as packed:
+        for stream in (memory, file, packed):
+            found = [mt.load(stream)["a"].tolist() for _ in range(3)]
+            assert found == [[0, 0], [1, 1], [2, 2]]
+            assert bytes(mt.load(stream)["an archive"].tolist()) == npz_of(FLAT)
+            assert same(mt.load(stream), FLAT) and stream.read() == b"behind"
+    with pytest.raises(DataError):  # which is one file
+        mt.load(tmp_path / "all")
+    with pytest.raises(DataError, match="there is more behind it"):
+        mt.load(OnlyReads(content, 50))
 
 
 OPENED: list[Any] = []
