@@ -14,7 +14,7 @@ from ..config.resolved import as_yaml
 from ..data.cells import GROUPS, number
 from ..data.describe import CODE, Proposal, guess_target, propose
 from ..data.files import read_csv, read_parquet
-from ..data.frame import Frame, shortened
+from ..data.frame import Frame, other_delimiter, shortened
 from ..data.target import read_target
 from ..errors import ConfigError, DataError, LaunchError
 from ..files import reason
@@ -43,7 +43,8 @@ def propose_configuration(path: Path, target: str | None, output: str | None) ->
     frame.require([name])
     proposals = [propose(frame, each) for each in frame.names if each != name]
     if not any(p.spec not in ("drop", "id") for p in proposals):
-        raise DataError(f"{path}: no column but {name} seems to be an input")
+        hint = other_delimiter(frame.names)
+        raise DataError(f"{path}: no column but {name} seems to be an input{hint}")
     is_classes, categorical, found = _target(frame, name)
     source = os.path.relpath(path, written.parent) if not path.is_absolute() else str(path)
     lines = [

@@ -12,7 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["GROUPS", "Codes", "as_cells", "is_nothing", "number", "other_notation", "text_of"]
+__all__ = [
+    "GROUPS",
+    "Codes",
+    "as_cells",
+    "is_nothing",
+    "notation",
+    "number",
+    "other_notation",
+    "text_of",
+]
 
 Array = NDArray[Any]
 # Digits in groups of thousands, before a decimal comma, and before a decimal point.
@@ -20,6 +29,7 @@ GROUPS = {
     ",": re.compile(r"[+-]?[1-9][0-9]{0,2}(\.[0-9]{3})+(,[0-9]*)?"),
     ".": re.compile(r"[+-]?[1-9][0-9]{0,2}(,[0-9]{3})+(\.[0-9]*)?"),
 }
+_MARKED = re.compile(r"[+-]?(?=.*[,' \u2019\u00a0\u202f])[0-9.,' \u2019\u00a0\u202f]*[0-9]")
 _WHOLE = re.compile(r"-?(0|[1-9][0-9]*)\.0+")
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?")
 
@@ -64,6 +74,14 @@ def other_notation(text: str, decimal: str) -> str:
             f'or {text.replace(",", ".")}? decimal: "," reads it as the latter'
         )
     return mark
+
+
+def notation(text: str, decimal: str) -> str:
+    """A hint for digits and marks that are a number with no mark before decimals; else empty."""
+    if not _MARKED.fullmatch(text):
+        return ""
+    grouped = ", or 1.234,5 with points between thousands" if decimal == "," else ""
+    return f'with decimal: "{decimal}" a number is written as 1234{decimal}5{grouped}'
 
 
 def as_cells(array: Array) -> list[Any]:

@@ -182,11 +182,9 @@ class _File:
                 raise DataError(wrong)
 
     def _wrong(self, line: int, row: list[str], names: list[str]) -> str:
-        other = other_delimiter(names)
         return (
             f"{self.origin}, line {line}: {plural(len(row), 'cell') if row else 'a blank line'}, "
-            f"expected {plural(len(names), 'cell')} as in the header"
-            + (f'\nhint: are its cells separated by "{other}"?' if other else "")
+            f"expected {plural(len(names), 'cell')} as in the header{other_delimiter(names)}"
         )
 
     @contextlib.contextmanager

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from ..spelling import did_you_mean
 from ..words import listed
-from .cells import as_cells, number, other_notation, text_of
+from .cells import as_cells, notation, number, other_notation, text_of
 
 __all__ = ["Frame", "OnFile", "missing", "pandas_index", "shortened", "together"]
 
@@ -220,7 +220,7 @@ class Frame:
                 hint = "no cell of this column has a value; leave the column out"
         elif value is None:
             shown = f"the text {shown}"
-            hint = other_notation(cell, self.decimal) or hint
+            hint = other_notation(cell, self.decimal) or notation(cell, self.decimal) or hint
         elif not math.isfinite(value):
             hint = "fill such values in or leave the rows out"
         more = f" ({len(bad) - 1} more in this column)" if len(bad) > 1 else ""
@@ -240,8 +240,7 @@ class Frame:
                 f"{self.origin}: the first line holds numbers ({shortened(', '.join(self.names))}),"
                 f" expected the names of the columns: {listed(names)}"
             )
-        other = other_delimiter(self.names)
-        hint = f'\nhint: are its cells separated by "{other}"? Set the delimiter' if other else ""
+        hint = other_delimiter(self.names)
         raise DataError(missing(self.origin, "column", absent, self.names) + hint)
 
 
@@ -282,9 +281,12 @@ def missing(origin: object, kind: str, absent: Sequence[str], existing: Collecti
 
 
 def other_delimiter(names: Sequence[str]) -> str:
-    """What would cut a header of one cell, as YAML writes it; empty where nothing would."""
-    other = next((x for x in ";\t|," if len(names) == 1 and x in names[0]), "")
-    return other.replace("\t", r"\t")
+    """A hint of what would cut a header of one cell; empty where nothing would."""
+    other = next((x for x in ";\t|, " if len(names) == 1 and x in names[0].strip()), "")
+    if other == " ":
+        return "\nhint: are its cells separated by blanks? Write a comma in their place"
+    shown = other.replace("\t", r"\t")  # as YAML writes it
+    return f'\nhint: are its cells separated by "{shown}"? Set the delimiter' if other else ""
 
 
 def shortened(text: str) -> str:

@@ -153,10 +153,16 @@ def test_the_target_can_be_named(capsys):
         (["digits", "here", "--output", "y"], 2, "go with a table: microtrain init csv FILE"),
         (["csv", "t.csv", "--output", "none/t.yaml"], 5, "cannot write none/t.yaml"),
         (["csv", "same.csv"], 3, "no column but y seems to be an input"),
+        (
+            ["csv", "blanks.csv"],
+            3,
+            "GRADE seems to be an input\nhint: are its cells separated by bl",
+        ),
     ],
 )
 def test_mistakes(arguments, code, message, capsys):
     Path("t.csv").write_text("a,y\n1,2\n2,3\n")
     Path("same.csv").write_text("a,y\n1,2\n1,3\n")
+    Path("blanks.csv").write_text("Obs  TUCE GRADE\n1  20 1\n2  21 0\n")
     assert main(["init", *arguments]) == code
     assert message in capsys.readouterr().err

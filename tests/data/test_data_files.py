@@ -219,6 +219,13 @@ MANY = "a,y\n" + "".join(f"{i},2026-01-{i:02}\n" for i in range(1, 29))
         ('a,y\n1,"1,234"\n2,"2,345"\n', {}, "(1 more in this column)\nhint: numbers are written "
          "without thousands separators"),
         ('a;y\n1,234.5;2\n', {"delimiter": ";", "decimal": ","}, 'hint: with decimal: "," a point'),
+        ("a;y\n1.5,3;2\n", {"delimiter": ";", "decimal": ","}, 'line 2, column "a": expected a '
+         'number, found the text "1.5,3"\nhint: with decimal: "," a number is written as 1234,5'),
+        ("a;y\n2;1 234,5\n3;2\n", {"delimiter": ";", "decimal": ","}, 'column "y": expected a '
+         'number, found the text "1 234,5"\nhint: with decimal: "," a number is written as'),
+        ("a,y\n1 234.5,2\n", {}, 'hint: with decimal: "." a number is written as 1234.5'),
+        ("a  y\n1  2\n", {}, 'no column "y"\ncolumns: a  y\nhint: are its cells separated by blan'),
+        ("a  y\n1  2\n", {"delimiter": " "}, 'column 2 has no name'),
         ("a,b,y\n,1,2\n,3,4\n", {}, "found an empty cell (1 more in this column)\nhint: no cell of "
          "this column has a value; leave the column out\n"),
         # columns
