@@ -304,14 +304,16 @@ def matrix_norm(
             f"linalg.matrix_norm: Order {ord} not supported; there are 'fro', 'nuc', 1, -1, 2, -2, "
             "inf, -inf"
         )
+    empty = any(not x.shape[d] for d in normal_dims(dims, x.ndim) or ())
+    largest = sum if empty else amax  # of nothing it is 0
     if ord in ("nuc", 2, -2):
         x = x if dtype is None else cast(x, as_dtype(dtype))
-        combine = sum if ord == "nuc" else amax if ord > 0 else amin
+        combine = sum if ord == "nuc" else largest if ord > 0 else amin
         return singular("linalg.matrix_norm", x, dims, keepdim, combine)
     rows, columns = normal_dims(dims, x.ndim) or ()
     added, compared = (rows, columns) if abs(ord) == 1 else (columns, rows)
     sums = vector_norm(x, 1, added, True, dtype=dtype)
-    found = (amax if ord > 0 else amin)(sums, (compared,), True)
+    found = (largest if ord > 0 else amin)(sums, (compared,), True)
     return found if keepdim else found.squeeze((rows, columns))
 
 

@@ -45,6 +45,17 @@ class Size(tuple[int, ...]):
         found = tuple.__getitem__(self, index)
         return Size(found) if type(index) is slice else found
 
+    def __add__(self, other: Any) -> Any:
+        return Size((*self, *other)) if isinstance(other, tuple) else NotImplemented
+
+    def __radd__(self, other: Any) -> Any:
+        return Size((*other, *self)) if isinstance(other, tuple) else NotImplemented
+
+    def __mul__(self, times: Any) -> Any:
+        return Size(tuple(self) * times) if isinstance(times, int) else NotImplemented
+
+    __rmul__ = __mul__
+
 
 class Version:
     """How often an array was written in place, shared by a Tensor, its views and `detach()`.

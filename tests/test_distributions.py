@@ -203,6 +203,7 @@ def test_draws_have_the_moments_that_they_say(name: str) -> None:
     assert x.shape == (20_000, *distribution.batch_shape, *distribution.event_shape)
     assert not x.requires_grad
     distribution.log_prob(x)  # all are of the support
+    assert distribution.support.is_discrete == bool((x == x.round()).all())
     if name.startswith("categorical"):
         counts = (x.unsqueeze(-1) == mt.arange(3)).double().mean(0)
         assert float((counts - distribution.probs).abs().max()) < 0.02

@@ -28,11 +28,13 @@ class Constraint:
         words: what it demands.
         met: whether it is met: a function of an array to booleans, one for each event.
         event_dim: how many dimensions of the array it is about together.
+        is_discrete: whether the values that meet it can be counted.
     """
 
     words: str
     met: Callable[[Any], Any]
     event_dim: int = 0
+    is_discrete: bool = False
 
     def check(self, value: Any) -> Any:
         """Whether each event of a Tensor or array meets it: booleans, of the same kind.
@@ -60,7 +62,8 @@ def interval(low: Any, high: Any) -> Constraint:
 def integer_interval(low: int, high: int) -> Constraint:
     """Whole numbers from `low` to `high`."""
     met = interval(low, high).met
-    return Constraint(f"whole, from {low} to {high}", lambda x: met(x) & (x % 1 == 0))
+    whole = f"whole, from {low} to {high}"
+    return Constraint(whole, lambda x: met(x) & (x % 1 == 0), is_discrete=True)
 
 
 def greater_than_eq(low: Any) -> Constraint:
@@ -71,7 +74,7 @@ def greater_than_eq(low: Any) -> Constraint:
 real = Constraint("real", lambda x: x == x)
 real_vector = Constraint("a real vector", lambda x: np.all(x == x, -1), 1)
 true = Constraint("true", lambda x: x)
-boolean = Constraint("0 or 1", lambda x: (x == 0) | (x == 1))
+boolean = Constraint("0 or 1", lambda x: (x == 0) | (x == 1), is_discrete=True)
 positive = Constraint("positive", lambda x: x > 0)
 nonnegative = greater_than_eq(0)
 unit_interval = interval(0, 1)
@@ -81,6 +84,6 @@ simplex = Constraint(
     1,
 )
 one_hot = Constraint(
-    "0 with a single 1", lambda x: np.all((x == 0) | (x == 1), -1) & (x.sum(-1) == 1), 1
+    "0 with a single 1", lambda x: np.all((x == 0) | (x == 1), -1) & (x.sum(-1) == 1), 1, True
 )
 lower_cholesky = Constraint("lower triangular with a positive diagonal", _lower, 2)

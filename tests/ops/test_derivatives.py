@@ -277,6 +277,21 @@ def test_a_determinant_is_a_polynomial(at: float) -> None:
         )
 
 
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_the_gradient_of_the_determinant_of_few_rows_is_its_cofactors(n: int) -> None:
+    for x in (
+        np.outer(range(1, n + 1), range(2, n + 2)), np.arange(5.0 * n * n).reshape(5, n, n) % 7,
+        np.diag([3.0, 2.0, 0.0][:n]), np.zeros((2, n, n)),
+    ):  # fmt: skip
+        given = mt.tensor(x, dtype=mt.float64, requires_grad=True)
+        given.det().sum().backward()
+        right = np.empty(x.shape)
+        for i, j in np.ndindex(n, n):
+            minor = np.delete(np.delete(x, i, -2), j, -1)
+            right[..., i, j] = (-1) ** (i + j) * np.round(np.linalg.det(minor))
+        np.testing.assert_array_equal(given.grad.numpy(), right)  # of whole numbers: exactly
+
+
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 10])
 def test_all_derivatives_of_the_determinant_of_a_multiple(n: int) -> None:
     """That is x^n times a constant: of every rank at 0, and of the highest one elsewhere."""
@@ -561,6 +576,21 @@ def test_small_types_and_truths() -> None:
         assert found.dtype == mt.bool and found.tolist() == right
     with pytest.raises(RuntimeError, match="mean of booleans"):
         x.scatter_reduce(0, index, x, "mean")
+    for name in ("int64", "int32", "int8"):
+        whole = mt.tensor([-1, 3, 9], dtype=getattr(mt, name))
+        for found, limited in (
+            (F.relu6(whole), [0, 3, 6]), (F.hardtanh(whole, -2, 4), [-1, 3, 4]),
+            (mt.nn.Hardtanh()(whole), [-1, 1, 1]), (F.relu6(whole, inplace=True), [0, 3, 6]),
+        ):  # fmt: skip
+            assert found.dtype == whole.dtype and found.tolist() == limited
+    with pytest.raises(RuntimeError, match=r"value -1.0 cannot be stored as uint8"):
+        F.hardtanh(mt.tensor([3], dtype=mt.uint8))
+    with pytest.raises(RuntimeError, match=r"relu6\(\): not defined for booleans"):
+        F.relu6(mt.tensor([True]))
+    for shape, order in [((0, 0), math.inf), ((0, 3), 2), ((3, 0), 1), ((2, 0, 0), "nuc")]:
+        assert not mt.linalg.matrix_norm(mt.zeros(shape), order).numpy().any()
+    with pytest.raises(IndexError):
+        mt.linalg.norm(mt.zeros(0, 0), -math.inf)
     single = mt.block_diag(mt.tensor([[1.0, 2.0]]), mt.tensor(-3.0, dtype=mt.float64))
     assert single.dtype == mt.float32
     assert mt.trapezoid(mt.tensor([200, 100], dtype=mt.uint8)).item() == 150

@@ -789,6 +789,13 @@ def test_a_shape_counts_elements_and_is_a_tuple() -> None:
         assert type(shape) is mt.Size and isinstance(shape, tuple) and shape == (2, 3, 4)
         assert (shape.numel(), shape[1:].numel(), shape[-1], mt.Size().numel()) == (24, 12, 4, 1)
         assert hash(shape) == hash((2, 3, 4)) and repr(shape) == "(2, 3, 4)"
+        for whole in (shape + (1,), (1,) + shape, shape + shape, shape * 2, 2 * shape):
+            assert type(whole) is mt.Size and whole.numel() in (24, 24**2)
+        assert (shape + (1,), (1,) + shape) == ((2, 3, 4, 1), (1, 2, 3, 4))
+        assert (shape + np.ones(3, int)).tolist() == (shape * np.ones(3, int) + 1).tolist()
+        for wrong in (lambda s: s + [1], lambda s: [1] + s, lambda s: s * 1.5, lambda s: s + 1):
+            with pytest.raises(TypeError):
+                wrong(shape)
     assert mt.zeros(x.shape[:1]).shape == (2,) and x.view(x.shape).shape == x.shape
     assert mt.eye(3)[mt.Size((1, 2))].tolist() == 0  # an index as any tuple
 

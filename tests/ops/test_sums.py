@@ -152,6 +152,16 @@ def test_half_precision_is_added_in_single() -> None:
         np.testing.assert_allclose(found.numpy().astype(np.float64), expected, rtol=1e-3)
 
 
+def test_running_products_of_half_precision_are_rounded_once() -> None:
+    column = mt.tensor(np.linspace(0.9, 1.1, 40, dtype=np.float16))
+    for x in (column, column[:1].expand(40), column[:, None].expand(40, 3), column.expand(40, 40)):
+        for dim in range(x.ndim):
+            right = np.cumprod(x.numpy().astype(np.float64), dim).astype(np.float16)
+            found = x.cumprod(dim)
+            assert found.dtype == mt.float16
+            np.testing.assert_array_equal(found.numpy(), right)
+
+
 def gradient_of_half() -> Any:
     w = mt.ones(2, dtype=mt.float16, requires_grad=True)
     (w.expand(3000, 2) * 0.1).sum().backward()

@@ -231,6 +231,18 @@ def test_what_is_refused_here_on_purpose() -> None:
     ):
         mt.nn.functional.leaky_relu(mt.zeros(2), mt.tensor(0.1))  # torch reads a 0-d Tensor
     whole = mt.tensor([1, 2])  # torch cuts the bounds to integers
-    for name, arguments in {"relu6": (), "hardtanh": (), "threshold": (1.5, 2.5)}.items():
-        with pytest.raises(RuntimeError, match=rf"{name}\(\): .*\.float\(\)"):
-            getattr(mt.nn.functional, name)(whole, *arguments)
+    with pytest.raises(RuntimeError, match=r"threshold\(\): .*\.float\(\)"):
+        mt.nn.functional.threshold(whole, 1.5, 2.5)
+    with pytest.raises(RuntimeError, match=r"hardtanh\(\): value 1.5 cannot be stored as int64"):
+        mt.nn.functional.hardtanh(whole, 0, 1.5)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "int8", "uint8"])
+def test_integers_are_limited(dtype: str) -> None:
+    x, t = both(np.array([1, 3, 9], dtype))
+    for call in (
+        lambda m, x: m.nn.functional.relu6(x),
+        lambda m, x: m.nn.functional.hardtanh(x, 2, 4),
+        lambda m, x: m.nn.functional.hardtanh_(x, 0, 2),
+    ):
+        assert_same(call(mt, x), call(torch, t), rtol=0)

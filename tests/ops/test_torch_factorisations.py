@@ -68,6 +68,21 @@ def test_norms_of_singular_values(shape: Any, order: Any) -> None:
     compare(lambda m, x: m.linalg.norm(m.diag(x), order), positive(3))
 
 
+@pytest.mark.parametrize("order", [1, -1, 2, -2, float("inf"), -float("inf"), "nuc", "fro"])
+@pytest.mark.parametrize("shape", [(0, 0), (0, 3), (3, 0), (2, 0, 0), (0, 2, 2)], ids=str)
+def test_norms_of_nothing(shape: Any, order: Any) -> None:
+    def norm(m: Any) -> Any:
+        return m.linalg.matrix_norm(m.zeros(shape), order)
+
+    try:
+        expected = norm(torch)
+    except IndexError:
+        with pytest.raises(IndexError):
+            norm(mt)
+    else:
+        assert_same(norm(mt), expected, rtol=0)
+
+
 @pytest.mark.parametrize("upper", [False, True])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_cholesky(shape: Any, upper: bool) -> None:

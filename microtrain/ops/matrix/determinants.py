@@ -32,15 +32,33 @@ def _as_matrix(g):
     return reshape_to(g, (*g.shape, 1, 1))
 
 
+def _few_cofactors(xp, x):
+    """Those of matrices of 1 to 3 rows."""
+    n = x.shape[-1]
+    if n == 1:
+        return xp.ones(x.shape, x.dtype)
+    down, right = (lambda y, axis=axis: xp.roll(y, -1, axis) for axis in (-2, -1))
+    if n == 2:
+        odd = xp.equal(xp.reshape(xp.arange(2), (2, 1)), xp.subtract(1, xp.arange(2)))
+        across = right(down(x))
+        return xp.asarray(xp.where(odd, xp.negative(across), across), x.dtype)
+    first, second = down(x), down(down(x))
+    ahead = xp.multiply(right(first), right(right(second)))
+    return xp.subtract(ahead, xp.multiply(right(right(first)), right(second)))
+
+
 def _cofactor(xp, x):
     """The gradient of the determinant: the determinant times the transposed inverse.
 
-    It is finite for a singular matrix as well. That is moved by rounding errors, so that it has an
-    inverse; what they do to the determinant and to the inverse cancels.
+    Of up to three rows it is written out, which is exact where products are. It is finite for a
+    singular matrix as well. That is moved by rounding errors, so that it has an inverse; what they
+    do to the determinant and to the inverse cancels.
     """
     if 0 in x.shape:
         return xp.zeros(x.shape, x.dtype)
     n = x.shape[-1]
+    if n <= 3:
+        return _few_cofactors(xp, x)
     largest = xp.max(xp.absolute(x), axis=(-2, -1), keepdims=True)
     step = xp.where(xp.equal(largest, 0), 1, largest)
     step = xp.multiply(step, xp.constant(16 * np.finfo(x.dtype).eps, x.dtype))

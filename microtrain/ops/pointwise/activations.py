@@ -11,8 +11,8 @@ import numpy as np
 
 from ...backend import float16, float32
 from ...tensor import TENSORS, Tensor
-from ..arguments import not_a_tensor
-from ..fronts import Alike, Dim, Float, Front, Number, T, one_of, public
+from ..arguments import not_a_tensor, scalar_like
+from ..fronts import Alike, Dim, Float, Front, Number, Numeric, T, one_of, public
 from ..index.indexing import part
 from ..inplace import in_place
 from ..reduce.reductions import softmax
@@ -349,21 +349,29 @@ def _between(x: Any, low: float, high: float) -> Any:
     return where(x <= low, low, where(x >= high, high, x))
 
 
+def _limited(name: str, x: Any, low: Any, high: Any) -> Any:
+    """`_between`, of integers, too: by limits that their dtype holds."""
+    if x.dtype.kind != "f":
+        low, high = scalar_like(name, x, low), scalar_like(name, x, high)
+    return _between(x, low, high)
+
+
 @activation
-def hardtanh(x: Float, min_val: Number = -1.0, max_val: Number = 1.0) -> Tensor:
+def hardtanh(x: Numeric, min_val: Number = -1.0, max_val: Number = 1.0) -> Tensor:
     """`x` limited to [min_val, max_val]; its gradient at the bounds is 0.
 
-    Raises RuntimeError for integers, ValueError for min_val above max_val.
+    Raises RuntimeError for booleans and limits that the dtype of `x` cannot hold, ValueError for
+    min_val above max_val.
     """
     if min_val > max_val:
         raise ValueError(f"hardtanh: min_val {min_val} is greater than max_val {max_val}")
-    return _between(x, min_val, max_val)
+    return _limited("hardtanh", x, min_val, max_val)
 
 
 @activation
-def relu6(x: Float) -> Tensor:
-    """`x` limited to [0, 6]; `inplace` writes it into `input`. RuntimeError for integers."""
-    return _between(x, 0.0, 6.0)
+def relu6(x: Numeric) -> Tensor:
+    """`x` limited to [0, 6]; `inplace` writes it into `input`. RuntimeError for booleans."""
+    return _limited("relu6", x, 0.0, 6.0)
 
 
 @activation

@@ -85,7 +85,7 @@ def _recurrence_factor(g, a, result, dim, reverse):
 cumsum_dim = primitive("cumsum", _cumsum, x=lambda g, dim, reverse: cumsum_dim(g, dim, not reverse))
 cumprod_dim = primitive(
     "cumprod",
-    lambda xp, x, *, dim: xp.cumprod(x, axis=dim, dtype=x.dtype),
+    in_single(lambda xp, x, *, dim: xp.cumprod(x, axis=dim, dtype=x.dtype)),
     x=lambda g, x, result, dim: before(result, dim, 1) * recurrence(x, g, dim, True),
 )
 recurrence = primitive(
