@@ -198,7 +198,7 @@ def read_saved(
             raise ConfigError(f"the run {run.path} is one run, and no sweep: it has no members")
         config = load_config(run.path / "config.yaml", off, trust=trust)
         if not run.checkpoints:
-            status = run.info.status
+            status = run.status
             raise DataError(f"the run {run.path} has no checkpoint; its status is {status}")
         loaded, chosen, fell_back = run.checkpoint(which, warn)
         if loaded.config_text != run.config_text:
@@ -266,7 +266,7 @@ def _read_member(run: Run, checkpoint: str, member: str, trust: bool) -> Saved:
         why = (
             "no member has finished with a value of what is monitored"
             if run.info.status == "finished"
-            else f"its status is {run.info.status}; microtrain resume {run.path}"
+            else f"its status is {run.status}; microtrain resume {run.path}"
         )
         raise DataError(f"the sweep {run.path} has no best member: {why}")
     chosen = run.info.best_member if member == "best" else int(member)

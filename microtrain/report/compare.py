@@ -47,7 +47,7 @@ def compare(records: Sequence[Record]) -> dict[str, Any]:
             {
                 "path": str(record.path),
                 "label": record.label,
-                "status": record.info.status,
+                "status": record.status,
                 "steps": record.info.steps,
                 "rows": record.history.rows,
                 "train_s": record.info.seconds("train_s"),

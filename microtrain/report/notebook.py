@@ -19,7 +19,7 @@ def in_html(path: Path) -> str:
     """A table of facts, and the curves as a picture where there are any and matplotlib is."""
     record = Record.read(path)
     info, best = record.info, record.best_so_far
-    facts = {"status": info.status}
+    facts = {"status": record.status}
     if info.steps is not None:
         facts["steps"] = plural(info.steps, "step")
     if (seconds := info.seconds("train_s")) is not None:

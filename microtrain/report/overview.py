@@ -161,7 +161,7 @@ def listing(paths: Sequence[Path], warn: Callable[[str], None]) -> list[Column]:
     counts = [sum(info.members.values()) if info.sweep else None for info in infos]
     columns = [
         Column("run", [run.label for run in runs], 10),
-        Column("status", [info.status for info in infos], 9),
+        Column("status", [run.status for run in runs], 9),
         Column("members", counts, 6),
         Column("best member", [info.best_member for info in infos], 5),
         Column("steps", [None if run.info.sweep else _steps(run) for run in runs], 6),
@@ -203,7 +203,7 @@ def comparison(records: Sequence[Record], by: str | None = None) -> tuple[list[C
     settings = {k: v for k, v in differing_settings(records).items() if k not in _PLACES}
     names = [record.name for record in records]
     labels = names if len(set(names)) == len(names) else [record.label for record in records]
-    status = [record.info.status for record in records]
+    status = [record.status for record in records]
     told = [
         Column("run", labels, 10),
         Column("status", status, 9 if set(status) != {"finished"} else 0),

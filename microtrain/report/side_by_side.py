@@ -47,7 +47,7 @@ def tables(records: Sequence[Record]) -> list[Table]:
         if which == "best" and row["better"] is not None:
             best[name] = row["better"]
     results |= {
-        "status": [record.info.status for record in records],
+        "status": [record.status for record in records],
         "steps": _texts((record.info.steps for record in records), "{:,}".format),
         "duration": _texts((record.info.seconds("train_s") for record in records), elapsed),
     }

@@ -7,6 +7,7 @@ followed, and what is not of the expected kind is one DataError that names file 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from ..config.same_run import compare_configs
 from ..errors import DataError, UserError
-from ..files import beginning, read_object, read_plain, reason
+from ..files import beginning, open_plain, read_object, read_plain, reason
 from .checkpoint import (
     MANIFEST,
     Checkpoint,
@@ -206,6 +207,18 @@ class Run:
         split, _, name = column.partition("/")
         entries = self.history.split(split)
         return entries.steps[entries.have(name)].astype(np.float64), entries.of(name)[0]
+
+    @cached_property
+    def status(self) -> str:
+        """That of run.json; `killed` where it says running and nobody holds the lock any more."""
+        if self.info.status != "running":
+            return self.info.status
+        try:
+            with open_plain(self.path / "run.lock") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:  # it is held, or there are no locks here
+            return "running"
+        return "killed"
 
     @cached_property
     def best_so_far(self) -> Best | None:

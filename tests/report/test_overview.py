@@ -13,6 +13,7 @@ from microtrain.cli.main import main
 from microtrain.errors import ConfigError, DataError
 from microtrain.report.overview import Column, comparison, find_runs, in_csv, in_lines, sort
 from microtrain.report.record import Record
+from microtrain.runs.directory import RunDirectory
 
 
 @pytest.fixture(autouse=True)
@@ -48,10 +49,14 @@ def sweep(tmp_path):
 
 def test_list_has_a_line_for_each_run(sweep, capsys, monkeypatch):
     runs, _ = sweep
-    make_run(runs, "under way", losses=(4.0,), status="running", exit_code=None, steps=None)
+    begun = {"losses": (4.0,), "status": "running", "exit_code": None, "steps": None}
     monkeypatch.chdir(runs.parent)
-    assert main(["list"]) == 0
+    with RunDirectory(make_run(runs, "under way", **begun)):
+        assert main(["list"]) == 0
     out, err = capsys.readouterr()
+    assert main(["list", str(runs / "under way")]) == 0  # whose process is gone
+    killed = capsys.readouterr().out.splitlines()[1].split()
+    assert killed[2:] == ["killed", "1"]
     heading, *lines = out.splitlines()
     assert err == ""
     assert heading.split("  ")[0] == "run"
