@@ -252,7 +252,8 @@ class Recorder(Library):
             return begin()
 
         scale = self._do(Pass(label, enter, self._where(), listener, whole))
-        return scale if means is None or means.single is None else means.single
+        single = None if means is None or listener.shares(means) else means.single
+        return scale if single is None else single
 
     def heard(self, listener: Any) -> None:
         """The end of a pass that data parallelism was told of."""

@@ -19,10 +19,11 @@ from ..autograd.graph import MEANS, Node, freed, next_seq
 from ..backend import ARRAYS
 from ..compile.outside import CompiledNode
 from ..ops.index.indexing import gather_along, gather_index, select
-from ..ops.shape.joining import split_parts, unbind_parts
+from ..ops.pointwise.elementwise import add, div, mul
+from ..ops.shape.joining import cat_operation, split_parts, unbind_parts
 from ..tensor import TENSORS
 
-__all__ = ["WEIGHED", "Call", "Survey", "only"]
+__all__ = ["WEIGHED", "Call", "Survey", "only", "shape_of"]
 
 FEW = 100  # edges that are looked at without care for those that were seen already
 MOST = 1000  # objects that are looked at for Tensors
@@ -100,7 +101,7 @@ def only(edges: Sequence[Any], call: Call) -> list[Any] | None:
             found = True
             continue
         op = node._op
-        if seq < first or op in PICKS or len(stack) > FEW:
+        if seq < first or op in PICKS or len(stack) > FEW or (op in ENDS and is_loop(node)):
             return None
         if op in MEANS:
             means.append(node)
@@ -121,6 +122,7 @@ class Survey:
             of that step.
         means: nodes that divide a loss, and of compiled steps that do.
         selects: whether rows were selected.
+        loops: whether something looks like a loop that was run once.
         nodes: all that was looked at.
         inner: of results of compiled steps what these depend on.
         bits: of what stands for rows its bit in `sources`.
@@ -135,7 +137,7 @@ class Survey:
         self.given = given or {}
         self.calls: dict[Any, Call] = {}
         self.means: list[Any] = []
-        self.selects = False
+        self.selects = self.loops = False
         self.rows: list[int | None] = [0]
         self.bits: dict[Any, int] = {}
         self._masked: set[Call] = set()  # calls in which rows were selected by a mask
@@ -178,6 +180,7 @@ class Survey:
                 if op in PICKS and (rows := PICKS[op](node, self._is_rows)) is not None:
                     self._picks[node] = rows
                     self.selects = True
+                self.loops = self.loops or (op in ENDS and is_loop(node))
             elif inside.simple:
                 while missing and missing[-1] in found:
                     missing.pop()
@@ -322,6 +325,26 @@ def _is_call(key: Any) -> bool:
     return type(key) is Call or (type(key) is tuple and type(key[1]) is Call)
 
 
+# Loops ---------------------------------------------------------------------------------------------
+
+
+# Operations that end a loop over terms: `stack(terms).mean()`, `sum(terms) / n`.
+ENDS = {cat_operation, mul.operation, div.operation}
+
+
+def is_loop(node: Any) -> bool:
+    """Whether a node of `ENDS` is what such a loop leaves that had one term.
+
+    Where other ranks had several, they exchange something, and this one must do so as well.
+    """
+    if node._op is cat_operation:
+        return len(node._edges) == 1 and node._shape == (1,)
+    below = [edge for edge in node._edges if edge is not None]
+    if node._shape or len(below) > 1 or type(below[0]) is not Node:
+        return False
+    return below[0]._op is add.operation and None in below[0]._edges  # what Python's `sum` begins
+
+
 # Operations that select rows ----------------------------------------------------------------------
 
 
@@ -329,7 +352,8 @@ def _at(shape: tuple[int, ...], dim: int) -> int:
     return shape[dim] if len(shape) > dim else 1
 
 
-def _shape_of(edge: Any) -> tuple[int, ...]:
+def shape_of(edge: Any) -> tuple[int, ...]:
+    """The shape of the value at `edge`."""
     if type(edge) in TENSORS:
         return tuple(edge.shape)
     shape: tuple[int, ...] = edge[0]._shapes[edge[1]] if type(edge) is tuple else edge._shape
@@ -359,14 +383,14 @@ def _before(node: Any, dim: int) -> list[tuple[Any, int]] | None:
     if name == "cat" and dim == node._saved[1]["dim"] and all(_is_stacked(e, dim) for e in edges):
         return []
     shape = getattr(node, "_shape", None)
-    if shape is None or any(e is not None and len(_shape_of(e)) > len(shape) for e in edges):
+    if shape is None or any(e is not None and len(shape_of(e)) > len(shape) for e in edges):
         return None
     back = len(shape) - dim
     if name == "linear" and back == 1:
         return []
     if name in ("mm", "bmm", "matmul") and back <= 2:
         edges = [edges[2 - back]]
-    ways = [(e, len(_shape_of(e)) - back) for e in edges if e is not None]
+    ways = [(e, len(shape_of(e)) - back) for e in edges if e is not None]
     return [(e, one) for e, one in ways if one >= 0]  # as they are broadcast
 
 

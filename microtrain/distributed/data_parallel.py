@@ -334,7 +334,7 @@ class DataParallel(Module):
         freed = [call for one in told for call in one.passes.freed]
         seen = Survey(edges, [one.forwards() for one in told], freed)
         found: Any = None
-        if seen.means or seen.selects or len(seen.calls) > 1:
+        if seen.means or seen.selects or seen.loops or len(seen.calls) > 1:
             whole = 0
             for key, call in seen.calls.items():
                 whole |= seen.bit(key, call.rows)

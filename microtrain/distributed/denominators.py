@@ -16,19 +16,27 @@ of the whole; n counts the rows as ever, N on all ranks:
 
 Whether they do is decided by the graph, which is the same on all ranks, never by a rank's numbers.
 
+The terms of one rank are those of another in the same place. A loop over samples has as many as the
+rank has samples: where the numbers differ, the root has to be a mean over the terms, or over their
+rows, and is then one over those of all ranks.
+
 Where several passes make a step the sums are not known in time: RuntimeError, unless every element
 counts alike, when such a loss is a mean over rows like any other.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..autograd import grad
+import numpy as np
+
+from ..autograd import grad, no_grad
 from ..autograd.graph import freed
+from ..autograd.unbroadcast import unbroadcast
 from ..backend import ARRAYS, MODES, XP
 from ..compile.outside import CompiledNode
 from ..errors import ConfigError
@@ -36,8 +44,10 @@ from ..ops.loss.probability_losses import bce_with_logits
 from ..ops.loss.regression_losses import mse
 from ..ops.reduce.reductions import count_of, mean_dims
 from ..tensor import TENSORS, Tensor, wrap
-from .calls import WEIGHED, Survey
+from .agreement import agreed
+from .calls import WEIGHED, Survey, shape_of
 from .collectives import exchange
+from .communicator import Communicator, by_rank
 
 __all__ = ["Denominators", "UnequalDenominators", "correction", "find", "of_batch"]
 
@@ -245,6 +255,8 @@ class Denominators:
     """
 
     base: int = 0
+    # Where it starts, and the nodes from there on that add up terms or multiply them.
+    upper: tuple[Sequence[Any], Sequence[Any]] = ((), ())
 
     def __init__(
         self, terms: list[Term], mixed: list[Term], rows: Sequence[float] = (),
@@ -256,7 +268,7 @@ class Denominators:
         self.single: Any = None
         if not mixed and len(terms) == 1 and not rows and terms[0].fixed:
             self.single = terms[0].count
-        elif not mixed and not terms and len(rows) == 1:
+        elif not mixed and len(rows) == 1 and all(type(term) is Plain for term in terms):
             (self.single,) = rows
 
     def refuse_uneven(self, several: str, shared: bool = False) -> None:
@@ -318,12 +330,13 @@ class Denominators:
 
         Raises UnequalDenominators for a loss that has no mean over all that makes a step.
         """
-        if self.single is not None and (weight := float(self.single)):
+        single = None if alone and ranks > 1 and self.shared else self.single
+        if single is not None and (weight := float(single)):
             return weight
         for term in self.terms:
             if type(term) is Term:
                 term.refuse_cancelled()
-        if self.single is not None:
+        if single is not None:
             return 0.0
         if not alone:
             self.refuse_uneven("several backward passes or shards")
@@ -365,7 +378,10 @@ class Denominators:
         mine = xp.concatenate(tuple(counts))
         if not n:  # nothing that this rank computes goes in
             mine = xp.zeros_like(mine)
-        whole = exchange("denominators", lambda array: comm.all_reduce(array.copy()), mine)
+        of = [places[term.key] - 2 for term in self.terms]
+        weighed = any(type(term) is Term and term.elements is None for term in self.terms)
+        told = xp.concatenate((mine, *(xp.reshape(one, (1,)) for one in self.factors(like))))
+        whole = exchange("denominators", functools.partial(_of_all, comm, of, weighed), told)
         self.whole = whole[0], whole[1]
         for term in self.terms:
             number = places[term.key]
@@ -374,6 +390,25 @@ class Denominators:
             count = xp.multiply(mine[number], whole[0])
             term.share = xp.divide(count, xp.multiply(divisor, n or 1))
             term.begin()
+
+    def factors(self, seed: Any) -> list[Any]:
+        """By what each term is multiplied in the root: NaN where nobody knows."""
+        edges, nodes = self.upper
+        unknown = XP[type(seed)].full((), math.nan, seed.dtype)
+        found = dict.fromkeys(edges, seed) if len(edges) == 1 else {}
+        for node in sorted(nodes, key=lambda node: -node._seq):
+            if node._saved is None:
+                raise freed(node)
+            g = found.get(node)
+            if shapes := getattr(node, "_shapes", ()):
+                g = [found.get((node, number)) for number in range(len(shapes))]
+            if type(node) is CompiledNode or g is None:
+                continue
+            for edge, one in zip(node._edges, _through(node, g), strict=True):
+                if type(edge) not in TENSORS and edge is not None and one is not None:
+                    one = unbroadcast(one, shape_of(edge), node)
+                    found[edge] = found[edge] + one if edge in found else one
+        return [found.get(term.node, unknown) for term in self.terms]
 
     def end(self) -> None:
         """Let gradients be as they were."""
@@ -389,6 +424,78 @@ class Denominators:
                 terms.append((isinstance(term, Plain), *map(_fixed, numbers)))
         facts = tuple(map(_fixed, (root, seed, *self.whole)))
         return self.base, self.lost, self.rest == "nothing", facts, terms
+
+
+def _through(node: Any, g: Any) -> Any:
+    """What a node makes of a gradient, without its hooks."""
+    rules = node._op.backward_arrays
+    with no_grad():
+        return rules(node, g) if MODES.recorder is None else MODES.recorder.backward(rules, node, g)
+
+
+MANY = 8  # counts that are told in the first message
+# What it says of a rank before them: its rows, the rows whose loss it knows, how many counts, their
+# sum, least and most; the sum of the factors, and whether these are alike, or go as the counts do.
+ROWS, KNOWN, NUMBER, COUNTED, LEAST, MOST, FACTORS, ALIKE, AS_ROWS, FIRST = range(10)
+
+
+def _of_all(comm: Communicator, of: Sequence[int], weighed: bool, told: Any) -> Any:
+    """The rows of all ranks, those whose loss is known, and of each count the same; collective.
+
+    Args:
+        of: of each term its count.
+        weighed: whether counts are sums of weights, which nobody could take for rows.
+        told: of this rank's the same, and of each term its factor in the root.
+
+    Raises UnequalDenominators, on all ranks, where they have other numbers of counts and the root
+    is not plainly a mean over all of them.
+    """
+    n, known = told[:2]
+    counts = told[2 : len(told) - len(of)].astype(np.float64)
+    table = np.zeros((comm.size, FIRST + MANY))
+    if n:
+        factors = np.zeros(len(counts))
+        np.add.at(factors, of, told[len(told) - len(of) :])
+        total, close = factors.sum(), functools.partial(np.allclose, rtol=1e-4, atol=0)
+        alike = close(factors, total / len(factors))
+        as_rows = close(factors * counts.sum(), total * counts) and not (alike and weighed)
+        bounds = counts.min(), counts.max()
+        row = n, known, len(counts), counts.sum(), *bounds, total, alike, as_rows, *counts[:MANY]
+        table[comm.rank, : len(row)] = row
+    table = comm.all_reduce(table)
+    some = table[table[:, ROWS] > 0]
+    found = np.zeros(2 + len(counts))
+    found[:2] = some[:, [ROWS, KNOWN]].sum(0)
+    found[2:] = some[:, COUNTED].sum()  # unless this rank has rows
+    most = int(some[:, NUMBER].max(initial=0))
+    if (some[:, NUMBER] == most).all():
+        all_counts = some[:, FIRST : FIRST + most].sum(0)
+        if most > MANY:
+            all_counts = comm.all_reduce(counts if n else np.zeros(most))
+        if len(all_counts) == len(counts):
+            found[2:] = all_counts
+        return found.astype(told.dtype)
+    by_number, by_rows = some[:, [ALIKE, AS_ROWS]].all(0)
+    same = some[:, LEAST].min() == some[:, MOST].max()
+    even = np.allclose(some[:, FACTORS], some[0, FACTORS], rtol=1e-4)
+    if not even or not (by_number or by_rows) or (by_number and by_rows and not same):
+        number = {rank: f"{int(row[NUMBER])} means" for rank, row in enumerate(table) if row[ROWS]}
+        why = "its terms have other factors than that"
+        if even and by_number:
+            why = "the two are not the same here, as each rank has means over as many rows"
+        raise agreed(
+            UnequalDenominators(
+                "DataParallel: the value that backward started from adds up "
+                f"{by_rank(number)}. Where the numbers differ it has to be a mean over them, each "
+                "divided by their number on the rank, or over their rows, each multiplied by its "
+                f"share of the rank's: {why}. Write the same sum of losses on every rank, or use "
+                'losses with reduction="sum" and model.count(n)'
+            )
+        )
+    if n:
+        column = some[:, NUMBER if by_number else COUNTED]
+        found[2:] = counts * column.sum() / table[comm.rank, NUMBER if by_number else COUNTED]
+    return found.astype(told.dtype)
 
 
 def correction(n: int, lost: bool, closed: bool, facts: Any, terms: list[Any]) -> float:
@@ -478,6 +585,7 @@ def find(edges: Sequence[Any], seen: Survey, whole: int) -> Denominators | None:
     # An edge; the product by something learned that is on the way to it, False within another sum.
     stack: list[tuple[Any, Any]] = [(edge, None) for edge in edges]
     done: set[Any] = set()
+    upper: dict[Any, None] = {}  # what adds up terms, or multiplies them
     alone = True  # whether nothing else is added
     while stack:
         way = edge, product = stack.pop()
@@ -491,6 +599,7 @@ def find(edges: Sequence[Any], seen: Survey, whole: int) -> Denominators | None:
         if node in graph.losses or (not sources & WEIGHED and graph.is_mean(node)):
             terms.setdefault(node, []).append(product)
             continue
+        upper[node] = None
         name = getattr(node._op, "name", "") if type(node) not in TENSORS else ""
         inputs = graph.inputs(edge)
         if not sources & WEIGHED and (node in graph.compiled or not graph.is_number(edge)):
@@ -514,8 +623,13 @@ def find(edges: Sequence[Any], seen: Survey, whole: int) -> Denominators | None:
                     inner.add(node)
         else:
             others.append(edge)
+        if others and others[-1] is edge:
+            del upper[node]
     rest = "rows" if others else "nothing" if alone else "penalties"
-    return graph.denominators(terms, others, inner, whole, rest)
+    found = graph.denominators(terms, others, inner, whole, rest)
+    if found is not None:
+        found.upper = edges, [*upper]
+    return found
 
 
 class _Graph:
@@ -632,18 +746,20 @@ class _Graph:
                 terms.append(self.term(node))
                 if mask := self.sources(node._edges[0]) & ~WEIGHED:
                     counts.append(seen.count(mask))
-            elif parts:  # else its weight is that of all rows
+            elif parts or seen.loops:  # else its weight is that of all rows
                 mask = self.sources(node)
                 terms.append(Plain(node, mask, seen.count(mask)))
             else:
                 continue
             terms[-1].products = [node for node in dict.fromkeys(ways[node]) if node]
         weighed = sum(type(term) is Term for term in terms)
-        if not mixed and not weighed and means <= 1:
+        loop = seen.loops and bool(terms)
+        if not mixed and not loop and not weighed and means <= 1:
             return Denominators([], [], counts) if parts and not math.isnan(counts[0]) else None
-        if not mixed and not means and weighed == 1:
+        if not mixed and not loop and not means and weighed == 1:
             return Denominators(terms, [])
-        shared = (weighed > 0 or parts) and bool(terms) and not any(t.inner for t in terms)
+        shared = weighed > 0 or parts or loop
+        shared = shared and bool(terms) and not any(term.inner for term in terms)
         return Denominators(
             terms, [self._mixed(node) for node in mixed], counts[:means], counts,
             not unknown <= {whole}, shared, rest,

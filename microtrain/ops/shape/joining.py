@@ -27,7 +27,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-_cat_operation = Variadic(
+cat_operation = Variadic(
     "cat",
     lambda xp, tensors, *, dim: xp.concatenate(tensors, axis=dim),
     lambda g, shapes, dim: pieces(g, dim, [shape[dim] for shape in shapes]),
@@ -37,7 +37,7 @@ _cat_operation = Variadic(
 def checked_tensors(name: str, tensors: Any) -> tuple[Any, ...]:
     """`tensors` as a tuple; TypeError unless all of them are Tensors, or all are arrays."""
     found = tuple(tensors)
-    _cat_operation.check(found, name)
+    cat_operation.check(found, name)
     return found
 
 
@@ -78,7 +78,7 @@ def cat(tensors: Unchecked, dim: int = 0) -> Any:
                 f"cat(): zero-dimensional tensor (at position {number}) cannot be concatenated; "
                 "use stack"
             )
-    return _cat_operation.apply(tensors, dim=normal_dim(dim, count))
+    return cat_operation.apply(tensors, dim=normal_dim(dim, count))
 
 
 def stack(tensors: Unchecked, dim: int = 0) -> Any:
