@@ -325,11 +325,12 @@ def _is_call(key: Any) -> bool:
     return type(key) is Call or (type(key) is tuple and type(key[1]) is Call)
 
 
-# Loops ---------------------------------------------------------------------------------------------
+# Loops --------------------------------------------------------------------------------------------
 
 
 # Operations that end a loop over terms: `stack(terms).mean()`, `sum(terms) / n`.
-ENDS = {cat_operation, mul.operation, div.operation}
+SCALES = {mul.operation, div.operation}
+ENDS = {cat_operation, add.operation, *SCALES}
 
 
 def is_loop(node: Any) -> bool:
@@ -342,7 +343,9 @@ def is_loop(node: Any) -> bool:
     below = [edge for edge in node._edges if edge is not None]
     if node._shape or len(below) > 1 or type(below[0]) is not Node:
         return False
-    return below[0]._op is add.operation and None in below[0]._edges  # what Python's `sum` begins
+    if node._op is add.operation:  # to the 0 that Python's `sum` begins with
+        return below[0]._op in SCALES
+    return below[0]._op is add.operation and None in below[0]._edges
 
 
 # Operations that select rows ----------------------------------------------------------------------

@@ -45,7 +45,7 @@ from ..ops.loss.regression_losses import mse
 from ..ops.reduce.reductions import count_of, mean_dims
 from ..tensor import TENSORS, Tensor, wrap
 from .agreement import agreed
-from .calls import WEIGHED, Survey, shape_of
+from .calls import SCALES, WEIGHED, Survey, shape_of
 from .collectives import exchange
 from .communicator import Communicator, by_rank
 
@@ -380,7 +380,8 @@ class Denominators:
             mine = xp.zeros_like(mine)
         of = [places[term.key] - 2 for term in self.terms]
         weighed = any(type(term) is Term and term.elements is None for term in self.terms)
-        told = xp.concatenate((mine, *(xp.reshape(one, (1,)) for one in self.factors(like))))
+        factors = (xp.reshape(one, (1,)) for one in self.factors(like))
+        told = xp.concatenate((mine, *factors))
         whole = exchange("denominators", functools.partial(_of_all, comm, of, weighed), told)
         self.whole = whole[0], whole[1]
         for term in self.terms:
@@ -392,10 +393,14 @@ class Denominators:
             term.begin()
 
     def factors(self, seed: Any) -> list[Any]:
-        """By what each term is multiplied in the root: NaN where nobody knows."""
+        """By what each term is multiplied in the root, NaN where nobody knows.
+
+        And before these, of one of the terms by what it is before it is added to another.
+        """
         edges, nodes = self.upper
         unknown = XP[type(seed)].full((), math.nan, seed.dtype)
         found = dict.fromkeys(edges, seed) if len(edges) == 1 else {}
+        own, first = XP[type(seed)].full((), 1.0, seed.dtype), self.terms[0].node
         for node in sorted(nodes, key=lambda node: -node._seq):
             if node._saved is None:
                 raise freed(node)
@@ -408,7 +413,9 @@ class Denominators:
                 if type(edge) not in TENSORS and edge is not None and one is not None:
                     one = unbroadcast(one, shape_of(edge), node)
                     found[edge] = found[edge] + one if edge in found else one
-        return [found.get(term.node, unknown) for term in self.terms]
+                    if edge is first and node._op in SCALES:
+                        own = one / g
+        return [own, *(found.get(term.node, unknown) for term in self.terms)]
 
     def end(self) -> None:
         """Let gradients be as they were."""
@@ -434,9 +441,8 @@ def _through(node: Any, g: Any) -> Any:
 
 
 MANY = 8  # counts that are told in the first message
-# What it says of a rank before them: its rows, the rows whose loss it knows, how many counts, their
-# sum, least and most; the sum of the factors, and whether these are alike, or go as the counts do.
-ROWS, KNOWN, NUMBER, COUNTED, LEAST, MOST, FACTORS, ALIKE, AS_ROWS, FIRST = range(10)
+SORTS = 3  # of terms, where their numbers differ
+_close = functools.partial(np.allclose, rtol=1e-4, atol=0)
 
 
 def _of_all(comm: Communicator, of: Sequence[int], weighed: bool, told: Any) -> Any:
@@ -445,57 +451,92 @@ def _of_all(comm: Communicator, of: Sequence[int], weighed: bool, told: Any) -> 
     Args:
         of: of each term its count.
         weighed: whether counts are sums of weights, which nobody could take for rows.
-        told: of this rank's the same, and of each term its factor in the root.
+        told: of this rank's the same, and what `Denominators.factors` says.
 
     Raises UnequalDenominators, on all ranks, where they have other numbers of counts and the root
     is not plainly a mean over all of them.
     """
     n, known = told[:2]
-    counts = told[2 : len(told) - len(of)].astype(np.float64)
-    table = np.zeros((comm.size, FIRST + MANY))
+    end = len(told) - len(of)
+    counts = told[2 : end - 1].astype(np.float64)
+    few = counts[:MANY]
+    table = np.zeros((comm.size, 3 + MANY))
     if n:
-        factors = np.zeros(len(counts))
-        np.add.at(factors, of, told[len(told) - len(of) :])
-        total, close = factors.sum(), functools.partial(np.allclose, rtol=1e-4, atol=0)
-        alike = close(factors, total / len(factors))
-        as_rows = close(factors * counts.sum(), total * counts) and not (alike and weighed)
-        bounds = counts.min(), counts.max()
-        row = n, known, len(counts), counts.sum(), *bounds, total, alike, as_rows, *counts[:MANY]
-        table[comm.rank, : len(row)] = row
+        table[comm.rank, : 3 + len(few)] = n, known, len(counts), *few
     table = comm.all_reduce(table)
-    some = table[table[:, ROWS] > 0]
-    found = np.zeros(2 + len(counts))
-    found[:2] = some[:, [ROWS, KNOWN]].sum(0)
-    found[2:] = some[:, COUNTED].sum()  # unless this rank has rows
-    most = int(some[:, NUMBER].max(initial=0))
-    if (some[:, NUMBER] == most).all():
-        all_counts = some[:, FIRST : FIRST + most].sum(0)
-        if most > MANY:
-            all_counts = comm.all_reduce(counts if n else np.zeros(most))
-        if len(all_counts) == len(counts):
-            found[2:] = all_counts
-        return found.astype(told.dtype)
-    by_number, by_rows = some[:, [ALIKE, AS_ROWS]].all(0)
-    same = some[:, LEAST].min() == some[:, MOST].max()
-    even = np.allclose(some[:, FACTORS], some[0, FACTORS], rtol=1e-4)
-    if not even or not (by_number or by_rows) or (by_number and by_rows and not same):
-        number = {rank: f"{int(row[NUMBER])} means" for rank, row in enumerate(table) if row[ROWS]}
-        why = "its terms have other factors than that"
-        if even and by_number:
-            why = "the two are not the same here, as each rank has means over as many rows"
+    here = table[:, 0] > 0
+    numbers = table[here, 2]
+    most = int(numbers.max(initial=0))
+    whole = table[:, 3 : 3 + most].sum(0)
+    if (numbers != most).any():
+        weights = np.zeros(_SIZE)
+        if n:
+            factors = np.zeros(len(counts))
+            np.add.at(factors, of, told[end:])
+            weights[:] = _sorts(factors, counts, told[end - 1], weighed)
+        whole = counts * _share(comm, table[:, 2], weights)
+    elif most > MANY:
+        whole = comm.all_reduce(counts if n else np.zeros(most))
+    found = np.ones(2 + len(counts))
+    found[:2] = table[:, :2].sum(0)
+    if n or not most:
+        found[2:] = whole if most else 0
+    return found.astype(told.dtype)
+
+
+# Where the numbers differ: whether factors are alike, what one is by itself, how many sorts there
+# are, and of each sort the sum of its factors and of its counts.
+_SIZE = 3 + 2 * SORTS
+
+
+def _sorts(factors: Any, counts: Any, own: float, weighed: bool) -> list[float]:
+    """What a rank says of its terms; those of one sort have factors that go as their counts do."""
+    alike = _close(factors, factors.mean())
+    with np.errstate(all="ignore"):
+        rates = factors / counts
+    order = np.argsort(rates)
+    rates = rates[order]
+    starts = np.flatnonzero(np.r_[True, ~np.isclose(rates[1:], rates[:-1], rtol=1e-4, atol=0)])
+    if len(starts) > SORTS or (alike and weighed):
+        return [alike, own, SORTS + 1, factors.sum(), *[0] * (2 * SORTS - 1)]
+    sums = [np.add.reduceat(one[order], starts) for one in (factors, counts)]
+    missing = [0] * (SORTS - len(starts))
+    return [alike, own, len(starts), *sums[0], *missing, *sums[1], *missing]
+
+
+def _share(comm: Communicator, numbers: Any, mine: Any) -> float:
+    """By what the counts of this rank have to be multiplied where their numbers differ; collective.
+
+    Raises UnequalDenominators on all ranks.
+    """
+    table = np.zeros((comm.size, _SIZE))
+    table[comm.rank] = mine
+    table = comm.all_reduce(table)
+    alike, own, sorts, factors, counts = np.split(table[numbers > 0], [1, 2, 3, 3 + SORTS], 1)
+    few = (sorts == sorts[0]).all() and sorts[0] <= SORTS
+    by_number = bool(alike.all()) and _close(factors.sum(1), factors[0].sum())
+    by_rows = (
+        few
+        and _close(factors, factors[0])
+        and _close(counts * counts[0, 0], counts[0] * counts[:, :1])
+    )
+    mean = counts[:, :1] / numbers[numbers > 0, None]
+    if by_number and by_rows and not _close(mean, mean[0]):  # either, by how it is written
+        by_number, by_rows = _close(own, own[0]), _close(own / mean, own[0] / mean[0])
+    if not (by_number or by_rows):
+        said = {rank: f"{int(number)} means" for rank, number in enumerate(numbers) if number}
         raise agreed(
             UnequalDenominators(
-                "DataParallel: the value that backward started from adds up "
-                f"{by_rank(number)}. Where the numbers differ it has to be a mean over them, each "
-                "divided by their number on the rank, or over their rows, each multiplied by its "
-                f"share of the rank's: {why}. Write the same sum of losses on every rank, or use "
-                'losses with reduction="sum" and model.count(n)'
+                f"DataParallel: the value that backward started from adds up {by_rank(said)}. "
+                "Where the numbers differ it has to be the mean of these, or of their rows, and "
+                "what is beside it a mean over the same rows. Divide their sum by their number on "
+                "the rank (where they are of several rows, and to count by these: multiply each by "
+                "its rows, and divide the sum by those of the rank), write the same sum on every "
+                'rank, or use losses with reduction="sum" and model.count(n)'
             )
         )
-    if n:
-        column = some[:, NUMBER if by_number else COUNTED]
-        found[2:] = counts * column.sum() / table[comm.rank, NUMBER if by_number else COUNTED]
-    return found.astype(told.dtype)
+    weights = numbers if by_number else table[:, 3 + SORTS]
+    return weights.sum() / (weights[comm.rank] or 1)
 
 
 def correction(n: int, lost: bool, closed: bool, facts: Any, terms: list[Any]) -> float:
@@ -723,7 +764,7 @@ class _Graph:
                     mixed[node] = None
                     waiting.append([node._edges[0]])
         left = [node for node in ways if node not in mixed and node not in dropped]
-        if len(left) + len(mixed) + len(rows) > 1:
+        if seen.loops or len(left) + len(mixed) + len(rows) > 1:
             # Only where all of a product is one loss can it be made a share of the whole.
             held = Counter(one for node in left for one in {*ways[node]} if one)
             inner |= {one for one, count in held.items() if count > 1}

@@ -5,6 +5,7 @@ The truth is one process without any wrapper that has the rows of all ranks.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -567,6 +568,183 @@ def test_results_of_a_compiled_model_know_their_calls(size: int) -> None:
     expected = run(None)
     for found in in_process.run(size, run):
         check(found, expected)
+
+
+# Loops over samples -------------------------------------------------------------------------------
+
+
+def _each(x: Any, y: Any) -> Any:
+    return [(x[i : i + 1], y[i : i + 1]) for i in range(len(x))]
+
+
+def _added(losses: Any) -> Any:
+    total = mt.zeros((), dtype=f64)
+    for loss in losses:
+        total = total + loss
+    return total
+
+
+def _after_steps(m: Any, x: Any) -> Any:
+    state = x
+    for _ in range(3):
+        state = m(state) + x[:, :2].sum()
+    return state
+
+
+def _bags(x: Any, y: Any) -> Any:
+    """A row stands for a bag of one to three, by what is in it."""
+    found = []
+    for row, wish in _each(x, y):
+        size = 1 + int(10 * abs(row[0, 0].item())) % 3
+        found.append((mt.cat([row * (k + 1) for k in range(size)]), mt.cat([wish] * size)))
+    return found
+
+
+def _chunks(x: Any, y: Any) -> Any:
+    return zip(x.split(2), y.split(2), strict=True)
+
+
+# Each a mean over the rows of a rank or, in the tests, over those of all.
+LOOPS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "sum": lambda m, x, y: sum(F.mse_loss(m(a), b) for a, b in _each(x, y)) / len(x),
+    "sum times": lambda m, x, y: sum(F.mse_loss(m(a), b) for a, b in _each(x, y)) * (1 / len(x)),
+    "added": lambda m, x, y: _added(F.l1_loss(m(a), b) for a, b in _each(x, y)) / len(x),
+    "stack": lambda m, x, y: mt.stack([F.mse_loss(m(a), b) for a, b in _each(x, y)]).mean(),
+    "joined": lambda m, x, y: (
+        mt.cat([F.mse_loss(m(a), b).reshape(1) for a, b in _each(x, y)]).sum() / len(x)
+    ),
+    "one call": lambda m, x, y: (
+        lambda out: mt.stack([F.mse_loss(a, b) for a, b in _each(out, y)]).mean()
+    )(m(x)),
+    "labels": lambda m, x, y: mt.stack(
+        [F.cross_entropy(m(a), (b[:, 0] > 0).long()) for a, b in _each(x, y)]
+    ).mean(),
+    "weights": lambda m, x, y: mt.stack(
+        [F.mse_loss(m(a), b, weight=b.abs()) for a, b in _each(x, y)]
+    ).mean(),
+    "penalty": lambda m, x, y: (
+        sum(F.mse_loss(m(a), b) for a, b in _each(x, y)) / len(x)
+        + 0.1 * sum(p.square().sum() for p in m.parameters())
+    ),
+    "learned": lambda m, x, y: (
+        lambda s: (-s).exp() * mt.stack([F.mse_loss(m(a), b) for a, b in _each(x, y)]).mean() + s
+    )(next(iter(m.parameters()))[0, 0]),
+    "steps": lambda m, x, y: (
+        sum(F.mse_loss(_after_steps(m, a), b) for a, b in _each(x, y)) / len(x)
+    ),
+    "two losses": lambda m, x, y: (
+        sum(
+            (lambda out, b: F.mse_loss(out, b) + 0.3 * out.abs().mean())(m(a), b)
+            for a, b in _each(x, y)
+        )
+        / len(x)
+    ),
+    "two calls": lambda m, x, y: mt.stack(
+        [F.softplus(-m(a)).mean() + F.softplus(m(-a)).mean() for a, _ in _each(x, y)]
+    ).mean(),
+    "beside a mean": lambda m, x, y: LOOPS["sum"](m, x, y) + 0.5 * m(x).abs().mean(),
+    "bags": lambda m, x, y: mt.stack([F.mse_loss(m(a), b) for a, b in _bags(x, y)]).mean(),
+    "chunks": lambda m, x, y: sum(F.mse_loss(m(a), b) * len(a) for a, b in _chunks(x, y)) / len(x),
+}
+LOOP_CUTS = {
+    1: [[7], [1]],
+    2: [[7, 4], [1, 3], [3, 1], [10, 10], [12, 9]],
+    3: [[2, 1, 4], [3, 3, 1]],
+    4: [[1, 4, 3, 2], [1, 1, 1, 2]],
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_loops_over_samples_are_exact_on_any_number_of_ranks(comm: Communicator, name: str) -> None:
+    def run(comm: Communicator | None, cuts: list[int]) -> list[Any]:
+        w = World(comm, {"a": cuts})
+        m = w.model(make=lambda: mt.nn.Sequential(mt.nn.Linear(2, 2, dtype=f64), mt.nn.Tanh()))
+        w.learn(LOOPS[name](m, w.rows("a", 2), w.rows("a", 2, seed=1)), m)
+        return w.found
+
+    for cuts in LOOP_CUTS[comm.size]:
+        check(run(comm, cuts), run(None, cuts))
+
+
+@pytest.mark.parametrize("name", ["sum", "stack", "labels", "chunks", "learned"])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_loops_over_samples_of_captured_steps_are_exact(size: int, name: str) -> None:
+    rounds = [[[4], [2, 3], [1, 2, 4]], [[3], [1, 3], [2, 2, 2]]]
+
+    def run(comm: Communicator | None) -> list[Any]:
+        w = World(comm, {"a": [1] * size})
+        m = w.model(2, 2)
+        optimizer = mt.optim.SGD(m.parameters(), lr=0.1)
+
+        def step(x: Any, y: Any) -> Any:
+            optimizer.zero_grad()
+            loss = LOOPS[name](m, x, y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        call = step if comm is None else mt.compile(step, executor="numpy")
+        for number in range(10):
+            w.cuts = {"a": rounds[number // 2 % 2][size - 1]}
+            loss = call(*(w.rows("a", 2, seed=number + s) for s in range(2)))
+            w.found.append(loss.item() if comm is None else m.loss)
+            w.found += [p.detach().numpy().copy() for p in m.parameters()]
+        return w.found
+
+    expected = run(None)
+    for found in in_process.run(size, run):
+        check(found, expected)
+
+
+@pytest.mark.parametrize("shards", [None, 4])
+def test_loops_over_samples_accumulate(shards: int | None) -> None:
+    parts = [[3, 1], [1, 2]]
+
+    def run(comm: Communicator | None) -> list[Any]:
+        w = World(comm, {})
+        m = w.model(2, 2, **({} if comm is None else {"shards": shards}))
+        batches = []
+        for number, cuts in enumerate(parts):
+            w.cuts = {"a": cuts}
+            batches.append([w.rows("a", 2, seed=number + s) for s in range(2)])
+        if comm is None:
+            w.learn(LOOPS["stack"](m, *(mt.cat([*each]) for each in zip(*batches, strict=True))), m)
+            return w.found
+        with m.no_sync():
+            LOOPS["stack"](m, *batches[0]).backward()
+        w.learn(LOOPS["stack"](m, *batches[1]), m)
+        return w.found
+
+    for found in in_process.run(2, run):
+        check(found, run(None))
+
+
+# Of other numbers of terms: none is plainly a mean over all of them.
+OTHERWISE: list[Callable[[Any, Any, Any], Any]] = [
+    lambda m, x, y: sum(F.mse_loss(m(a), b) for a, b in _each(x, y)),
+    lambda m, x, y: sum(F.mse_loss(m(a), b) * b[0, 0].item() for a, b in _each(x, y)) / len(x),
+    lambda m, x, y: sum(F.mse_loss(m(a), b) * (len(a) / len(x)) for a, b in _chunks(x, y)),
+    lambda m, x, y: LOOPS["bags"](m, x, y) + 0.5 * m(x).abs().mean(),
+    lambda m, x, y: LOOPS["stack"](m, x, y) + 0.5 * m(x[1:]).abs().mean(),
+]
+
+
+@pytest.mark.parametrize("root", OTHERWISE)
+def test_other_numbers_of_terms_that_are_no_plain_mean_are_refused_on_all_ranks(root: Any) -> None:
+    def run(comm: Communicator) -> str:
+        w = World(comm, {"a": [4, 2, 7]})
+        m = w.model(2, 2)
+        x, y = w.rows("a", 2), w.rows("a", 2, seed=1)
+        if root is OTHERWISE[2] and comm.rank == 2:
+            x, y = x[:1], y[:1]
+        with pytest.raises(RuntimeError) as failed:
+            root(m, x, y).backward()
+        m.zero_grad()
+        w.learn(LOOPS["sum"](m, x, y), m)  # goes on
+        return str(failed.value)
+
+    (said,) = {*in_process.run(3, run)}
+    assert re.search(r"adds up \d+ means on rank 0, \d+ means on rank", said)
 
 
 # Several passes -----------------------------------------------------------------------------------
