@@ -17,8 +17,7 @@ of the whole; n counts the rows as ever, N on all ranks:
 Whether they do is decided by the graph, which is the same on all ranks, never by a rank's numbers.
 
 The terms of one rank are those of another in the same place. A loop over samples has as many as the
-rank has samples: where the numbers differ, the root has to be a mean over the terms, or over their
-rows, and is then one over those of all ranks.
+rank has samples: where the numbers differ, the root has to be a mean over the rows of its terms.
 
 Where several passes make a step the sums are not known in time: RuntimeError, unless every element
 counts alike, when such a loss is a mean over rows like any other.
@@ -379,10 +378,9 @@ class Denominators:
         if not n:  # nothing that this rank computes goes in
             mine = xp.zeros_like(mine)
         of = [places[term.key] - 2 for term in self.terms]
-        weighed = any(type(term) is Term and term.elements is None for term in self.terms)
         factors = (xp.reshape(one, (1,)) for one in self.factors(like))
         told = xp.concatenate((mine, *factors))
-        whole = exchange("denominators", functools.partial(_of_all, comm, of, weighed), told)
+        whole = exchange("denominators", functools.partial(_of_all, comm, of), told)
         self.whole = whole[0], whole[1]
         for term in self.terms:
             number = places[term.key]
@@ -441,102 +439,110 @@ def _through(node: Any, g: Any) -> Any:
 
 
 MANY = 8  # counts that are told in the first message
-SORTS = 3  # of terms, where their numbers differ
-_close = functools.partial(np.allclose, rtol=1e-4, atol=0)
+SORTS = 3  # of terms, where they are not those of other ranks
+_close = functools.partial(np.allclose, rtol=1e-4, atol=0, equal_nan=True)
 
 
-def _of_all(comm: Communicator, of: Sequence[int], weighed: bool, told: Any) -> Any:
+def _of_all(comm: Communicator, of: Sequence[int], told: Any) -> Any:
     """The rows of all ranks, those whose loss is known, and of each count the same; collective.
+
+    Counts in the same place are added up where ranks have as many, of terms with the same factors.
+    Else the root may be a mean over rows, as a loop over samples or parts of the batch makes it.
 
     Args:
         of: of each term its count.
-        weighed: whether counts are sums of weights, which nobody could take for rows.
         told: of this rank's the same, and what `Denominators.factors` says.
 
     Raises UnequalDenominators, on all ranks, where they have other numbers of counts and the root
-    is not plainly a mean over all of them.
+    is not plainly a mean over rows.
     """
     n, known = told[:2]
     end = len(told) - len(of)
     counts = told[2 : end - 1].astype(np.float64)
-    few = counts[:MANY]
-    table = np.zeros((comm.size, 3 + MANY))
-    if n:
-        table[comm.rank, : 3 + len(few)] = n, known, len(counts), *few
-    table = comm.all_reduce(table)
-    here = table[:, 0] > 0
-    numbers = table[here, 2]
-    most = int(numbers.max(initial=0))
-    whole = table[:, 3 : 3 + most].sum(0)
-    if (numbers != most).any():
-        weights = np.zeros(_SIZE)
+    factors = np.zeros(len(counts))
+    np.add.at(factors, of, told[end:])
+    both = np.stack([counts, factors])
+
+    def table(size: int) -> Any:
+        found = np.zeros((comm.size, 2, size))
         if n:
-            factors = np.zeros(len(counts))
-            np.add.at(factors, of, told[end:])
-            weights[:] = _sorts(factors, counts, told[end - 1], weighed)
-        whole = counts * _share(comm, table[:, 2], weights)
-    elif most > MANY:
-        whole = comm.all_reduce(counts if n else np.zeros(most))
+            found[comm.rank, :, : len(counts)] = both[:, :size]
+        return found.reshape(comm.size, -1)
+
+    first = np.zeros((comm.size, 3))
+    if n:
+        first[comm.rank] = n, known, len(counts)
+    first, rest = np.split(comm.all_reduce(np.concatenate([first, table(MANY)], 1)), [3], 1)
+    numbers = first[:, 2]
+    here = numbers > 0
+    most = int(numbers.max())
+    alike = (numbers[here] == most).all()
+    size = MANY
+    if alike and most > MANY:
+        size, rest = most, comm.all_reduce(table(most))
+    every = rest.reshape(-1, 2, size)[here, :, :most]
+    whole = every[:, 0].sum(0)
+    if not alike or not _close(every[:, 1], every[:1, 1]):
+        share = _as_rows(comm, numbers, _sorts(both, told[end - 1]) if n else 0)
+        if share:
+            whole = counts * share
+        elif not alike:
+            raise agreed(_refusal(numbers))
     found = np.ones(2 + len(counts))
-    found[:2] = table[:, :2].sum(0)
+    found[:2] = first[:, :2].sum(0)
     if n or not most:
         found[2:] = whole if most else 0
     return found.astype(told.dtype)
 
 
-# Where the numbers differ: whether factors are alike, what one is by itself, how many sorts there
-# are, and of each sort the sum of its factors and of its counts.
-_SIZE = 3 + 2 * SORTS
+def _sorts(both: Any, own: float) -> list[float]:
+    """What a rank says of its terms, one sort being those whose factors go as their counts do.
 
-
-def _sorts(factors: Any, counts: Any, own: float, weighed: bool) -> list[float]:
-    """What a rank says of its terms; those of one sort have factors that go as their counts do."""
-    alike = _close(factors, factors.mean())
+    Whether they could also be a mean of means, what one is multiplied by itself, and of each sort
+    the sums of the counts and of the factors; NaN where there are too many.
+    """
+    counts, factors = both
     with np.errstate(all="ignore"):
         rates = factors / counts
     order = np.argsort(rates)
     rates = rates[order]
     starts = np.flatnonzero(np.r_[True, ~np.isclose(rates[1:], rates[:-1], rtol=1e-4, atol=0)])
-    if len(starts) > SORTS or (alike and weighed):
-        return [alike, own, SORTS + 1, factors.sum(), *[0] * (2 * SORTS - 1)]
-    sums = [np.add.reduceat(one[order], starts) for one in (factors, counts)]
-    missing = [0] * (SORTS - len(starts))
-    return [alike, own, len(starts), *sums[0], *missing, *sums[1], *missing]
+    sums = np.full((2, SORTS), math.nan)
+    if len(starts) <= SORTS and not np.isnan(rates).any():
+        sums[:, : len(starts)] = np.add.reduceat(both[:, order], starts, axis=1)
+        sums[:, len(starts) :] = 0
+    return [_close(factors, factors[0]), own * len(counts) / counts.sum(), *sums.ravel()]
 
 
-def _share(comm: Communicator, numbers: Any, mine: Any) -> float:
-    """By what the counts of this rank have to be multiplied where their numbers differ; collective.
+def _as_rows(comm: Communicator, numbers: Any, mine: Any) -> float:
+    """By what the counts of this rank have to be multiplied in a mean over rows; collective.
 
-    Raises UnequalDenominators on all ranks.
+    0 where the root is none.
     """
-    table = np.zeros((comm.size, _SIZE))
+    table = np.zeros((comm.size, 2 + 2 * SORTS))
     table[comm.rank] = mine
     table = comm.all_reduce(table)
-    alike, own, sorts, factors, counts = np.split(table[numbers > 0], [1, 2, 3, 3 + SORTS], 1)
-    few = (sorts == sorts[0]).all() and sorts[0] <= SORTS
-    by_number = bool(alike.all()) and _close(factors.sum(1), factors[0].sum())
-    by_rows = (
-        few
-        and _close(factors, factors[0])
-        and _close(counts * counts[0, 0], counts[0] * counts[:, :1])
+    rows = table[:, 2]
+    even, own, counts, factors = np.split(table[numbers > 0], [1, 2, 2 + SORTS], 1)
+    if np.isnan(table).any() or not _close(factors, factors[0]):
+        return 0.0
+    if not _close(counts * counts[0, 0], counts[0] * counts[:, :1]):
+        return 0.0
+    mean = counts[:, 0] / numbers[numbers > 0]
+    if even.all() and not _close(mean, mean[0]) and not _close(own, own[0]):
+        return 0.0  # a mean of means over other numbers of rows
+    return float(rows.sum() / (rows[comm.rank] or 1))
+
+
+def _refusal(numbers: Any) -> UnequalDenominators:
+    said = {rank: f"{int(number)} means" for rank, number in enumerate(numbers) if number}
+    return UnequalDenominators(
+        f"DataParallel: the value that backward started from adds up {by_rank(said)}. Where the "
+        "numbers differ it has to be a mean over the rows of all of them, and what is beside it "
+        "one over the same rows: divide the sum of means over a row each by the number of rows "
+        "(multiply a mean over several by theirs before). If it is a mean over the means, call "
+        "model.count with their number; else write the same sum of losses on every rank"
     )
-    mean = counts[:, :1] / numbers[numbers > 0, None]
-    if by_number and by_rows and not _close(mean, mean[0]):  # either, by how it is written
-        by_number, by_rows = _close(own, own[0]), _close(own / mean, own[0] / mean[0])
-    if not (by_number or by_rows):
-        said = {rank: f"{int(number)} means" for rank, number in enumerate(numbers) if number}
-        raise agreed(
-            UnequalDenominators(
-                f"DataParallel: the value that backward started from adds up {by_rank(said)}. "
-                "Where the numbers differ it has to be the mean of these, or of their rows, and "
-                "what is beside it a mean over the same rows. Divide their sum by their number on "
-                "the rank (where they are of several rows, and to count by these: multiply each by "
-                "its rows, and divide the sum by those of the rank), write the same sum on every "
-                'rank, or use losses with reduction="sum" and model.count(n)'
-            )
-        )
-    weights = numbers if by_number else table[:, 3 + SORTS]
-    return weights.sum() / (weights[comm.rank] or 1)
 
 
 def correction(n: int, lost: bool, closed: bool, facts: Any, terms: list[Any]) -> float:

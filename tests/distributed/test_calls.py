@@ -619,9 +619,6 @@ LOOPS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "labels": lambda m, x, y: mt.stack(
         [F.cross_entropy(m(a), (b[:, 0] > 0).long()) for a, b in _each(x, y)]
     ).mean(),
-    "weights": lambda m, x, y: mt.stack(
-        [F.mse_loss(m(a), b, weight=b.abs()) for a, b in _each(x, y)]
-    ).mean(),
     "penalty": lambda m, x, y: (
         sum(F.mse_loss(m(a), b) for a, b in _each(x, y)) / len(x)
         + 0.1 * sum(p.square().sum() for p in m.parameters())
@@ -643,14 +640,13 @@ LOOPS: dict[str, Callable[[Any, Any, Any], Any]] = {
         [F.softplus(-m(a)).mean() + F.softplus(m(-a)).mean() for a, _ in _each(x, y)]
     ).mean(),
     "beside a mean": lambda m, x, y: LOOPS["sum"](m, x, y) + 0.5 * m(x).abs().mean(),
-    "bags": lambda m, x, y: mt.stack([F.mse_loss(m(a), b) for a, b in _bags(x, y)]).mean(),
     "chunks": lambda m, x, y: sum(F.mse_loss(m(a), b) * len(a) for a, b in _chunks(x, y)) / len(x),
 }
 LOOP_CUTS = {
     1: [[7], [1]],
-    2: [[7, 4], [1, 3], [3, 1], [10, 10], [12, 9]],
-    3: [[2, 1, 4], [3, 3, 1]],
-    4: [[1, 4, 3, 2], [1, 1, 1, 2]],
+    2: [[7, 4], [1, 3], [3, 1], [3, 4], [10, 10], [19, 20]],
+    3: [[2, 1, 4], [3, 3, 1], [3, 4, 4]],
+    4: [[1, 4, 3, 2], [1, 1, 1, 2], [3, 4, 3, 4]],
 }
 
 
@@ -721,10 +717,12 @@ def test_loops_over_samples_accumulate(shards: int | None) -> None:
 
 # Of other numbers of terms: none is plainly a mean over all of them.
 OTHERWISE: list[Callable[[Any, Any, Any], Any]] = [
+    lambda m, x, y: mt.stack([F.mse_loss(m(a), b) for a, b in _bags(x, y)]).mean(),
+    lambda m, x, y: mt.stack([F.mse_loss(m(a), b, weight=b.abs()) for a, b in _each(x, y)]).mean(),
     lambda m, x, y: sum(F.mse_loss(m(a), b) for a, b in _each(x, y)),
     lambda m, x, y: sum(F.mse_loss(m(a), b) * b[0, 0].item() for a, b in _each(x, y)) / len(x),
     lambda m, x, y: sum(F.mse_loss(m(a), b) * (len(a) / len(x)) for a, b in _chunks(x, y)),
-    lambda m, x, y: LOOPS["bags"](m, x, y) + 0.5 * m(x).abs().mean(),
+    lambda m, x, y: OTHERWISE[0](m, x, y) + 0.5 * m(x).abs().mean(),
     lambda m, x, y: LOOPS["stack"](m, x, y) + 0.5 * m(x[1:]).abs().mean(),
 ]
 
@@ -735,7 +733,7 @@ def test_other_numbers_of_terms_that_are_no_plain_mean_are_refused_on_all_ranks(
         w = World(comm, {"a": [4, 2, 7]})
         m = w.model(2, 2)
         x, y = w.rows("a", 2), w.rows("a", 2, seed=1)
-        if root is OTHERWISE[2] and comm.rank == 2:
+        if root is OTHERWISE[4] and comm.rank == 2:
             x, y = x[:1], y[:1]
         with pytest.raises(RuntimeError) as failed:
             root(m, x, y).backward()
@@ -745,6 +743,23 @@ def test_other_numbers_of_terms_that_are_no_plain_mean_are_refused_on_all_ranks(
 
     (said,) = {*in_process.run(3, run)}
     assert re.search(r"adds up \d+ means on rank 0, \d+ means on rank", said)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_means_of_means_are_exact_with_their_number_as_the_count(
+    comm: Communicator, number: int
+) -> None:
+    def run(comm: Communicator | None, cuts: list[int]) -> list[Any]:
+        w = World(comm, {"a": cuts})
+        m = w.model(2, 2)
+        root = OTHERWISE[number](m, w.rows("a", 2), w.rows("a", 2, seed=1))
+        if comm is not None:
+            m.count(cuts[comm.rank])
+        w.learn(root, m)
+        return w.found
+
+    for cuts in LOOP_CUTS[comm.size]:
+        check(run(comm, cuts), run(None, cuts))
 
 
 # Several passes -----------------------------------------------------------------------------------
