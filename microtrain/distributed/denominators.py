@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -374,13 +375,13 @@ class Denominators:
                 known = type(term.count) not in ARRAYS
                 one = xp.full((1,), term.count, like.dtype) if known else term.count
                 counts.append(xp.reshape(one, (1,)))
-        mine = xp.concatenate(tuple(counts))
+        with no_grad():
+            factors = [xp.reshape(one, (1,)) for one in self.factors(like)]
+        mine = xp.concatenate((*counts, *factors))
         if not n:  # nothing that this rank computes goes in
             mine = xp.zeros_like(mine)
         of = [places[term.key] - 2 for term in self.terms]
-        factors = (xp.reshape(one, (1,)) for one in self.factors(like))
-        told = xp.concatenate((mine, *factors))
-        whole = exchange("denominators", functools.partial(_of_all, comm, of), told)
+        whole = exchange("denominators", functools.partial(_of_all, comm, of), mine)
         self.whole = whole[0], whole[1]
         for term in self.terms:
             number = places[term.key]
@@ -399,7 +400,7 @@ class Denominators:
         unknown = XP[type(seed)].full((), math.nan, seed.dtype)
         found = dict.fromkeys(edges, seed) if len(edges) == 1 else {}
         own, first = XP[type(seed)].full((), 1.0, seed.dtype), self.terms[0].node
-        for node in sorted(nodes, key=lambda node: -node._seq):
+        for node in sorted(nodes, key=_SEQ, reverse=True):
             if node._saved is None:
                 raise freed(node)
             g = found.get(node)
@@ -409,7 +410,8 @@ class Denominators:
                 continue
             for edge, one in zip(node._edges, _through(node, g), strict=True):
                 if type(edge) not in TENSORS and edge is not None and one is not None:
-                    one = unbroadcast(one, shape_of(edge), node)
+                    if one.shape != (shape := shape_of(edge)):
+                        one = unbroadcast(one, shape, node)
                     found[edge] = found[edge] + one if edge in found else one
                     if edge is first and node._op in SCALES:
                         own = one / g
@@ -434,10 +436,10 @@ class Denominators:
 def _through(node: Any, g: Any) -> Any:
     """What a node makes of a gradient, without its hooks."""
     rules = node._op.backward_arrays
-    with no_grad():
-        return rules(node, g) if MODES.recorder is None else MODES.recorder.backward(rules, node, g)
+    return rules(node, g) if MODES.recorder is None else MODES.recorder.backward(rules, node, g)
 
 
+_SEQ = operator.attrgetter("_seq")
 MANY = 8  # counts that are told in the first message
 SORTS = 3  # of terms, where they are not those of other ranks
 _close = functools.partial(np.allclose, rtol=1e-4, atol=0, equal_nan=True)
@@ -456,43 +458,41 @@ def _of_all(comm: Communicator, of: Sequence[int], told: Any) -> Any:
     Raises UnequalDenominators, on all ranks, where they have other numbers of counts and the root
     is not plainly a mean over rows.
     """
-    n, known = told[:2]
-    end = len(told) - len(of)
-    counts = told[2 : end - 1].astype(np.float64)
-    factors = np.zeros(len(counts))
-    np.add.at(factors, of, told[end:])
-    both = np.stack([counts, factors])
+    n, known, *rest = told.tolist()
+    number = len(rest) - len(of) - 1
+    counts, factors = rest[:number], [0.0] * number
+    for place, factor in zip(of, rest[number + 1 :], strict=True):
+        factors[place] += factor
 
-    def table(size: int) -> Any:
-        found = np.zeros((comm.size, 2, size))
+    def on_all(start: Sequence[float], size: int) -> list[list[float]]:
+        table, missing = np.zeros((comm.size, len(start) + 2 * size)), [0.0] * (size - number)
         if n:
-            found[comm.rank, :, : len(counts)] = both[:, :size]
-        return found.reshape(comm.size, -1)
+            table[comm.rank] = *start, *counts[:size], *missing, *factors[:size], *missing
+        found: list[list[float]] = comm.all_reduce(table).tolist()
+        return found
 
-    first = np.zeros((comm.size, 3))
-    if n:
-        first[comm.rank] = n, known, len(counts)
-    first, rest = np.split(comm.all_reduce(np.concatenate([first, table(MANY)], 1)), [3], 1)
-    numbers = first[:, 2]
-    here = numbers > 0
-    most = int(numbers.max())
-    alike = (numbers[here] == most).all()
-    size = MANY
+    table = on_all((n, known, number), MANY)
+    here = [row for row in table if row[0]]
+    most = int(max((row[2] for row in here), default=0))
+    alike = all(row[2] == most for row in here)
+    size, every = MANY, [row[3:] for row in here]
     if alike and most > MANY:
-        size, rest = most, comm.all_reduce(table(most))
-    every = rest.reshape(-1, 2, size)[here, :, :most]
-    whole = every[:, 0].sum(0)
-    if not alike or not _close(every[:, 1], every[:1, 1]):
-        share = _as_rows(comm, numbers, _sorts(both, told[end - 1]) if n else 0)
-        if share:
-            whole = counts * share
+        size, every = (
+            most,
+            [row for row, said in zip(on_all((), most), table, strict=True) if said[0]],
+        )
+    whole = [sum(column) for column in zip(*(row[:most] for row in every), strict=True)]
+    if not alike or any(row[size:] != every[0][size:] for row in every):
+        numbers = np.array([row[2] for row in table])
+        mine = _sorts(np.array([counts, factors]), rest[number]) if n else 0
+        if share := _as_rows(comm, numbers, mine):
+            whole = [count * share for count in counts]
         elif not alike:
             raise agreed(_refusal(numbers))
-    found = np.ones(2 + len(counts))
-    found[:2] = first[:, :2].sum(0)
-    if n or not most:
-        found[2:] = whole if most else 0
-    return found.astype(told.dtype)
+    if not n:
+        whole = [float(bool(here))] * number
+    found = [sum(row[place] for row in table) for place in range(2)]
+    return np.array(found + (whole or [0.0] * number), told.dtype)
 
 
 def _sorts(both: Any, own: float) -> list[float]:
