@@ -17,9 +17,9 @@ import numpy as np
 
 __all__ = [
     "add_rows",
-    "blocked_cumsum",
     "blocked_sum",
     "dot_itself",
+    "running_sum",
     "sum_columns",
     "sum_rows",
     "way_of",
@@ -29,9 +29,6 @@ SHORT = 128  # terms that are added one by one
 FEW = 256  # rows that a product with ones adds: BLAS mostly adds four of them at a time
 WIDE = 4096  # elements of a row, of several rows in one, that stay in the first level cache
 LONG = 8192  # elements of a row that a product with ones adds, in 16 sums or more; of longer
-STEPS = 16  # of a running sum, which many blocks go at a time
-MANY = 16384  # elements of which a running sum is made so
-NARROW = 16  # elements side by side, of which less are no work for a loop over them
 PART = 1024  # ones it adds so many at a time
 
 
@@ -195,32 +192,13 @@ def dot_itself(xp: Any, x: Any) -> Any:
     return xp.add(total, xp.dot(rest, rest))
 
 
-def blocked_cumsum(xp: Any, x: Any, axis: int) -> Any:
-    """The running sum along `axis`: of all blocks at a time, plus the sum of those before each."""
-    n, count = x.shape[axis], x.shape[axis] // STEPS
-    if n <= SHORT or x.dtype != np.float32 or xp.kind != "cpu":
+def running_sum(xp: Any, x: Any, axis: int) -> Any:
+    """The running sum along `axis`, of many terms of float32 in float64."""
+    if x.shape[axis] <= SHORT or x.dtype != np.float32 or xp.kind != "cpu":
         return xp.cumsum(x, axis=axis, dtype=x.dtype)
-    if x.size < MANY or 1 < math.prod(x.shape[axis + 1 :]) < NARROW:
-        return xp.asarray(xp.cumsum(xp.asarray(x, np.float64), axis=axis), x.dtype)
-    here = (slice(None),) * axis
-    head, tail = (*here, slice(count * STEPS)), (*here, slice(count * STEPS, None))
-    shape = (*x.shape[:axis], count, STEPS, *x.shape[axis + 1 :])
-    front = (axis + 1, *(d for d in range(len(shape)) if d != axis + 1))
-    first = xp.copy(xp.transpose(xp.reshape(xp.getitem(x, head), shape), front))
-    for step in range(1, STEPS):
-        so_far = xp.getitem(first, step)
-        xp.add(so_far, xp.getitem(first, step - 1), out=so_far)
-    begun = blocked_cumsum(xp, xp.getitem(first, STEPS - 1), axis)
-    later = xp.getitem(first, (slice(None), *here, slice(1, None)))
-    xp.add(later, xp.getitem(begun, (*here, slice(count - 1))), out=later)
-    result = xp.empty(x.shape, x.dtype)
-    blocks = xp.reshape(xp.getitem(result, head), shape)
-    xp.copyto(xp.transpose(blocks, front), first)
-    if n % STEPS:
-        rest = xp.cumsum(xp.getitem(x, tail), axis=axis, dtype=x.dtype)
-        last = xp.getitem(begun, (*here, slice(count - 1, None)))
-        xp.add(rest, last, out=xp.getitem(result, tail))
-    return result
+    wide = xp.asarray(x, np.float64)
+    xp.cumsum(wide, axis=axis, out=wide)  # in place: fresh memory takes longer than the sum
+    return xp.asarray(wide, x.dtype)
 
 
 def add_rows(xp: Any, x: Any, index: Any, values: Any) -> None:
@@ -230,13 +208,17 @@ def add_rows(xp: Any, x: Any, index: Any, values: Any) -> None:
     """
     (rows, c), n = x.shape, len(index)
     single = n > FEW and x.dtype == np.float32
+    if single and c == 1 and rows <= n:
+        wide = x[:, 0].astype(np.float64)
+        for start in range(0, n, WIDE):  # so few that their copies stay in the cache
+            part = slice(start, start + WIDE)
+            np.add.at(wide, index[part], values[part, 0].astype(np.float64))
+        x[:, 0] = wide
+        return
     if single and index.astype(np.int64, copy=False).view(np.uint64).max() >= rows:
         wrapped = np.where(index < 0, index + rows, index)
         single = bool(wrapped.min() >= 0 and wrapped.max() < rows)  # else NumPy is to raise
         index = wrapped if single else index
-    if single and c == 1 and rows <= n:  # which takes hardly longer than to count
-        x[:, 0] += np.bincount(index, values[:, 0], rows)
-        return
     if single:
         counts = np.bincount(index, minlength=rows)
         (heavy,) = (counts > FEW).nonzero()

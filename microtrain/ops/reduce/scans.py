@@ -12,7 +12,7 @@ from operator import index as whole
 from typing import Any, NamedTuple
 
 from ...backend import as_dtype, float16, float32, get_default_dtype, int64
-from ...numerics.sums import blocked_cumsum
+from ...numerics.sums import running_sum
 from ..coercion import cast
 from ..fronts import Dim, Dims, Float, Int, RealDim, T, public
 from ..index.indexing import at_dim, part
@@ -50,8 +50,8 @@ def _accumulated(x: Any, dtype: Any) -> Any:
 def _cumsum(xp, x, *, dim, reverse=False):
     """The sum of each element and all before it; in reverse, of all behind it."""
     if not reverse:
-        return blocked_cumsum(xp, x, dim)
-    return xp.copy(xp.flip(blocked_cumsum(xp, xp.flip(x, dim), dim), dim))
+        return running_sum(xp, x, dim)
+    return xp.copy(xp.flip(running_sum(xp, xp.flip(x, dim), dim), dim))
 
 
 def _recurrence(xp, a, b, *, dim, reverse=False):

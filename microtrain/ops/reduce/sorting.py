@@ -105,7 +105,7 @@ def _first(xp, x, last, k, dim, largest):
 def _topk(xp, x, *, k, dim, largest):
     """The indices of the `k` largest or smallest along `dim`, the most extreme first."""
     n = x.shape[dim]
-    if 0 < k < n:  # a partition takes a fraction of the time of sorting all
+    if 0 < k < n and math.prod(x.shape) > 2048:  # of many a partition takes a fraction of a sort
         at = n - k if largest else k - 1
         order = xp.argpartition(x, at, dim)
         last = xp.getitem(order, at_dim(dim, slice(at, at + 1)))
