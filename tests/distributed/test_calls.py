@@ -205,6 +205,24 @@ def teacher(w: World) -> None:
 
 
 @program
+def a_divergence_beside_other_rows(w: World) -> None:
+    m = w.model(3, 4, 2)
+    x, u, p = w.rows("a", 3), w.rows("b", 3), w.rows("a", 2).softmax(1)
+    loss = F.kl_div(m(x).log_softmax(1), p, reduction="batchmean")
+    w.learn(loss + m(u).square().mean(), m)
+
+
+@program
+def numbers_that_are_missing(w: World) -> None:
+    m = w.model(3, 4, 2)
+    x, u, y = w.rows("a", 3), w.rows("b", 3), w.rows("a", 2)
+    for more in (0.0, 0.5):
+        losses = mt.where(y > 0.5, mt.full_like(y, np.nan), (m(x) - y).square())
+        w.learn(losses.nanmean() + (more * m(u).square().mean() if more else 0), m)
+    assert mt.tensor([np.nan]).nanmean().isnan()  # of what is not learned as ever
+
+
+@program
 def a_few_rows_are_labelled(w: World) -> None:
     m = w.model(3, 4, 2)
     x, u, y = w.rows("a", 3), w.rows("b", 3), w.rows("a", integers=2)

@@ -52,6 +52,10 @@ def _tokens(scores: Any, batch: Any) -> Any:
     return F.cross_entropy(stacked, batch["pairs"], weight=WEIGHT)
 
 
+def holed(scores: Any, mask: Any) -> Any:
+    return mt.where(mask, scores, mt.full_like(scores, np.nan))
+
+
 # What the model says and the batch -> a loss that divides by what counts.
 COUNTED: dict[str, Callable[[Any, Any], Any]] = {
     "class weights": lambda s, b: F.cross_entropy(s, b["y"].clamp(min=0), weight=WEIGHT),
@@ -66,6 +70,10 @@ COUNTED: dict[str, Callable[[Any, Any], Any]] = {
     "absolute": lambda s, b: F.l1_loss(s, b["t"], weight=b["w"]),
     "mask": lambda s, b: F.weighted_mean((s - b["t"]).abs().sqrt(), b["mask"]),
     "module": lambda s, b: mt.nn.CrossEntropyLoss(WEIGHT)(s, b["y"]),
+    "without NaN": lambda s, b: holed(s, b["mask"]).square().nanmean(),
+    "without NaN, shaped": lambda s, b: (
+        holed(s, b["mask"]).abs().reshape(-1, 1).nanmean(0, keepdim=True)[0, 0]
+    ),
 }
 # Arrangements of one such loss: factors, and penalties that do not depend on the rows.
 ONE: dict[str, Callable[[Any, Any, Net], Any]] = {
@@ -89,6 +97,9 @@ SECOND: dict[str, Callable[[Any, Any], Any]] = {
     "by hand": lambda o, b: (o * b["t"]).square().sum(1).mean(),
     "ignored": lambda o, b: F.cross_entropy(o, b["y2"]),
     "weighted": lambda o, b: F.weighted_mean(o.abs(), b["w"]),
+    "divergence": lambda o, b: F.kl_div(
+        F.log_softmax(o, 1), b["t"].softmax(1), reduction="batchmean"
+    ),
     "margins": lambda o, b: F.multi_margin_loss(o, b["y2"].clamp(min=0), weight=WEIGHT),
     "labels": lambda o, b: F.multilabel_margin_loss(o, b["pairs"][:, [0, 1, 1]].clamp(-1, 2)),
 }

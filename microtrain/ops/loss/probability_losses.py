@@ -11,7 +11,7 @@ from ..coercion import examine
 from ..fronts import FLOAT, Check, FloatOnly, Reduction, Refused, SameShape, TensorOnly, public
 from ..pointwise.activations import softplus_of
 from ..pointwise.elementwise import clamp, exp, log, logistic, mul, where
-from ..reduce.reductions import sum
+from ..reduce.reductions import mean, sum
 from ..registry import primitive
 from ..shape.shapes import expand
 from .losses import loss, reduced, reduced_array
@@ -199,5 +199,5 @@ def kl_div(
     else:  # 0 * log(0) is 0 here
         losses = target * log(where(target == 0, 1, target)) - target * input
     if reduction == "batchmean":
-        return sum(losses) / input.shape[0] if input.ndim else sum(losses)
+        return mean(sum(losses, tuple(range(1, input.ndim)))) if input.ndim > 1 else mean(losses)
     return reduced(losses, reduction)

@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 
 from ...backend import as_dtype, float16, float32, get_default_dtype, int64
 from ...numerics.sums import running_sum
+from ...tensor import TENSORS
 from ..coercion import cast
 from ..fronts import Dim, Dims, Float, Int, RealDim, T, public
 from ..index.indexing import at_dim, part
+from ..loss.losses import counting, mean_loss
 from ..pointwise.comparison import isnan, logical_not, logical_xor, ne
 from ..pointwise.elementwise import clone, div, exp, sub, where, zeros_like
 from ..registry import primitive
@@ -260,9 +262,18 @@ def nansum(input: T, dim: Any = None, keepdim: bool = False, *, dtype: Any = Non
 
 @public
 def nanmean(input: Float, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """`mean` of what is not NaN; NaN where nothing else is."""
+    """`mean` of what is not NaN; NaN where nothing else is.
+
+    Of all elements, it is a loss that knows what it divides by, as `nn.functional.weighted_mean`.
+    """
+    total = nansum(input, dim, keepdim, dtype=dtype)
     numbers = sum_dims(logical_not(isnan(input)), dim, keepdim)
-    return div(nansum(input, dim, keepdim, dtype=dtype), numbers)
+    loss = type(total) in TENSORS and total.requires_grad and total.numel() == 1
+    if not loss or not counting(total):
+        return div(total, numbers)
+    count = cast(reshape_to(numbers, ()), total.dtype)
+    found = mean_loss("nanmean", reshape_to(total, ()), count, input.numel())
+    return reshape_to(found, total.shape)
 
 
 def _with_mean(dispersion: Any) -> Any:
