@@ -381,7 +381,17 @@ class Denominators:
         if not n:  # nothing that this rank computes goes in
             mine = xp.zeros_like(mine)
         of = [places[term.key] - 2 for term in self.terms]
-        whole = exchange("denominators", functools.partial(_of_all, comm, of), mine)
+        try:
+            whole = exchange("denominators", functools.partial(_of_all, comm, of), mine)
+        except UnequalDenominators:
+            raise
+        except RuntimeError as error:
+            error.add_note(
+                f"DataParallel: this rank's loss adds up {len(places)} means over different rows, "
+                "which ranks tell each other before the backward pass. If another rank has none or "
+                "one, write the same sum of losses there, or call model.count(n) on all ranks"
+            )
+            raise
         self.whole = whole[0], whole[1]
         for term in self.terms:
             number = places[term.key]

@@ -763,6 +763,27 @@ def test_other_numbers_of_terms_that_are_no_plain_mean_are_refused_on_all_ranks(
     assert re.search(r"adds up \d+ means on rank 0, \d+ means on rank", said)
 
 
+def test_a_rank_without_rows_has_no_loop_and_is_told_so() -> None:
+    def run(comm: Communicator | None, counts: bool) -> list[Any]:
+        w = World(comm, {"a": [3, 0]})
+        m = w.model(2, 2)
+        x, y = w.rows("a", 2), w.rows("a", 2, seed=1)
+        root = LOOPS["sum"](m, x, y) if len(x) else 0 * m(x).sum()
+        if counts:
+            m.count(len(x))
+        if comm is None or counts:
+            w.learn(root, m)
+            return w.found
+        with pytest.raises(RuntimeError, match="not at the same call") as failed:
+            root.backward()
+        return getattr(failed.value, "__notes__", [])
+
+    for found in in_process.run(2, run, True):
+        check(found, run(None, False))
+    notes = in_process.run(2, run, False)[0]
+    assert "3 means over different rows" in notes[0]
+
+
 @pytest.mark.parametrize("number", [0, 1])
 def test_means_of_means_are_exact_with_their_number_as_the_count(
     comm: Communicator, number: int
