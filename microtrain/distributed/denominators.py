@@ -228,7 +228,7 @@ def _is_mean(node: Any) -> bool:
 def _is_scalars(edge: Any) -> bool:
     """Whether the value at `edge` is one number, or some that were put together."""
     if type(edge) is tuple or type(edge) in TENSORS:
-        return type(edge) in TENSORS and not edge.shape
+        return not shape_of(edge) and (type(edge) in TENSORS or type(edge[0]) is CompiledNode)
     name = getattr(edge._op, "name", "")
     if not edge._shape or name not in _SUMS:
         return not edge._shape

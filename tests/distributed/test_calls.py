@@ -710,6 +710,25 @@ def test_loops_over_samples_of_captured_steps_are_exact(size: int, name: str) ->
         check(found, expected)
 
 
+@pytest.mark.parametrize("cuts", [[5, 2], [1, 3], [2, 1, 1]])
+def test_loops_over_samples_of_a_compiled_loss(cuts: list[int]) -> None:
+    def run(comm: Communicator | None, wide: bool = False) -> list[Any]:
+        w = World(comm, {"a": cuts})
+        m = w.model(2, 2)
+        x, y = w.rows("a", 2), w.rows("a", 2, seed=1)
+        loss: Any = lambda a, b: F.mse_loss(m(a), b)  # noqa: E731
+        loss = loss if comm is None else mt.compile(loss)
+        for _ in range(4):
+            losses = [loss(a, b) for a, b in _each(x, y)]
+            w.learn(mt.stack([*losses, loss(x, y)] if wide else losses).mean(), m)
+        return w.found
+
+    for found in in_process.run(len(cuts), run):
+        check(found, run(None))
+    with pytest.raises(RuntimeError, match="computed outside of compiled steps"):
+        in_process.run(len(cuts), run, True)
+
+
 @pytest.mark.parametrize("shards", [None, 4])
 def test_loops_over_samples_accumulate(shards: int | None) -> None:
     parts = [[3, 1], [1, 2]]
