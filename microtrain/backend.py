@@ -450,7 +450,9 @@ class Modes(threading.local):
     Attributes:
         grad: whether operations record a graph: True or False, and while anomalies are detected
             what is as true, which they show their results.
-        direct: whether gradient rules may write into the flat memory of a parameter's gradient.
+        direct: whether gradient rules may write into the flat memory of a parameter's gradient; in
+            a pass whose rules may, the turns that it has taken.
+        apart: whether this thread is a rank of its own, which shares no state with others.
         counts: whether losses say what they divide by, also where no data parallelism listens.
         inference: whether results are marked as unusable in a recorded operation.
         recorder: what writes down the instructions of a step that is captured, None otherwise.
@@ -463,7 +465,8 @@ class Modes(threading.local):
 
     def __init__(self) -> None:
         self.grad: Any = True
-        self.direct = True
+        self.direct: Any = True
+        self.apart = False
         self.counts = False
         self.inference = False
         self.anomaly: Any = None

@@ -65,14 +65,16 @@ class Version:
         base: weakly, the Tensor that the views were taken from.
         viewers: weak references to the views, whose history a recorded write to any of them or to
             the base renews. Those taken under no_grad are outside the graph, and not among them.
+        turn: the lock of what captured steps write; see `autograd.turns`.
     """
 
-    __slots__ = ("base", "n", "viewers")
+    __slots__ = ("base", "n", "turn", "viewers")
 
     def __init__(self, base: Any = None) -> None:
         self.n = 0
         self.base = None if base is None else ref(base)
         self.viewers: list[Any] | None = None
+        self.turn: Any = None
 
 
 class FollowingVersion(Version):

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import microtrain as mt
+from microtrain.autograd import turns
 from microtrain.backend import MODES, NUMPY, XP
 from microtrain.compile import recorder
 from microtrain.distributed import communicator
@@ -91,6 +92,36 @@ def test_a_recording_that_is_interrupted_at_any_line() -> None:
     kept.clear()  # what is closed now must not switch anything on
     assert modes() == before
     assert XP[np.ndarray] is NUMPY
+
+
+@pytest.mark.parametrize("calls", [0, 6], ids=["recorded", "replayed"])
+@pytest.mark.parametrize("owned", [False, True])
+def test_a_step_that_is_interrupted_ends_its_turn(calls: int, owned: bool) -> None:
+    """Else another thread that adds to the same gradients waits for ever."""
+    w, x = mt.ones(3, requires_grad=True), mt.ones(3)
+    optimizer = mt.optim.SGD([w], lr=0.0) if owned else None
+
+    def step(x: Any) -> Any:
+        loss = (x * w).sum()
+        loss.backward()
+        return loss
+
+    def again() -> Any:
+        step(x)  # eager
+        return mt.compile(step)(x).item()
+
+    compiled = mt.compile(step)
+    codes = code_of(turns.take, turns.broken_off, turns.let_go, type(compiled)._in_turn)
+    for _ in range(calls):
+        compiled(x)
+    if calls:
+        codes |= code_of(compiled.__call__)
+    count = 0
+    for _ in interrupted(lambda: compiled(x) if calls else mt.compile(step)(x), codes):
+        count += 1
+        assert found_by_another_thread(again) == 3.0
+    assert count > (5 if calls else 10)
+    assert optimizer is None or optimizer.calls == 0
 
 
 def test_a_second_program_whose_recording_is_interrupted() -> None:

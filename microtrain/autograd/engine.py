@@ -19,6 +19,7 @@ from ..backend import MODES, XP
 from ..tensor import TENSORS, Tensor, normalise, wrap
 from .graph import edge_of, freed, nodes_towards
 from .hooks import run_hooks
+from .turns import COMMON, broken_off, let_go, take, turn_of
 from .unbroadcast import unbroadcast
 
 
@@ -84,15 +85,16 @@ def run(
         targets = {k[0] if type(k) is tuple else k for k in keys}
         needed = nodes_towards(roots, targets)
     at_once = wanted is None and not create_graph
-    recording, direct = MODES.grad, wanted is None or MODES.direct
-    anomaly, recorder = MODES.anomaly, MODES.recorder
+    turns: list[Any] = []  # of the leaves that this pass adds to, until it ends
+    modes = MODES.__dict__  # this thread's: asked for once
+    recording, direct = modes["grad"], modes["direct"]
+    anomaly, recorder = modes["anomaly"], modes["recorder"]
     plain = not create_graph and anomaly is None and recorder is None
     if recorder is not None:
         recorder.passes += 1
     try:
-        MODES.grad = create_graph if anomaly is None else anomaly.modes[create_graph]
-        if wanted is not None:
-            MODES.direct = False
+        modes["grad"] = create_graph if anomaly is None else anomaly.modes[create_graph]
+        modes["direct"] = turns if wanted is None and direct is not False else False
         node: Any = None
         edges: Any = roots
         grads: Any = seeds
@@ -119,12 +121,19 @@ def run(
                             or (slot is not None and slot.buffer is home)
                             or edge in scaled
                         )
+                        and (
+                            (slot is not None and slot.buffer.turn in turns)
+                            or recorder is not None
+                            or (
+                                _added(edge, g, turns)
+                                if slot is None
+                                else take(turns, slot.buffer.turn)
+                            )
+                        )
                     ):
                         if recorder is not None:
                             accumulate_into(edge, g, False)
-                        elif slot is None:
-                            _accumulate(edge, g)
-                        else:
+                        elif slot is not None:
                             slot.add(g)
                         if ready is not None:
                             ready(edge)
@@ -186,6 +195,8 @@ def run(
             if saved and not retain and op.saves_arrays:
                 node._saved = None
             edges = node._edges
+        if turns:
+            let_go(turns)  # before it waits for those that others have
         for leaf, g in held.items():
             g = scaling.undone(leaf, g)
             extra = leaf._extra
@@ -205,9 +216,13 @@ def run(
                     g = scaling.undone(tensor, captured[tensor._edge])
                     accumulate_into(tensor, g, create_graph)
     finally:
-        MODES.grad = recording
-        if wanted is not None:
-            MODES.direct = direct
+        try:
+            if turns:
+                broken_off(turns)
+        finally:
+            if turns:  # a Ctrl-C has come into the first one
+                broken_off(turns)
+            modes["grad"], modes["direct"] = recording, direct
     return captured, touched
 
 
@@ -225,12 +240,35 @@ def accumulate_into(tensor: Tensor, g: Any, create_graph: bool) -> None:
     extra = tensor._extra
     if MODES.recorder is not None and MODES.recorder.accumulates(tensor, g, create_graph):
         return
-    if extra is not None and extra.slot is not None:
-        extra.slot.add_graph(g) if create_graph else extra.slot.add(g)
-    elif not create_graph:
-        _accumulate(tensor, g)
-    else:
-        tensor._grad = g.clone() if tensor._grad is None else tensor._grad + g
+    while True:
+        turn = turn_of(tensor)
+        with turn:
+            if turn is not turn_of(tensor):  # it has got another one meanwhile
+                continue
+            if extra is not None and extra.slot is not None:
+                extra.slot.add_graph(g) if create_graph else extra.slot.add(g)
+            elif not create_graph:
+                _accumulate(tensor, g)
+            else:
+                tensor._grad = g.clone() if tensor._grad is None else tensor._grad + g
+            return
+
+
+def _added(leaf: Tensor, g: Any, turns: list[Any]) -> bool:
+    """Whether `g` could be added at once to the `.grad` of a leaf without a flat slot.
+
+    Not while another thread has its turn.
+    """
+    version = leaf._version
+    if version is None or version.turn is None:
+        with COMMON:
+            if turn_of(leaf) is COMMON:
+                _accumulate(leaf, g)
+                return True
+    if not take(turns, turn_of(leaf)):
+        return False
+    _accumulate(leaf, g)
+    return True
 
 
 def _accumulate(leaf: Tensor, g: Any) -> None:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from .. import random
+from ..autograd.turns import COMMON, broken_off, take, turns
 from ..backend import LIBRARIES, LISTENERS, MODES, NUMPY, alive, owner_of
 from ..errors import CaptureError
 from ..nn.module import MODULES, Module
@@ -116,6 +117,7 @@ class Capture:
         counted: by data-parallel model, what was counted when the step began.
         optimizers: those that take a step in it, with their runs and these runs' constants.
         written: the ids of the owners of the memory that it writes.
+        turns: held while it is replayed; see `autograd.turns`.
         outside: how results are differentiated; None where they are detached.
         structure: flags, hooks and places of the modules and leaves.
         drawing: the step (`random.step_now`) in which it drew numbers; None where it draws none.
@@ -135,6 +137,7 @@ class Capture:
     counted: list[tuple[Any, Any]]
     optimizers: list[tuple[Any, Any, Any]]
     written: set[int]
+    turns: tuple[Any, ...]
     outside: Outside | None
     structure: Structure
     drawing: Any
@@ -287,7 +290,7 @@ class Compiled:
         self._forget()
         if self._full() and all(key != place[0] for place in [*self._pending]):
             self._too_many(key, args, kwargs)
-        capture = self._record(key, args, kwargs, tensors)
+        capture = self._in_turn(key, args, kwargs, tensors)
         program, outside = capture.program, capture.outside
         place = (
             key,
@@ -356,12 +359,28 @@ class Compiled:
             f"{varying(keys, names, structures)}"
         )
 
-    def _record(self, key: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> Capture:
-        """One call with the recorder on."""
+    def _in_turn(self, key: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> Capture:
+        """`_record` while no other thread changes what the closure leads to."""
+        state = [*self.state, *(tensor for _, tensor in reached(self.function, True))]
+        held: list[Any] = []
+        try:
+            try:
+                for turn in () if MODES.apart else turns(state):
+                    take(held, turn, wait=True)
+                return self._record(key, args, kwargs, tensors, state, held)
+            finally:
+                broken_off(held)
+        finally:
+            broken_off(held)  # a Ctrl-C may have come into the first one
+
+    def _record(
+        self, key: Any, args: Any, kwargs: Any, tensors: list[Tensor], state: Any, held: list[Any]
+    ) -> Capture:
+        """One call with the recorder on; `state`: what the closure leads to."""
         leaves = Leaves(self.function, self.state)
         xp = self._library(tensors)
         check(self.executor, xp)
-        recorder = Recorder(xp, _state(self.state, xp), leaves)
+        recorder = Recorder(xp, _state(self.state, xp), leaves, held)
         program = recorder.program
         inputs: dict[int, Tensor] = {}
         named = self._arguments(args, kwargs)
@@ -415,12 +434,18 @@ class Compiled:
                 f"it changes {changed}, which a replay would not; do it outside, set it back, or "
                 "count in a buffer"
             )
+        written &= {key for key, kind in program.kinds.items() if kind == "state"}
+        changed = () if MODES.apart else turns(
+            [*leaves.changed, *(t for t in _tensors(state) if id(owner_of(t._array)) in written)],
+            [s.turn for s in recorder.presence] + [COMMON] * leaves.of_arguments,
+        )  # fmt: skip
+        leaves.changed = []
         return Capture(
             key, len(args), program, result, problem, leaves,
             presence=[(s, there) for s, there in recorder.presence.items() if there is not None],
             counted=[(one, counted[one]) for one in recorder.listeners],
             optimizers=[(o, o.runs, [r.constants for r in o.runs]) for o in recorder.optimizers],
-            written=written & {key for key, kind in program.kinds.items() if kind == "state"},
+            written=written, turns=changed,
             outside=outside, structure=structure,
             drawing=drawing if any(map(_draws_numbers, program.lines)) else None,
         )  # fmt: skip
@@ -513,7 +538,11 @@ def _draws_numbers(line: Any) -> bool:
 def _state(further: Sequence[Tensor], xp: Any) -> list[Any]:
     """The memory that a step may read and write besides its arguments."""
     found = [a for storage in alive(STORAGES) for b in storage.buffers for a in (b.data, b.wide)]
-    for module in alive(MODULES):
-        found += [value._array for value in vars(module).copy().values() if type(value) in TENSORS]
-    found += [tensor._array for tensor in further]
+    found += [tensor._array for tensor in _tensors(further)]
     return [array for array in found if type(array) is xp.array_type]
+
+
+def _tensors(further: Sequence[Tensor]) -> list[Tensor]:
+    """Those of all modules, and `further` ones."""
+    values = [value for module in alive(MODULES) for value in vars(module).copy().values()]
+    return [*(value for value in values if type(value) in TENSORS), *further]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any, NoReturn
 
+from ..autograd.turns import broken_off
 from ..backend import ARRAYS, MODES, STRUCTURE, address, is_plain, owner_of
 from ..errors import CaptureError
 from ..frames import ENTRY, generated
@@ -103,7 +104,8 @@ class _Text:
     Attributes:
         tensors: names of the Tensors in the arguments, with what the key says of them.
         kinds: conditions on arguments, but for how Tensors lie in memory.
-        rest: conditions on all that is not an argument.
+        modes: conditions on modes, also on whose call it is.
+        rest: conditions on all else that is not an argument.
         follow: the last condition, which takes over new rates of optimizers.
         in_place: the numbers of Tensors that native code reads where they are, if it can.
     """
@@ -120,6 +122,7 @@ class _Text:
         }  # fmt: skip
         self.tensors: list[tuple[str, Any]] = []
         self.kinds = ["not more"]
+        self.modes: list[str] = []
         self.rest: list[str] = []
         self.follow: list[str] = []
         self.in_place: set[int] = set()
@@ -132,7 +135,7 @@ class _Text:
         for number, (name, part) in enumerate(by_name):
             self.argument(f"n{number}", part, f"named[{name!r}]")
         self.given = f"({''.join(f'{name}, ' for name, _ in self.tensors)})"
-        self.modes()
+        self.whose()
         self.state()
 
     def source(self, parameters: str, miss: str) -> str:
@@ -143,25 +146,38 @@ class _Text:
         """
         everything = [n for n, (_, part) in enumerate(self.tensors) if type(part) is Layout]
         copied = [n for n in everything if n not in self.in_place]
-        checks = [*self.kinds, *self.rest, *self.layouts(copied), *self.apart(copied), *self.follow]
-        lines = [f"if not ({' and '.join(checks)}):", f"    {miss}"]
+        first = [*self.kinds, *self.modes]
+        checks = [*self.rest, *self.layouts(copied), *self.apart(copied), *self.follow]
         if self.in_place and self.arrival is not None:
             arrays = [self.array(n) if n in self.in_place else self.target(n)
                       for n in self.arrival.moved]  # fmt: skip
             self.scope |= {"arrive": self.arrival.function, "plan": self.arrival.plan}
             self.scope["moved"] = self.arrival.run
-            checks = self.layouts(sorted(self.in_place)) + self.apart(everything)
-            lines.append(f"if arrive(plan, {', '.join(f'id({array})' for array in arrays)}):")
-            lines += _indented(self.replay(copied, "moved()"))
-            lines.append(f"elif {' and '.join(checks)}:")
-            lines += [*_indented(self.replay(everything, "run()")), "else:", f"    {miss}"]
-            lines += self.result()
-        elif self.capture.outside is None:
-            lines += self.replay(copied, "run()") + self.result()
-        else:  # another thread may be differentiating what the last call returned
-            self.scope["lock"] = self.capture.outside.lock
-            lines.append("with lock:")
-            lines += _indented(["outside.begin()", *self.replay(copied, "run()"), *self.result()])
+            rest = self.layouts(sorted(self.in_place)) + self.apart(everything)
+            lines = [
+                f"if arrive(plan, {', '.join(f'id({array})' for array in arrays)}):",
+                *_indented([*self.replay(copied, "moved()"), *self.result()]),
+                f"if {' and '.join(rest)}:",
+                *_indented([*self.replay(everything, "run()"), *self.result()]),
+            ]
+        else:
+            begin = ["outside.begin()"] * (self.capture.outside is not None)
+            lines = [*begin, *self.replay(copied, "run()"), *self.result()]
+        locks = [*self.capture.turns]
+        if self.capture.outside is not None:  # its results may be differentiated by other threads
+            locks.append(self.capture.outside.lock)
+        if locks:  # not by `with`, which takes twice the time
+            self.scope |= {"locks": locks[::-1], "broken_off": broken_off}
+            begins = [f"{self.name(f'begin{n}', lock.acquire)}()" for n, lock in enumerate(locks)]
+            ends = [f"{self.name(f'end{n}', lock.release)}()" for n, lock in enumerate(locks)][::-1]
+            lines = [part for line in lines
+                     for part in (*(line.replace("return made", end) for end in ends
+                                    if line.endswith("return made")), line)]  # fmt: skip
+            inner = [*begins, f"if {' and '.join(checks or ['True'])}:", *_indented(lines), *ends]
+            lines = ["try:", *_indented(inner), "except BaseException:"]
+            lines += ["    broken_off([*locks])", "    raise"]
+            checks = []
+        lines = [f"if {' and '.join([*first, *checks])}:", *_indented(lines), miss]
         return "\n".join([f"def enter({parameters}):", *_indented(lines)])
 
     def layouts(self, numbers: Sequence[int]) -> list[str]:
@@ -213,7 +229,7 @@ class _Text:
             ]  # fmt: skip
         self.scope |= {"rebuilt": rebuilt, "result": result, "outputs": outputs}
         node = f"outside.node({self.given})" if self.capture.outside else "None"
-        return [f"return rebuilt(result, outputs, {node})"]
+        return [f"made = rebuilt(result, outputs, {node})", "return made"]
 
     def name(self, name: str, value: Any) -> str:
         self.scope[name] = value
@@ -282,11 +298,11 @@ class _Text:
 
     # All else -------------------------------------------------------------------------------------
 
-    def modes(self) -> None:
+    def whose(self) -> None:
         modes = MODES.__dict__  # this thread's; another one has another
         grad, inference, default_dtype, plain, _ = self.capture.key[: len(MODES_OF_KEY)]
         self.scope |= {"modes": modes, "default_dtype": default_dtype}
-        self.rest += [
+        self.modes += [
             "MODES.__dict__ is modes",
             f'modes["grad"] is {grad}' if plain else f'bool(modes["grad"]) is {grad}',
             f'modes["inference"] is {inference}', 'modes["default_dtype"] is default_dtype',

@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from ..autograd.turns import COMMON
 from ..backend import LIBRARIES, is_plain, owner_of
 from ..errors import CaptureError
 from ..nn.module import Module
@@ -42,6 +43,8 @@ class Leaves:
     Attributes:
         then: what a replay must find, it can be hashed.
         arrays: the memory of the leaves.
+        changed: until the recording ends, those of the closure whose gradient the step has to do
+            with.
         ends: whether the step ends with something to be done about them.
         tensors: the arguments of the call that is replayed, if so.
     """
@@ -59,6 +62,7 @@ class Leaves:
         self._before: dict[Tensor, Any] = {}  # and the gradient, None, or ANY
         self.tensors: Sequence[Tensor] = ()
         self.then: Any = ()
+        self.changed: list[Tensor] = []
 
     # While the step is recorded -------------------------------------------------------------------
 
@@ -71,9 +75,11 @@ class Leaves:
         """Whether the gradient of `leaf` outlives the step."""
         return leaf in self._arguments or leaf in self._versions
 
-    def clear(self, leaf: Tensor) -> None:
+    def clear(self, leaf: Tensor, recorder: Any) -> None:
         """Before the gradient of `leaf` is set: what it was does not matter, if nobody read it."""
         if leaf not in self._before and self.has(leaf):
+            if leaf in self._arguments:
+                recorder.wait(COMMON)
             self._before[leaf] = ANY
             self._given[leaf] = leaf._grad
 
@@ -90,6 +96,8 @@ class Leaves:
                 "requires_grad_() in the step; or name what the gradients are for: "
                 "loss.backward(inputs=list(model.parameters())), or autograd.grad(loss, x)"
             )
+        if type(goal) is int:  # any call may be given it
+            recorder.wait(COMMON)
         before = outer._grad
         self._before[leaf] = before
         self._given[leaf] = None
@@ -150,6 +158,7 @@ class Leaves:
             for leaf, number in self._arguments.items()
             if leaf._rg != self.tensors[number]._rg
         ]
+        self.changed = [leaf for leaf in self._given if leaf not in self._arguments]
         self._bind(touched(program))
         self.ends = bool(self._kept or self._set or self._writes or self._flags)
         if self.ends:
@@ -194,6 +203,11 @@ class Leaves:
         self.then = tuple(leaves), tuple(self._expected)
 
     # Replays --------------------------------------------------------------------------------------
+
+    @property
+    def of_arguments(self) -> bool:
+        """Whether gradients of arguments are changed."""
+        return bool(self._expected)
 
     def __bool__(self) -> bool:
         """Whether a replay has to do with leaves."""

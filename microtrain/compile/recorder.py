@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from ..autograd import graph
+from ..autograd.turns import take
 from ..backend import ARRAYS, LIBRARIES, MODES, NUMPY, XP, owner_of, to_host
 from ..errors import CaptureError
 from ..nn.module import Module
@@ -34,12 +35,14 @@ class Recorder(Library):
         xp: the library that runs its instructions.
         state: the owners of memory that outlives the step: parameters, gradients, buffers.
         leaves: those in the closure of the step.
+        turns: those that this thread has until the step ends.
     """
 
     refuse_look = staticmethod(refuse)  # for plain arrays of the state, which do not do it
 
-    def __init__(self, xp: Any, state: list[Any], leaves: Leaves) -> None:
+    def __init__(self, xp: Any, state: list[Any], leaves: Leaves, turns: list[Any]) -> None:
         super().__init__(xp)
+        self.turns = turns
         self.leaves = leaves
         self.holds = False  # `_LOCK`
         self.passes = 0  # backward passes
@@ -146,9 +149,15 @@ class Recorder(Library):
         if module._any_hooks():
             self.refuse_hook(f"a hook of {type(module).__name__}")
 
+    def wait(self, turn: Any) -> None:
+        """Let no other thread change something until the step ends."""
+        if not MODES.apart:
+            take(self.turns, turn, wait=True)
+
     def touch(self, storage: Any, clears: bool = False) -> None:
         """Note which gradients were there when the step first came to `storage`."""
         if storage not in self.presence:
+            self.wait(storage.turn)  # where the closure does not lead to its parameters
             self.presence[storage] = None if clears else storage.present()
 
     def gradient(self, leaf: Any) -> Any:
@@ -173,7 +182,7 @@ class Recorder(Library):
         elif self.leaves.has(leaf) or type(leaf._array) is Traced or leaf._grad is value:
             if value is not None:
                 self.host(value._array)
-            self.leaves.clear(leaf)
+            self.leaves.clear(leaf, self)
             leaf._grad = value
         else:
             raise CaptureError(

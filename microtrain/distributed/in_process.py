@@ -19,6 +19,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import numpy as np
 
+from ..backend import MODES
 from ..random import begin_batch
 from .communicator import Array, Communicator, Op, T
 
@@ -195,6 +196,7 @@ def run(world_size: int, function: Callable[..., R], *args: Any) -> list[R]:
     def rank_main(rank: int) -> None:
         comm = InProcessCommunicator(rank, meeting)
         THIS_THREAD.communicator = comm
+        MODES.apart = True
         begin_batch(rank * 2**40)  # until a loader knows better, as in other processes
         try:
             results[rank] = function(comm, *args)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..autograd.graph import Backward, Node, edge_of, record
+from ..autograd.turns import take
 from ..backend import ARRAYS, MODES, XP, address, bool_, int64, promote_dtypes
 from ..errors import CaptureError
 from ..tensor import INFERENCE, TENSORS, Tensor, Version, kind_of, wrap
@@ -223,8 +224,13 @@ def slot_of(edge: Any) -> Any:
     extra = edge._extra
     if extra is None or extra.slot is None or extra.hooks is not None:
         return None
-    slot = extra.slot
-    return slot.array if slot.epoch != slot.buffer.epoch and MODES.direct else None
+    slot, held = extra.slot, MODES.direct
+    if slot.epoch == slot.buffer.epoch or type(held) is not list:
+        return None
+    turn = slot.buffer.turn
+    if turn in held:
+        return slot.array
+    return slot.array if take(held, turn) and slot.epoch != slot.buffer.epoch else None
 
 
 def stale(node: Any, what: str, now: int, versions: Any, number: int) -> RuntimeError:

@@ -10,6 +10,7 @@ A parameter keeps its memory order: a weight stored transposed stays so, and so 
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -31,17 +32,19 @@ class Buffer:
         wide: `grad` with the control lane behind it: LANE elements and one for each parameter.
         epoch: raised by `zero_grad()`.
         graphs: the slots whose gradient has a graph of its own.
+        turn: held by the thread that changes it; see `autograd.turns`.
     """
 
-    __slots__ = ("__weakref__", "data", "epoch", "grad", "graphs", "storage", "wide")
+    __slots__ = ("__weakref__", "data", "epoch", "grad", "graphs", "storage", "turn", "wide")
 
-    def __init__(self, xp: Any, size: int, count: int, dtype: Any) -> None:
+    def __init__(self, xp: Any, size: int, count: int, dtype: Any, turn: Any) -> None:
         self.data = xp.zeros(size, dtype)
         self.wide = xp.zeros(size + LANE + count, dtype)
         self.grad = self.wide[:size]
         self.epoch = 0
         self.graphs: list[Slot] = []
         self.storage: Any = None
+        self.turn = turn
 
 
 class Slot:
@@ -133,6 +136,7 @@ class FlatStorage:
         buffers: one for each dtype and device, in order of first use.
         rows: for each buffer the numbers of its parameters, in the order of the buffer.
         holders: who was given this storage: names, and weakly the objects where they are known.
+        turn: that of its buffers.
     """
 
     def __init__(self, params: tuple[Tensor, ...]) -> None:
@@ -140,6 +144,7 @@ class FlatStorage:
         self.cleared = 0  # how often `zero_grad` was called
         self.place = {param: number for number, param in enumerate(params)}
         self.holders: list[tuple[str, Any]] = []
+        self.turn = threading.RLock()  # the collector may come by while this thread holds it
         groups: dict[Any, list[int]] = {}
         for number, param in enumerate(params):
             key = (param._array.dtype, device_of(param._array))
@@ -150,7 +155,7 @@ class FlatStorage:
         for (dtype, _), numbers in groups.items():
             size = sum(params[n]._array.size for n in numbers)
             xp = XP[type(params[numbers[0]]._array)]
-            buffer = Buffer(xp, size, len(params), dtype)
+            buffer = Buffer(xp, size, len(params), dtype, self.turn)
             buffer.storage = weakref.ref(self)
             self.buffers.append(buffer)
             start = 0

@@ -268,3 +268,191 @@ def test_any_number_of_threads_may_call_one_step() -> None:
             alive.wait(100)
 
     assert at_the_same_time(*[call] * alive.parties) == [[True] * 3] * alive.parties
+
+
+# One training step that all threads call ------------------------------------------------------
+
+
+def whole(seed: int, *shape: int) -> Any:
+    """Small whole numbers: the order in which they are added up does not matter."""
+    return mt.from_numpy(np.random.default_rng(seed).integers(-2, 3, shape).astype("float64"))
+
+
+def wrapped(function: Any, how: str) -> Any:
+    return function if how == "eager" else mt.compile(function, executor=how)
+
+
+def owned(params: Any) -> Any:
+    return mt.optim.SGD(params, lr=1.0)
+
+
+@pytest.mark.parametrize("owner", [None, owned], ids=["no optimizer", "optimizer"])
+@pytest.mark.parametrize("shapes", [1, 3])
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside eager passes"])
+@pytest.mark.parametrize("warm", [0, 12])
+def test_gradients_that_threads_make_at_once_all_count(
+    owner: Any, shapes: int, beside: bool, warm: int, executor: str, turns_taken_often: None
+) -> None:
+    """Else one thread writes over what another has just added, or sees what it writes down."""
+    p = mt.nn.Parameter(whole(9, 8, 4))
+    optimizer = owner and owner([p])
+
+    def step(x: Any) -> Any:
+        loss = (x @ p).square().sum()
+        loss.backward()
+        return loss
+
+    count, calls = 4, 40
+    given = [whole(k, 8 + k % shapes, 8) for k in range(count)]
+    losses, total = [], np.zeros((8, 4))
+    for x in given:
+        p.grad = None
+        losses.append(step(x).item())
+        total += p.grad.numpy() * calls
+    ways = [wrapped(step, executor), step if beside else wrapped(step, executor)]
+    for k in range(warm):
+        ways[0](given[k % count])
+    p.grad = None
+    work = [
+        lambda x=x, way=ways[k % 2]: {way(x).item() for _ in range(calls)}
+        for k, x in enumerate(given)
+    ]
+    assert at_the_same_time(*work) == [{loss} for loss in losses]
+    assert np.array_equal(p.grad.numpy(), total)
+    assert optimizer is None or optimizer.calls == 0
+
+
+@pytest.mark.parametrize("fused", [True, False], ids=["layer", "hand-written"])
+def test_the_first_gradients_of_threads_are_not_written_over_each_other(
+    fused: bool, turns_taken_often: None
+) -> None:
+    """A rule writes the first gradient of a parameter right into the memory of that."""
+    layer = mt.nn.Linear(64, 64).double()
+    with mt.no_grad():
+        layer.weight.copy_(whole(0, 64, 64))
+    optimizer = mt.optim.SGD(layer.parameters(), lr=1.0)
+    given = [whole(k, 128, 64) for k in range(4)]
+    total = sum(x.sum(0).numpy() for x in given) * np.ones((64, 1))
+    call = layer if fused else lambda x: x @ layer.weight.T + layer.bias
+    for _ in range(30):
+        optimizer.zero_grad()
+        at_the_same_time(*[lambda x=x: call(x).sum().backward() for x in given])
+        assert np.array_equal(layer.weight.grad.numpy(), total)
+        assert layer.bias.grad.tolist() == [4 * 128] * 64
+
+
+def test_steps_of_an_optimizer_that_threads_take_follow_each_other(
+    executor: str, turns_taken_often: None
+) -> None:
+    """None sees, clears or applies the gradients of another; and none is left out."""
+    p, other = mt.nn.Parameter(whole(9, 8)), mt.nn.Parameter(whole(10, 8))
+    optimizer = owned([p, other])
+
+    def step(x: Any) -> Any:
+        optimizer.zero_grad()
+        loss = ((p + other) * x).sum()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    given, calls = [whole(k, 8) for k in range(4)], 40
+    expected = p.detach() - sum(given) * calls
+    steps = [wrapped(step, executor), wrapped(step, "numpy")]  # of one set of parameters
+    found = at_the_same_time(
+        *[lambda x=x, f=steps[k % 2]: [f(x) for _ in range(calls)] for k, x in enumerate(given)]
+    )
+    assert all(type(one) is list for one in found), found
+    assert mt.equal(p, expected)
+    assert mt.equal(other - p, whole(10, 8) - whole(9, 8))
+    assert optimizer.calls == 4 * calls
+
+
+def test_an_update_by_hand_that_threads_make_at_once(
+    executor: str, turns_taken_often: None
+) -> None:
+    w, b = (whole(k, 8).requires_grad_() for k in (9, 10))
+
+    def step(x: Any) -> Any:
+        loss = (w * x + b).sum()
+        loss.backward()
+        with mt.no_grad():
+            w.sub_(w.grad)
+            b.sub_(b.grad)
+        w.grad = b.grad = None
+        return loss
+
+    given, calls = [whole(k, 8) for k in range(4)], 40
+    expected = (w - sum(given) * calls).tolist(), (b - 4 * calls).tolist()
+    compiled = wrapped(step, executor)
+    found = at_the_same_time(*[lambda x=x: [compiled(x) for _ in range(calls)] for x in given])
+    assert all(type(one) is list for one in found), found
+    assert (w.tolist(), b.tolist()) == expected
+
+
+@pytest.mark.parametrize("differentiated", ["inside", "outside", "not"])
+def test_running_statistics_count_the_batches_of_all_threads(
+    differentiated: str, executor: str, turns_taken_often: None
+) -> None:
+    net = mt.nn.Sequential(mt.nn.Linear(4, 4), mt.nn.BatchNorm1d(4), mt.nn.Dropout(0.5))
+    optimizer = owned(net.parameters())
+
+    def step(x: Any) -> Any:
+        loss = net(x).square().mean()
+        if differentiated == "inside":
+            loss.backward()
+        return loss if differentiated == "outside" else loss.detach()
+
+    compiled, calls = wrapped(step, executor), 40
+
+    def work() -> Any:
+        for k in range(calls):
+            loss = compiled(batch(k)[:, :1] * mt.ones(4))
+            if differentiated == "outside":
+                loss.backward()
+        return mt.isfinite(loss).item()
+
+    assert at_the_same_time(*[work] * 4) == [True] * 4
+    assert net[1].num_batches_tracked.item() == 4 * calls
+    assert optimizer.calls == 0
+    assert all(mt.isfinite(p.grad).all() for p in net.parameters() if p.grad is not None)
+
+
+def test_gradients_of_an_argument_that_threads_share(
+    executor: str, turns_taken_often: None
+) -> None:
+    x = whole(0, 8).requires_grad_()
+    p = mt.nn.Parameter(whole(9, 8))
+
+    def step(x: Any) -> Any:
+        loss = (x * p).sum()
+        loss.backward()
+        return loss
+
+    compiled, calls = wrapped(step, executor), 40
+    found = at_the_same_time(*[lambda: [compiled(x) for _ in range(calls)]] * 4)
+    assert all(type(one) is list for one in found), found
+    assert mt.equal(x.grad, p.detach() * 4 * calls)
+    assert mt.equal(p.grad, x.detach() * 4 * calls)
+
+
+def test_steps_over_the_same_leaves_in_another_order_do_not_wait_for_each_other(
+    turns_taken_often: None,
+) -> None:
+    """Two that each hold what the other one needs would wait for ever."""
+    nets = [mt.nn.Linear(4, 4) for _ in range(3)]
+    optimizers = [owned(net.parameters()) for net in nets[:2]]
+
+    def step(first: Any, second: Any) -> Any:
+        def run(x: Any) -> Any:
+            loss = second(nets[2](first(x))).sum()
+            loss.backward()
+            return loss
+
+        return run
+
+    x = mt.ones(2, 4)
+    both = [step(nets[0], nets[1]), step(nets[1], nets[0])]
+    work = [lambda f=f: len([f(x) for _ in range(60)]) for f in (*both, *map(mt.compile, both))]
+    assert at_the_same_time(*work) == [60] * 4
+    assert nets[2].bias.grad.shape == (4,)
+    assert len(optimizers) == 2
