@@ -127,7 +127,7 @@ class _InferenceVersion(Version):
         return None
 
     def __init__(self) -> None:
-        self.viewers = None
+        self.viewers = self.turn = None
 
 
 INFERENCE: Version = _InferenceVersion()

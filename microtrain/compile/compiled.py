@@ -435,7 +435,7 @@ class Compiled:
                 "count in a buffer"
             )
         written &= {key for key, kind in program.kinds.items() if kind == "state"}
-        changed = () if MODES.apart else turns(
+        shared = () if MODES.apart else turns(
             [*leaves.changed, *(t for t in _tensors(state) if id(owner_of(t._array)) in written)],
             [s.turn for s in recorder.presence] + [COMMON] * leaves.of_arguments,
         )  # fmt: skip
@@ -445,7 +445,7 @@ class Compiled:
             presence=[(s, there) for s, there in recorder.presence.items() if there is not None],
             counted=[(one, counted[one]) for one in recorder.listeners],
             optimizers=[(o, o.runs, [r.constants for r in o.runs]) for o in recorder.optimizers],
-            written=written, turns=changed,
+            written=written, turns=shared,
             outside=outside, structure=structure,
             drawing=drawing if any(map(_draws_numbers, program.lines)) else None,
         )  # fmt: skip

@@ -417,6 +417,24 @@ def test_running_statistics_count_the_batches_of_all_threads(
     assert all(mt.isfinite(p.grad).all() for p in net.parameters() if p.grad is not None)
 
 
+def test_a_step_that_reads_what_inference_mode_made(executor: str) -> None:
+    """It has no count of writes of its own, and so no lock."""
+    with mt.inference_mode():
+        scale = mt.ones(3) * 2
+    p = mt.nn.Parameter(mt.ones(3))
+
+    def step(x: Any) -> Any:
+        with mt.no_grad():
+            y = x * scale
+        loss = (y * p).sum()
+        loss.backward()
+        return loss
+
+    compiled = mt.compile(step, executor=executor, state=[scale])
+    assert [compiled(mt.ones(3)).item() for _ in range(6)] == [6.0] * 6
+    assert p.grad.tolist() == [12.0] * 3
+
+
 def test_gradients_of_an_argument_that_threads_share(
     executor: str, turns_taken_often: None
 ) -> None:
