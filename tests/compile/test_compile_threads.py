@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pace import daily
 from steps import Setting, batch
 
 import microtrain as mt
@@ -179,7 +180,7 @@ ONE_STEP: dict[str, tuple[Callable[[int, int], Any], Any, bool]] = {
 }
 
 
-@pytest.mark.parametrize("name", ONE_STEP)
+@pytest.mark.parametrize("name", daily(ONE_STEP, "captures of several kinds", "gradients outside"))
 def test_every_thread_gets_the_result_of_its_own_arguments(
     name: str, executor: str, turns_taken_often: None
 ) -> None:
