@@ -487,10 +487,8 @@ def _of_all(comm: Communicator, of: Sequence[int], told: Any) -> Any:
     alike = all(row[2] == most for row in here)
     size, every = MANY, [row[3:] for row in here]
     if alike and most > MANY:
-        size, every = (
-            most,
-            [row for row, said in zip(on_all((), most), table, strict=True) if said[0]],
-        )
+        size, more = most, on_all((), most)
+        every = [row for row, said in zip(more, table, strict=True) if said[0]]
     whole = [sum(column) for column in zip(*(row[:most] for row in every), strict=True)]
     if not alike or any(row[size:] != every[0][size:] for row in every):
         numbers = np.array([row[2] for row in table])
