@@ -13,12 +13,13 @@ from pydantic import TypeAdapter
 
 from ..config.components import load
 from ..data import Prepared, Rows, Source, prepare
+from ..data.alike import check_names
 from ..data.view import Known
 from ..distributed.agreement import agreed, from_root, together
 from ..errors import ConfigError, DataError
 from ..runs.provenance import params_sha256
 from ..runs.record import ClassCounts, Run
-from ..train.assembly import build_loss, check_names, load_data, load_once
+from ..train.assembly import build_loss, load_data, load_once
 from ..train.class_metrics import Confusion
 from ..train.class_table import class_counts, class_lines, class_names
 from ..train.evaluation import evaluate, step_of

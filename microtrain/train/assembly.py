@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -15,7 +15,6 @@ from ..backend import default_dtype
 from ..config.components import build, is_import_path, load, own, parameters
 from ..config.schema import Config
 from ..data import ArrayDataset, DataLoader, Encoder, Prepared, Preprocessing, prepare
-from ..data.cells import number
 from ..data.shared import share
 from ..data.view import Rows, layout
 from ..distributed import watchdog
@@ -28,7 +27,6 @@ from ..errors import ConfigError, DataError, LaunchError
 from ..nn import Module
 from ..optim import Optimizer
 from ..random import manual_seed
-from ..words import listed
 from .data_cache import cached, prepared, read
 from .divergence import Guard, Skips
 from .fit import check_fit
@@ -321,27 +319,6 @@ def data_state(data: Prepared, its_hash: str) -> dict[str, Any]:
         ],
         "data_hash": its_hash,
     }
-
-
-def check_names(data: Prepared, columns: Sequence[str] | None, classes: Any, kind: str) -> None:
-    """DataError where columns or classes are not those, in order, that a model was trained on.
-
-    A run of an earlier version has numbers for classes, 1 of a text 01: the same in the same order.
-    """
-    now, then, hint = data.classes or (), tuple(classes or ()), ""
-    values = [number(name) for name in now]
-    numbers = tuple(n if x is None else f"{x:.0f}" for n, x in zip(now, values, strict=True))
-    if {*numbers} == {*then} != {*now}:
-        hint = f"\nhint: the run is of an earlier version, which took numbers; write {listed(then)}"
-    for what, found, before, more in (
-        ("columns", data.train.feature_names or (), tuple(columns or ()), ""),
-        ("classes", then if numbers == then else now, then, hint),
-    ):
-        if found != before:
-            raise DataError(
-                f"data ({kind}): the {what} are not those that the model was trained on\n"
-                f"now: {listed(found or ['none'])}\nthen: {listed(before or ['none'])}{more}"
-            )
 
 
 def build_model(config: Config, data: Any) -> Module:

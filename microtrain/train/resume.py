@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..config.resolved import read_settings, whole_yaml
 from ..config.same_run import compare_configs
 from ..config.schema import Config
+from ..data.alike import check_names
 from ..data.order import TABLE
 from ..data.sampler import order_name
 from ..distributed.agreement import from_root, settled
@@ -33,7 +34,6 @@ from ..runs.checkpoint import (
 from ..runs.directory import RunDirectory
 from ..runs.record import Run, checkpoint_at, newest_run
 from ..runs.stored_state import check_run
-from .assembly import check_names
 from .model_state import from_rank_0, load_model_arrays, share_arrays, take_over
 from .requests import STOP_FILE
 from .state import TrainingRun

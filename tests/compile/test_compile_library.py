@@ -54,7 +54,7 @@ class Training:
         """The program of a step, and the memory of the loss."""
         batch = self.batch(i)
         xp = LIBRARIES[type(batch[0]._array)]
-        recorder = Recorder(xp, _state((), xp), Leaves(self.step, ()))
+        recorder = Recorder(xp, _state((), xp), Leaves(self.step, ()), [])
         program = recorder.program
         program.inputs += [tensor._array.copy() for tensor in batch]
         with recording(recorder):
