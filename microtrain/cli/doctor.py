@@ -21,9 +21,8 @@ from ..distributed import world
 from ..distributed.mpi import belongs
 from ..errors import LaunchError, install
 from ..threads import LAUNCH, cores
-from ..train.network import Fit, bits, measure_links, span
 from ..version import __version__
-from ..words import labelled, plural, printable, size, table
+from ..words import labelled, plural, printable, table
 from . import diagnosis, mpirun
 from .diagnosis import Exchange, Finding, Rank
 
@@ -50,8 +49,7 @@ def doctor(run_dir: str) -> int:
     ranks = comm.gather_object(diagnosis.describe(comm))
     sizes = diagnosis.SIZES if comm.size > 1 else ()
     exchanges = [diagnosis.measure_all_reduce(comm, size) for size in sizes]
-    links = measure_links(comm)
-    code = 0 if ranks is None else _report(Path(run_dir), ranks, exchanges, [], links)
+    code = 0 if ranks is None else _report(Path(run_dir), ranks, exchanges, [])
     return comm.broadcast_object(code)
 
 
@@ -60,7 +58,6 @@ def _report(
     ranks: Sequence[Rank],
     exchanges: Sequence[Exchange],
     findings: list[Finding],
-    links: tuple[Fit | None, Fit | None] = (None, None),
 ) -> int:
     """Print everything; return the exit code. Without ranks there was no connecting to them."""
     facts = _installation(ranks[0] if ranks else None)
@@ -78,11 +75,6 @@ def _report(
     facts["runs"] = f"{run_dir} " + ("cannot be used" if unfit else "can be written to, locks hold")
     findings += diagnosis.mixed_wheels() + unfit
     findings += diagnosis.judge_ranks(ranks, exchanges) if ranks else []
-    for where, fit in zip(("between hosts", "within a host"), links, strict=True):
-        if fit is not None and fit.loose:
-            text = f"messages {where} do not take latency + bytes / bandwidth: half of them are "
-            text += f"off by {fit.off[0]:.0%} or more, and so are predictions of more ranks"
-            findings.append(Finding(text, "measure again while nothing else uses hosts or network"))
     if directory() is None:
         text = "there is no cache directory that only this user can write to: compiled steps are "
         text += "compiled anew in every process"
@@ -90,7 +82,7 @@ def _report(
     broken = sum(finding.broken for finding in findings)
     lines = labelled(facts)
     lines += ["", *_rank_rows(ranks)] if ranks else []
-    lines += ["", *_exchange_rows(exchanges), "", *_link_rows(*links)] if exchanges else []
+    lines += ["", *_exchange_rows(exchanges)] if exchanges else []
     lines.append("")
     for finding in findings:
         kind = "error" if finding.broken else "warning"
@@ -171,22 +163,6 @@ def _exchange_rows(exchanges: Sequence[Exchange]) -> list[str]:
         result = f"wrong on {len(wrong)} ranks" if wrong else "right"
         rows.append((diagnosis.SIZES[nbytes], median, rate, result))
     return table(rows)
-
-
-def _link_rows(between: Fit | None, within: Fit | None) -> list[str]:
-    """What joins two ranks, and that in the words of `train --dry-run --ranks`."""
-    rows = [("link", "latency", "bandwidth", "off by")]
-    for where, fit in (("between hosts", between), ("within a host", within)):
-        if fit is not None:
-            median, most = fit.off
-            off = f"{median:.0%} (median), {most:.0%} (most), up to {size(fit.largest)}"
-            rows.append((where, span(fit.link.latency), bits(fit.link.bandwidth), off))
-    lines = table(rows)
-    if between is not None:
-        took, rate = span(between.link.latency), bits(between.link.bandwidth)
-        took, rate = took.replace(" ", ""), rate.replace(" ", "")
-        lines.append(f"to predict: train --dry-run --ranks N --latency {took} --bandwidth {rate}")
-    return lines
 
 
 def _ranges(numbers: Sequence[int]) -> str:

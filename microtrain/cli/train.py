@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -15,10 +15,8 @@ from ..config.sweep import Members
 from ..distributed import connect, world
 from ..distributed.agreement import together
 from ..threads import launch_environment
-from ..train.network import bandwidth, latency
 from ..train.output import Output, Wish
 from ..train.resume import choose_run
-from ..train.scaling import Scale
 from ..train.trainer import Trainer
 from ..words import plural
 
@@ -28,18 +26,6 @@ progress_option = click.option(
     default="auto",
     help="Show a progress bar; auto: if standard output is a terminal.",
 )
-
-
-def _quantity(read: Callable[[str], float]) -> Any:
-    """What click calls with the text of an option."""
-
-    def value(ctx: click.Context, option: click.Parameter, text: str | None) -> float | None:
-        try:
-            return None if text is None else read(text)
-        except ValueError as error:
-            raise click.BadParameter(str(error), ctx, option) from None
-
-    return value
 
 
 @click.command()
@@ -54,27 +40,6 @@ def _quantity(read: Callable[[str], float]) -> Any:
 @click.option(
     "--dry-run", is_flag=True, help="Take a few steps and estimate memory and time; write nothing."
 )
-@click.option(
-    "--ranks",
-    type=click.IntRange(2, 1_000_000),
-    metavar="N",
-    help="With --dry-run: predict step times at up to N ranks.",
-)
-@click.option(
-    "--ranks-per-host", type=click.IntRange(1), metavar="N", help="With --ranks; default: 1."
-)
-@click.option(
-    "--latency",
-    callback=_quantity(latency),
-    metavar="TIME",
-    help="With --ranks: between two hosts; default: measured between these, or 2us.",
-)
-@click.option(
-    "--bandwidth",
-    callback=_quantity(bandwidth),
-    metavar="RATE",
-    help="With --ranks: of a host, such as 1.2GB; default: measured, or 100Gbit.",
-)
 @click.option("--trace", is_flag=True, help="Write a timeline of each rank for chrome://tracing.")
 @click.option("--trust", is_flag=True, help="Allow the import paths in a run's config.yaml.")
 @progress_option
@@ -85,8 +50,6 @@ def train(
 
     Under mpirun or srun all ranks train one model together; batch_size is global.
     """
-    given = {name: options.pop(name) for name in ("ranks_per_host", "latency", "bandwidth")}
-    options["scale"] = _scale(options["dry_run"], options.pop("ranks"), given)
     if run_dir is not None:
         overrides = (*overrides, f"run_dir={json.dumps(run_dir)}")  # quoted: it is no YAML
     with beginning():
@@ -94,28 +57,11 @@ def train(
     return train_run(settings, **options)
 
 
-def _scale(dry_run: bool, ranks: int | None, given: dict[str, Any]) -> Scale | None:
-    """What is to be predicted, if anything. Raises UsageError."""
-    if not dry_run and ranks is not None:
-        raise click.UsageError(
-            "--ranks predicts and does not train: add --dry-run, or start that "
-            f"many ranks with microtrain launch -n {ranks}"
-        )
-    found = {name: value for name, value in given.items() if value is not None}
-    if ranks is None:
-        if found:
-            option = next(iter(found)).replace("_", "-")
-            raise click.UsageError(f"--{option} is of a prediction: add --dry-run --ranks N")
-        return None
-    return Scale(ranks, **found)
-
-
 def train_run(
     given: Members,
     *,
     resume: str | None = None,
     dry_run: bool = False,
-    scale: Scale | None = None,
     trace: bool = False,
     progress: Wish = "auto",
 ) -> int:
@@ -143,7 +89,7 @@ def train_run(
             output.say(f"the first of {plural(len(given.members), 'member')}:")
             settings = given.members[0].config
         if dry_run:
-            output.say(*kind.from_config(settings, comm, output).dry_run(scale))
+            output.say(*kind.from_config(settings, comm, output).dry_run())
             return 0
         trainer: Trainer = kind.from_config(settings, comm, output, trace=trace, resume=place)
     return trainer.train()

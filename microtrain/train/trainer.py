@@ -46,7 +46,6 @@ from .progress import Progress
 from .requests import EVALUATE, SAVE, Requests
 from .results import STOPPED
 from .resume import choose_run, run_directory, take_initial_values, take_up
-from .scaling import Scale, measured, predict
 from .state import Ending, Event, Observer, Parts, RunState, Stateful, TrainingRun
 
 if TYPE_CHECKING:
@@ -319,16 +318,9 @@ class Trainer(TrainingRun):
         self.state.stop = self.state.stop or reason
         self.requests.ask(reason)
 
-    def dry_run(self, scale: Scale | None = None) -> list[str]:
-        """Take a few steps, write nothing; returns what the run needs. Collective, once.
-
-        scale: also predict what a step takes on so many ranks.
-        """
-        lines = dry_run(self, self.state, self.take_step, self.execution.settle)
-        if scale is not None:
-            step = measured(self, self.take_step, self.execution.settle)
-            lines += ["", *predict(self, step, scale)]
-        return lines
+    def dry_run(self) -> list[str]:
+        """Take a few steps, write nothing; returns what the run needs. Collective, once."""
+        return dry_run(self, self.state, self.take_step, self.execution.settle)
 
     # One optimiser step ---------------------------------------------------------------------------
 

@@ -16,10 +16,9 @@ from pace import daily
 
 from microtrain.cli import diagnosis
 from microtrain.cli.diagnosis import Exchange, Rank, judge_directory, judge_ranks
-from microtrain.cli.doctor import _link_rows, _ranges
+from microtrain.cli.doctor import _ranges
 from microtrain.distributed import Communicator
 from microtrain.distributed.single import SingleCommunicator
-from microtrain.train.network import Fit, Link
 
 FINE = Rank(
     rank=0,
@@ -56,16 +55,6 @@ JUDGEMENTS = {
         ["the ranks have loaded different MPIs: MPICH 5.0.2 (rank 0), MPICH 4.3.0 (rank 1)"],
     ),
 }
-
-
-def test_what_joins_hosts_is_told_for_predictions() -> None:
-    between = Fit(Link(20e-6, 1.06e9), (0.03, 0.21), 2**21)
-    lines = _link_rows(between, Fit(Link(1e-6, 5e9), (0.1, 0.4), 2**21))
-    assert [line[:13].rstrip() for line in lines[1:3]] == ["between hosts", "within a host"]
-    assert "8.48 Gbit/s" in lines[1]
-    assert "3% (median), 21% (most), up to 2.1 MB" in " ".join(lines[1].split())
-    assert lines[3].endswith("train --dry-run --ranks N --latency 20us --bandwidth 8.48Gbit/s")
-    assert len(_link_rows(None, between)) == 2  # nothing to predict from
 
 
 @pytest.mark.parametrize("case", JUDGEMENTS)
@@ -290,13 +279,9 @@ def test_under_mpirun(mpirun: Callable[..., mpi_run.Job], ranks: int, tmp_path: 
         rows = table[2].splitlines()[1:]
         assert [row[:5].strip() for row in rows] == ["4 B", "64 KB", "4 MB"]
         assert all(row.endswith("right") for row in rows)
-        head, row = table[3].splitlines()
-        assert head.split() == ["link", "latency", "bandwidth", "off", "by"]
-        assert row.startswith("within a host")
     crowded = ranks > diagnosis.threads.cores()
     assert ("ranks share" in job.stdout) == crowded
-    loose = "measure again while nothing else" in job.stdout  # the machine may be busy
-    assert f"healthy: 0 errors, {crowded + loose} warning" in job.stdout
+    assert f"healthy: 0 errors, {int(crowded)} warning" in job.stdout
 
 
 def test_an_error_under_mpirun_is_told_once_and_all_leave(

@@ -1,33 +1,37 @@
-"""The model of a step on many ranks: its laws, what a run sends, what the command prints of it."""
+"""The model of a step on many ranks (benchmarks/scale_model.py): its laws, and what a run sends."""
 
 from __future__ import annotations
 
 import io
 import itertools
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from microtrain.cli.main import main
 from microtrain.config.load import load_config
 from microtrain.distributed import in_process
-from microtrain.train import network as networks
-from microtrain.train import scaling
-from microtrain.train.network import (
+from microtrain.train.output import Output
+from microtrain.train.trainer import Trainer
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+
+import scale_model
+from scale_model import (
     Collective,
-    Fit,
     Link,
     Network,
+    Step,
     bandwidth,
+    counts,
     fitted,
     latency,
     measure_links,
+    measured,
+    table,
 )
-from microtrain.train.output import Output
-from microtrain.train.scaling import Scale, Step, counts, measured, table
-from microtrain.train.trainer import Trainer
 
 LINK = Link(10e-6, 1e9)
 CALLS = ("all_reduce", "all_gather", "all_to_all")
@@ -44,7 +48,7 @@ train: {duration: 20 steps, batch_size: 64, compile: "off"}
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """What is measured here need not be exact."""
-    monkeypatch.setattr(scaling, "SECONDS", 0.05)
+    monkeypatch.setattr(scale_model, "BATCH_SECONDS", 0.05)
 
 
 NET = """
@@ -123,7 +127,7 @@ def test_hosts_of_several_ranks_send_as_much_as_hosts_of_one():
 
 def times_of(link: Link) -> list[tuple[int, float]]:
     pair = Network(link)
-    sizes = networks.SIZES
+    sizes = scale_model.SIZES
     return [(n, pair.seconds(Collective("all_reduce", n), 2)) for n in sizes]
 
 
@@ -144,7 +148,7 @@ def test_times_that_fit_no_line_are_said_to():
 
 
 def test_links_are_measured_alike_on_all_ranks(monkeypatch):
-    monkeypatch.setattr(networks, "SECONDS", 0.01)
+    monkeypatch.setattr(scale_model, "SECONDS", 0.01)
     between, within = zip(*in_process.run(3, measure_links), strict=True)
     assert between == (None,) * 3  # on one host
     assert within[0] is not None
@@ -340,50 +344,3 @@ def test_quantities_are_read(read, text, value):
 def test_nonsense_is_no_quantity(read, text):
     with pytest.raises(ValueError, match=f"expected a number above 0 and a unit .* got '{text}'"):
         read(text)
-
-
-def test_the_command_predicts_and_writes_nothing(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "scaled.yaml").write_text(YAML)
-    network = ["--latency", "20us", "--bandwidth", "10Gbit", "--ranks-per-host", "2"]
-    assert main(["train", "scaled.yaml", "--dry-run", "--ranks", "6", *network]) == 0
-    said = capsys.readouterr().out
-    assert "network  10 Gbit/s, 20 us between hosts\n" in said
-    assert "hosts    2 ranks on each, 40 Gbit/s, 1 us between them (assumed)\n" in said
-    assert [line.split()[0] for line in said.splitlines()[-4:]] == ["1", "2", "4", "6"]
-    assert max(map(len, said.split("\n\n", 1)[1].splitlines())) <= 80
-    assert [path.name for path in tmp_path.iterdir()] == ["scaled.yaml"]
-
-
-def test_the_command_says_what_it_assumes(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "scaled.yaml").write_text(YAML)
-    assert main(["train", "scaled.yaml", "--dry-run", "--ranks", "2", "--latency", "3us"]) == 0
-    said = capsys.readouterr().out
-    assert "network  100 Gbit/s, 3 us between hosts (assumed; say --bandwidth)\n" in said
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--ranks", "4"], "add --dry-run, or start that many ranks with microtrain launch -n 4"),
-        (["--dry-run", "--ranks", "1"], "1 is not in the range"),
-        (["--dry-run", "--latency", "2us"], "--latency is of a prediction"),
-        (["--ranks-per-host", "2"], "--ranks-per-host is of a prediction"),
-        (["--dry-run", "--ranks", "4", "--bandwidth", "10"], "'--bandwidth': expected a number"),
-    ],
-)
-def test_options_of_a_prediction_go_together(arguments, words, tmp_path, capsys):
-    (tmp_path / "scaled.yaml").write_text(YAML)
-    assert main(["train", str(tmp_path / "scaled.yaml"), *arguments]) == 2
-    assert words in capsys.readouterr().err
-
-
-def test_a_prediction_says_that_its_fit_is_loose():
-    good, bad = Fit(Link(2e-6, 1e9), (0.2, 0.9), 2**21), Fit(Link(2e-6, 1e9), (0.37, 0.4), 2**21)
-    assert "warning" not in Scale(8, 2).network(good, good)[1]
-    words = "what was measured is off its line by 37% (median)"
-    assert Scale(8).network(bad)[1]["warning"] == words
-    assert Scale(8, 2).network(good, bad)[1]["warning"] == words
-    # What is given or not used is not measured.
-    assert "warning" not in Scale(8, 1, 2e-6, 1e9).network(bad, bad)[1]
