@@ -1,10 +1,9 @@
 """Checkpoints: a directory that is there whole or not at all, and that notices damage.
 
 `checkpoints/step-000500/` holds model.safetensors and optimizer.safetensors (arrays by parameter
-name), state.json, config.yaml and manifest.json with the size and sha256 of the others. Of a large
-state in a job of several ranks the arrays are in several files (`slices.py`). It is written under a
-name of its own beside, every file and the directory are synced, and one rename makes it a
-checkpoint: a run killed at any moment leaves either the old state or the new one.
+name), state.json, config.yaml and manifest.json with the size and sha256 of the others. It is
+written under a name of its own beside, every file and the directory are synced, and one rename
+makes it a checkpoint: a run killed at any moment leaves either the old state or the new one.
 No pickle: reading someone else's checkpoint runs no code.
 """
 
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, get_args
 
 import numpy as np
-from annotated_types import Len, Predicate
+from annotated_types import Len
 from numpy.typing import NDArray
 
 from ..errors import DataError, LaunchError
@@ -39,7 +38,7 @@ from .typed import Count, typed
 
 Array = NDArray[Any]
 
-FORMAT, SLICED = 1, 2  # SLICED: arrays in the files of several ranks
+FORMAT = 1
 File = Literal["model.safetensors", "optimizer.safetensors", "state.json", "config.yaml"]
 FILES: tuple[File, ...] = get_args(File)
 MANIFEST = "manifest.json"
@@ -223,8 +222,10 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         return Checkpoint(
             path=path,
             step=manifest.step,
-            model=_arrays(contents, "model", manifest.order["model"]),
-            optimizer=_arrays(contents, "optimizer", manifest.order["optimizer"]),
+            model=_arrays(contents["model.safetensors"], "model", manifest.order["model"]),
+            optimizer=_arrays(
+                contents["optimizer.safetensors"], "optimizer", manifest.order["optimizer"]
+            ),
             state=parse_object(contents["state.json"].tobytes()),
             config_text=contents["config.yaml"].tobytes().decode(),
         )
@@ -314,18 +315,11 @@ def _write(file: BinaryIO, content: Content) -> dict[str, Any]:
     return {"size": content.size, "sha256": digest.hexdigest()}
 
 
-def _arrays(
-    contents: Mapping[str, NDArray[np.uint8]], kind: str, order: list[str]
-) -> dict[str, Array]:
-    arrays: dict[str, Array] = {}
-    for file in (name for name in contents if re.fullmatch(rf"{kind}\b.*\.safetensors", name)):
-        try:
-            found = arrays_in(contents[file])
-        except ValueError as error:
-            raise ValueError(f"{file}: its contents do not fit: {error}") from error
-        if twice := arrays.keys() & found:
-            raise ValueError(f"{file}: {sorted(twice)} are in another file as well")
-        arrays |= found
+def _arrays(content: NDArray[np.uint8], kind: str, order: list[str]) -> dict[str, Array]:
+    try:
+        arrays = arrays_in(content)
+    except ValueError as error:
+        raise ValueError(f"{kind}.safetensors: its contents do not fit: {error}") from error
     if sorted(arrays) != sorted(order):
         raise ValueError(
             f"its {kind} has arrays {sorted(arrays)}, the manifest has {sorted(order)}"
@@ -339,36 +333,20 @@ class _Entry:
     sha256: str
 
 
-# What a manifest may name: nothing outside of its directory.
-_SLICE = re.compile(
-    r"(model|optimizer)((-\d{5,}-of-\d{5,})?\.safetensors|\.safetensors\.index\.json)"
-    r"|state\.json|config\.yaml"
-)
-
-
-def _has_all(files: dict[str, Any]) -> bool:
-    return {"state.json", "config.yaml"} <= files.keys() and all(map(_SLICE.fullmatch, files))
-
-
 @dataclass
 class _Manifest:
     """manifest.json: what the files are, and the names of their arrays in definition order."""
 
     step: Count
-    files: Annotated[dict[str, _Entry], Predicate(_has_all)]
+    files: Annotated[dict[File, _Entry], Len(len(FILES), len(FILES))]
     order: Annotated[dict[Literal["model", "optimizer"], list[str]], Len(2, 2)]
-
-
-@dataclass
-class _WholeManifest(_Manifest):
-    files: Annotated[dict[File, _Entry], Len(len(FILES), len(FILES))]  # type: ignore[assignment]
 
 
 def _read_manifest(path: Path) -> _Manifest:
     try:
         content = read_object(path / MANIFEST)
-        if content["format"] in (FORMAT, SLICED):
-            return typed(_WholeManifest if content["format"] == FORMAT else _Manifest, content)
+        if content["format"] == FORMAT:
+            return typed(_Manifest, content)
     except FileNotFoundError:
         raise DataError(f"{path} is not a checkpoint: it has no {MANIFEST}") from None
     except OSError as error:
@@ -378,8 +356,7 @@ def _read_manifest(path: Path) -> _Manifest:
             f"damaged checkpoint {path}: {MANIFEST} cannot be understood: {error}"
         ) from None
     raise OtherFormat(
-        f"{path} has checkpoint format {content['format']}; this microtrain reads formats {FORMAT} "
-        f"and {SLICED}"
+        f"{path} has checkpoint format {content['format']}; this microtrain reads format {FORMAT}"
     )
 
 
@@ -407,8 +384,8 @@ def _read_verified(path: Path, name: str, expected: _Entry) -> NDArray[np.uint8]
     return memory
 
 
-def clear_leftovers(directory: Path, besides: Path | None = None) -> None:
-    """Finish or undo what a killed writer left, but for `besides`: only this process does so."""
+def clear_leftovers(directory: Path) -> None:
+    """Finish or undo what a killed writer left: only this process does so."""
     for entry in directory.glob(".step-*.replaced"):
         final = directory / entry.name.removeprefix(".").removesuffix(".replaced")
         if final.exists():
@@ -416,5 +393,4 @@ def clear_leftovers(directory: Path, besides: Path | None = None) -> None:
         else:
             entry.rename(final)
     for entry in directory.glob(".step-*.partial"):
-        if entry != besides:
-            remove(entry)
+        remove(entry)

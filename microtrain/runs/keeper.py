@@ -123,10 +123,6 @@ class Saver:
         if (thread := self._thread) is not None:
             thread.join()
 
-    def finish(self) -> None:
-        """As `wait`, where all ranks come to it."""
-        self.wait()
-
     def _copies(self, arrays: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Copies of the arrays by kind, in the memory of those before."""
         copies = {

@@ -12,11 +12,8 @@ from ..distributed.communicator import alone
 from ..runs.checkpoint import name_of
 from ..runs.keeper import Saver
 from ..runs.provenance import params_sha256
-from ..runs.slices import writers
-from .forecast import optimizer_bytes
-from .model_state import checkpoint_of, shared_of, size_of
+from .model_state import checkpoint_of
 from .requests import SAVE
-from .slice_saver import SliceSaver
 from .state import Ending, Event, Observer, TrainingRun, next_multiple
 
 __all__ = ["Checkpoints", "contents"]
@@ -32,26 +29,19 @@ class Checkpoints(Observer):
         return min(next_multiple(step, self.run.plan.save), when)
 
     def start(self) -> None:
-        """Make what writes them."""
+        """Make what writes them, on rank 0."""
         run, keep = self.run, self.run.config.checkpoint
-        clocked = run.directory is not None and keep.every == "auto"
-        options: dict[str, Any] = {
-            "directory": run.path / "checkpoints",
-            "keep_last": keep.keep_last,
-            "keep_best": keep.keep_best,
-            "monitor": run.state.monitor,
-            "warn": run.output.warn,
-            "sync": (lambda: None) if run.directory is None else run.directory.sync,
-            "sealed": (lambda: None) if run.directory is None else run.directory.note_checkpoint,
-            "epoch": run.steps_per_epoch if clocked else None,
-        }
-        shared = shared_of(run.step, run.model, None)
-        size = size_of(shared) + optimizer_bytes(run.optimizer)  # which it makes at its first step
-        ranks = writers(size, run.comm.size)
-        if len(ranks) > 1:
-            run.checkpoints = SliceSaver(run.comm, ranks, [*shared["model"]], **options)
-        elif run.directory is not None:
-            run.checkpoints = Saver(**options)
+        if run.directory is not None:
+            run.checkpoints = Saver(
+                run.path / "checkpoints",
+                keep.keep_last,
+                keep.keep_best,
+                run.state.monitor,
+                warn=run.output.warn,
+                sync=run.directory.sync,
+                sealed=run.directory.note_checkpoint,
+                epoch=run.steps_per_epoch if keep.every == "auto" else None,
+            )
 
     def attend(self, event: Event) -> None:
         """At the end of a run `end` writes it."""
@@ -65,23 +55,18 @@ class Checkpoints(Observer):
             before = run.state.stop
             self._tell()
             again = run.state.stop != before  # a callback heard of it, and has had enough
-            if run.comm.any(again) if isinstance(saver, SliceSaver) else again:
+            if again:
                 saver.submit(contents(run), best, can_wait=not event.save)
-        elif isinstance(saver, SliceSaver):
-            saver.poll(event.step)
         if saver.due(event.step):
             run.requests.note(SAVE)
 
     def end(self, ending: Ending) -> None:
         """The last one, before the test row, which a longer run would not have."""
         run, saver = self.run, self.run.checkpoints
-        if isinstance(saver, SliceSaver):
-            saver.save(contents(run))
         with settled(run.comm), alone("rank 0 alone writes the end of the run"):
             if run.directory is not None and saver is not None:
                 last = contents(run)
-                if not isinstance(saver, SliceSaver):
-                    saver.save(last)
+                saver.save(last)
                 ending.params_sha256 = params_sha256(last["model"])
         self._tell()
 
@@ -103,8 +88,7 @@ def contents(run: TrainingRun) -> dict[str, Any]:
 
     The arrays are the run's own.
     """
-    if run.directory is None:
-        return shared_of(run.step, run.model, run.optimizer)
+    assert run.directory is not None
     state = {
         "seed": run.config.seed,
         **run.where(),

@@ -21,18 +21,14 @@ from ..runs.checkpoint import (
     save_checkpoint,
 )
 from ..runs.keeper import prune
-from ..runs.slices import writers
 from ..runs.stored_state import check_loop
 from ..runs.tree import put_together, take_apart, word
 from .model_state import (
     checkpoint_of,
     from_rank_0,
     share_arrays,
-    shared_of,
-    size_of,
     take_over,
 )
-from .slice_saver import SliceSaver
 
 if TYPE_CHECKING:
     from ..data import DataLoader
@@ -53,7 +49,7 @@ def save(
     keep: int = 2,
     comm: Communicator | Any = None,
 ) -> None:
-    """Write a checkpoint of a training loop; collective: rank 0 writes, of a large state all do.
+    """Write a checkpoint of a training loop; collective: rank 0 writes.
 
     The checkpoint appears whole or not at all. Random numbers are kept too, so that a loop that
     goes on from it draws what it would have drawn.
@@ -78,21 +74,13 @@ def save(
         >>> mt.save("checkpoints", epoch, model=model, optimizer=optimizer, state={"epoch": epoch})
     """
     ranks = ranks_of(comm, model, optimizer)
-    contents = shared_of(step, model, optimizer)
-    names, places = [*contents["model"]], writers(size_of(contents), ranks.size)
     with settled(ranks):
         if ranks.rank == 0:
             with contextlib.suppress(OSError):  # told by the writing itself
                 os.makedirs(directory, exist_ok=True)
             contents = checkpoint_of(step, model, optimizer, _stored(state or {}, step))
-            if len(places) == 1:
-                save_checkpoint(Path(directory), **contents)
-                prune(Path(directory), keep, 0, ("", "min"))
-    if len(places) > 1:
-        quiet: Any = {"warn": lambda text: None, "sync": lambda: None}
-        keeping = {"keep_last": keep, "keep_best": 0, "monitor": ("", "min")}
-        saver = SliceSaver(ranks, places, names, directory=Path(directory), **keeping, **quiet)
-        saver.save(contents)
+            save_checkpoint(Path(directory), **contents)
+            prune(Path(directory), keep, 0, ("", "min"))
 
 
 def restore(

@@ -28,7 +28,6 @@ from ..backend import default_dtype
 from ..compile.executors import UNKNOWN, numba_absent, pays
 from ..data import ArrayDataset
 from ..data.view import layout
-from ..runs.slices import writers
 from ..words import elapsed, labelled, plural, size
 from .divergence import NotFinite
 from .evaluation import rows_at_once
@@ -80,7 +79,7 @@ def memory(run: TrainingRun) -> Memory:
         "optimizer": optimizer,
         "activations": _activations(run),
         "evaluation": _evaluation(run),
-        "checkpoint copy": _share(parameters + optimizer, run) if _copies(run) else 0,
+        "checkpoint copy": parameters + optimizer if _copies(run) else 0,
         "native code": _native_code(run),
     }
     on_host = {n: c for n, c in coming.items() if run.device is None or n in ON_HOST}
@@ -129,11 +128,6 @@ def _evaluation(run: TrainingRun) -> int:
     rows = min(rows_at_once(run.of_row.output), -(-len(part) // (run.shards or run.comm.size)))
     inputs = sum(a.dtype.itemsize * int(np.prod(a.shape[1:])) for a in layout(part)[0])
     return rows * (inputs + PASS * run.of_row.widest + MEASURED * run.of_row.output)
-
-
-def _share(state: int, run: TrainingRun) -> int:
-    """What rank 0 writes of a checkpoint of `state` bytes."""
-    return state // len(writers(state, run.comm.size))
 
 
 def _copies(run: TrainingRun) -> bool:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "checkpoint_of", "from_rank_0", "load_model_arrays", "model_arrays", "share_arrays",
-    "shared_of", "size_of", "take_over",
+    "take_over",
 ]  # fmt: skip
 
 SMALL = 2**12  # bytes of an array up to which it travels with names and shapes
@@ -58,21 +58,6 @@ def checkpoint_of(
         "state": {**state, "random": get_rng_state(), "options": options},
         "config_text": config_text,
     }
-
-
-def shared_of(step: int, model: Module, optimizer: Optimizer | None) -> dict[str, Any]:
-    """What of `checkpoint_of` is equal on all ranks: parameters, and states of their optimizer."""
-    return {
-        "step": step,
-        "model": {name: param._array for name, param in model.named_parameters()},
-        "optimizer": {} if optimizer is None else _optimizer_arrays(model, optimizer),
-    }
-
-
-def size_of(shared: Mapping[str, Any]) -> int:
-    """Bytes of what `shared_of` returned."""
-    arrays = [*shared["model"].values(), *shared["optimizer"].values()]
-    return sum(array.nbytes for array in arrays)
 
 
 def from_rank_0(comm: Communicator, read: Callable[[], Checkpoint | None]) -> Checkpoint | None:

@@ -368,7 +368,7 @@ class Trainer(TrainingRun):
         skips, step = self.skips, self.step + 1
         if skips is None or not skips.skip(step):
             if self.checkpoints is not None:
-                self.checkpoints.finish()  # the last good checkpoint is named
+                self.checkpoints.wait()  # the last good checkpoint is named
             raise agreed(DivergedError(autopsy(self, step, micro_batches)))
         if skips.worth_a_warning and self.comm.rank == 0:
             self.output.warn(

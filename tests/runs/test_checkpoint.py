@@ -195,7 +195,7 @@ def edit_manifest(path, **changes):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"format": 3}, "has checkpoint format 3; this microtrain reads formats 1 and 2"),
+        ({"format": 3}, "has checkpoint format 3; this microtrain reads format 1"),
         ({"format": None}, "has checkpoint format None"),
         ({"step": "500"}, "manifest.json cannot be understood"),
         ({"files": {}}, "manifest.json cannot be understood"),
@@ -360,7 +360,7 @@ def test_a_checkpoint_of_another_version_is_not_passed_over(tmp_path):
     manifest = tmp_path / "step-000002" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 3'))
     with pytest.raises(
-        DataError, match="has checkpoint format 3; this microtrain reads formats 1 and 2"
+        DataError, match="has checkpoint format 3; this microtrain reads format 1"
     ):
         load_newest_checkpoint(tmp_path, print)
 
