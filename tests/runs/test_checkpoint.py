@@ -359,9 +359,7 @@ def test_a_checkpoint_of_another_version_is_not_passed_over(tmp_path):
         )
     manifest = tmp_path / "step-000002" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 3'))
-    with pytest.raises(
-        DataError, match="has checkpoint format 3; this microtrain reads format 1"
-    ):
+    with pytest.raises(DataError, match="has checkpoint format 3; this microtrain reads format 1"):
         load_newest_checkpoint(tmp_path, print)
 
 
