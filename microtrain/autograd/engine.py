@@ -178,7 +178,11 @@ def run(
             if hooks is not None:
                 if recorder is not None and hooks.users:
                     recorder.refuse_hook("a hook of a Tensor or node")
+                if turns:
+                    let_go(turns)  # a hook may wait for another thread, or begin a pass that does
                 g = hooks.before(g, create_graph)
+                if hooks.post:  # which come before what a rule writes is in its place
+                    modes["direct"] = False
             if wanted is not None:
                 if node in targets:
                     _capture(node, g, keys, captured)
@@ -191,6 +195,7 @@ def run(
             op = node._op
             grads = op.backward_arrays(node, g) if plain else _other(node, g, create_graph, anomaly)
             if hooks is not None and hooks.post:
+                modes["direct"] = turns if wanted is None and direct is not False else False
                 grads = hooks.after(g, grads, create_graph)
             if saved and not retain and op.saves_arrays:
                 node._saved = None

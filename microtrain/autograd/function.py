@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from ..backend import ARRAYS, MODES, XP
 from ..tensor import TENSORS, Tensor, Version, normalise, wrap
 from .graph import Backward, Node, edge_of, next_seq
+from .turns import let_go
 
 
 class FunctionCtx(Node):
@@ -101,7 +102,9 @@ class FunctionCtx(Node):
 
 def _run(node: FunctionCtx, g: Any, create_graph: bool = False) -> tuple[Any, ...]:
     """Call the user's `backward` on Tensors and check what it returns."""
-    function = node._function
+    function, held = node._function, MODES.direct
+    if type(held) is list:
+        let_go(held)  # it may wait for another thread, or begin a pass that does
     if type(g) is list or g is None:
         returned = function.backward(node, *_given(node, g))
     else:

@@ -3,7 +3,9 @@
 Flat storage has a turn, and so has what a captured step writes besides: a lock that whoever works
 on it holds. A captured step holds all that it needs for as long as it runs. A backward pass holds
 what it could take without waiting until it ends, and keeps what it has for other leaves until it
-holds nothing any more: only then it waits. So no two wait for each other.
+holds nothing any more: only then it waits. Before a hook or a Function's backward it lets go, and a
+recording, which does not know what it will come to, takes all there are. So no two wait for each
+other.
 """
 
 from __future__ import annotations

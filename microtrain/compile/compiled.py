@@ -360,12 +360,13 @@ class Compiled:
         )
 
     def _in_turn(self, key: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> Capture:
-        """`_record` while no other thread changes what the closure leads to."""
+        """`_record` while no other thread trains: what the step comes to is not known before."""
         state = [*self.state, *(tensor for _, tensor in reached(self.function, True))]
+        everything = [*turns(state), COMMON, *(storage.turn for storage in alive(STORAGES))]
         held: list[Any] = []
         try:
             try:
-                for turn in () if MODES.apart else turns(state):
+                for turn in () if MODES.apart else turns((), everything):
                     take(held, turn, wait=True)
                 return self._record(key, args, kwargs, tensors, state, held)
             finally:

@@ -207,6 +207,7 @@ def add_rows(xp: Any, x: Any, index: Any, values: Any) -> None:
     What is added to one row more than `FEW` times is added up in blocks, or in float64.
     """
     (rows, c), n = x.shape, len(index)
+    index = index.astype(np.int64, copy=False)  # int8 has no room for places
     single = n > FEW and x.dtype == np.float32
     if single and c == 1 and rows <= n:
         wide = x[:, 0].astype(np.float64)
@@ -215,7 +216,7 @@ def add_rows(xp: Any, x: Any, index: Any, values: Any) -> None:
             np.add.at(wide, index[part], values[part, 0].astype(np.float64))
         x[:, 0] = wide
         return
-    if single and index.astype(np.int64, copy=False).view(np.uint64).max() >= rows:
+    if single and index.view(np.uint64).max() >= rows:
         wrapped = np.where(index < 0, index + rows, index)
         single = bool(wrapped.min() >= 0 and wrapped.max() < rows)  # else NumPy is to raise
         index = wrapped if single else index

@@ -191,7 +191,8 @@ def want_in_range(
 
     def check(array: Any) -> None:
         # One pass, counted from the lowest: a negative is a large unsigned number.
-        shifted = array - low if low else array
+        shifted = array.astype(int64, copy=False)
+        shifted = shifted - low if low else shifted
         if array.size and np.maximum.reduce(shifted.view(np.uint64), None) >= size - low:
             wrong = array[(array < low) | (array >= size)][0]
             raise error(

@@ -14,6 +14,7 @@ from pace import daily
 from steps import Setting, batch
 
 import microtrain as mt
+from microtrain import nn
 from microtrain.backend import MODES, NUMPY, XP
 from microtrain.compile.compiled import MOST
 
@@ -475,3 +476,66 @@ def test_steps_over_the_same_leaves_in_another_order_do_not_wait_for_each_other(
     assert at_the_same_time(*work) == [60] * 4
     assert nets[2].bias.grad.shape == (4,)
     assert len(optimizers) == 2
+
+
+def test_a_hook_may_wait_for_a_pass_of_another_thread() -> None:
+    first, last = nn.Linear(3, 3), nn.Linear(3, 3)
+    optimizer = mt.optim.SGD([*first.parameters(), *last.parameters()], lr=0.1)
+    x = mt.ones(2, 3)
+
+    def in_another_thread(g: Any) -> None:
+        thread = threading.Thread(target=lambda: last(first(x)).sum().backward())
+        thread.start()
+        thread.join()
+
+    for times in (1, 2):
+        h = first(x)
+        if times == 2:
+            h.register_hook(in_another_thread)
+        optimizer.zero_grad()
+        last(h).sum().backward()
+        found = [p.grad.clone() for p in (*first.parameters(), *last.parameters())]
+        if times == 1:
+            expected = [2 * g for g in found]
+    assert all(map(mt.allclose, found, expected))
+
+
+@pytest.mark.parametrize("captured", [False, True], ids=["eager", "captured"])
+def test_hooks_that_train_each_others_models_do_not_wait_for_each_other(captured: bool) -> None:
+    models = [nn.Linear(3, 3) for _ in range(2)]
+    optimizers = [mt.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    assert len(optimizers) == 2  # each has flat storage of its own
+    x, rounds = mt.ones(2, 3), 40
+
+    def step_of(model: nn.Module) -> Any:
+        def train(x: Any) -> Any:
+            loss = model(x).sum()
+            loss.backward()
+            return loss.detach()
+
+        return mt.compile(train, executor="numpy") if captured else train
+
+    steps = [step_of(model) for model in models]
+
+    def work(own: int) -> None:
+        def trains_the_other(g: Any) -> None:
+            with mt.enable_grad():
+                steps[1 - own](x)
+
+        for _ in range(rounds):
+            h = models[own](x)
+            h.register_hook(trains_the_other)
+            models[own](h).sum().backward()
+
+    threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(100)
+    assert not any(thread.is_alive() for thread in threads)
+    # Integers add up exactly: of each round two biases of the own model, and one of the other.
+    for model in models:
+        h = model(x)
+        (through,) = mt.autograd.grad(model(h).sum(), [model.bias])
+        (alone,) = mt.autograd.grad(model(x).sum(), [model.bias])
+        assert mt.allclose(model.bias.grad, rounds * (through + alone), rtol=1e-4)

@@ -170,3 +170,18 @@ def test_a_repeated_index_fills_once() -> None:
     assert y.tolist() == [[4.0, 4.0], [1.0, 1.0], [4.0, 4.0]]
     gx, gv = mt.autograd.grad(y.sum(), (x, value))
     assert (gx.tolist(), gv.item()) == ([[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]], 4.0)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
+@pytest.mark.parametrize(("rows", "columns"), [(100, 4), (300, 4), (2000, 64), (100, 1)])
+def test_places_do_not_have_the_range_of_the_indices(dtype, rows, columns):
+    """Row 100 of 4 columns begins at place 400, which int8 has not."""
+    index = np.random.default_rng(0).integers(-100, 100, 600).astype(dtype)
+    expected = np.zeros((rows, columns))
+    np.add.at(expected, index.astype(int), 1)
+    x = mt.zeros(rows, columns, requires_grad=True)
+    x[mt.tensor(index)].sum().backward()
+    np.testing.assert_array_equal(x.grad.numpy(), expected)
+    ones = mt.ones(600, columns)
+    added = mt.index_put(mt.zeros(rows, columns), (mt.tensor(index),), ones, accumulate=True)
+    np.testing.assert_array_equal(added.numpy(), expected)
