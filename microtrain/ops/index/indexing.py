@@ -154,7 +154,8 @@ def _unselect(xp, x, *, shape, index):
     if many and _is_along(index) and x.shape == (*shape[:dim], *last.shape, *shape[dim + 1 :]):
         n, rows, size = math.prod(last.shape), last, shape[dim]
         if math.prod(shape[:dim]) != 1:
-            rows = xp.reshape(xp.remainder(xp.asarray(last, int64), size), (n,) + (1,) * (len(shape) - dim - 1))
+            rows = xp.remainder(xp.asarray(last, int64), size)
+            rows = xp.reshape(rows, (n,) + (1,) * (len(shape) - dim - 1))
             rows = places_along(xp, rows, shape, dim, (*shape[:dim], n, *shape[dim + 1 :]))
             size = math.prod(shape)
         _add_rows(xp, out, xp.reshape(rows, -1), x, size)
