@@ -131,7 +131,6 @@ class Saver:
                 for name, array in arrays[kind].items()
             }
             for kind in ("model", "optimizer")
-            if kind in arrays
         }
         self._memory = {(k, n): a for k, each in copies.items() for n, a in each.items()}
         return copies

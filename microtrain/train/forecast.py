@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ..optim import Optimizer
     from .state import RunState, TrainingRun
 
-__all__ = ["Memory", "dry_run", "memory", "optimizer_bytes", "peak_memory", "sizes"]
+__all__ = ["Memory", "dry_run", "memory", "peak_memory", "sizes"]
 
 STEPS, SECONDS = 300, 5.0  # what a dry run takes at most
 
