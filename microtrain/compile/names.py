@@ -25,7 +25,9 @@ def _printable(name: str) -> str:
 
 
 def _roots() -> list[Module]:
-    modules = alive(MODULES)
+    # Not wrappers, which may be half-made: what they wrap has the same names.
+    own = Module.named_parameters
+    modules = [one for one in alive(MODULES) if type(one).named_parameters is own]
     inner = {id(child) for module in modules for child in module.children()}
     return [module for module in modules if id(module) not in inner]
 

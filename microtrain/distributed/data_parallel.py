@@ -113,6 +113,7 @@ class DataParallel(Module):
             parameters.
         ConfigError: the number of ranks does not divide `shards`; NCCL for gradients on the CPU.
         LaunchError: there is no NCCL, or two ranks are on one GPU. On every rank, as ConfigError.
+        TypeError: `module` is not a Module.
 
     Example:
         >>> model = DataParallel(Net(), mt.distributed.world())
@@ -137,7 +138,9 @@ class DataParallel(Module):
         compared: bool = False,
     ) -> None:
         super().__init__()
-        check_options(reduction, overlap, bucket_mb, compression, shards, sync_batchnorm, backend)
+        check_options(
+            module, reduction, overlap, bucket_mb, compression, shards, sync_batchnorm, backend
+        )
         self.module = module
         self.comm = ranks_of(comm)
         self.reduction = reduction

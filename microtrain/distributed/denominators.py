@@ -465,8 +465,8 @@ def _of_all(comm: Communicator, of: Sequence[int], told: Any) -> Any:
         of: of each term its count.
         told: of this rank's the same, and what `Denominators.factors` says.
 
-    Raises UnequalDenominators, on all ranks, where they have other numbers of counts and the root
-    is not plainly a mean over rows.
+    Raises UnequalDenominators, on all ranks, where they have other numbers of counts, or multiply
+    those in the same place by other factors, and the root is not plainly a mean over rows.
     """
     n, known, *rest = told.tolist()
     number = len(rest) - len(of) - 1
@@ -482,21 +482,24 @@ def _of_all(comm: Communicator, of: Sequence[int], told: Any) -> Any:
         return found
 
     table = on_all((n, known, number), MANY)
-    here = [row for row in table if row[0]]
-    most = int(max((row[2] for row in here), default=0))
-    alike = all(row[2] == most for row in here)
-    size, every = MANY, [row[3:] for row in here]
+    here = [rank for rank, row in enumerate(table) if row[0]]
+    numbers = np.array([row[2] for row in table])
+    most = int(numbers.max())
+    alike = all(numbers[rank] == most for rank in here)
+    size, every = MANY, [table[rank][3:] for rank in here]
     if alike and most > MANY:
         size, more = most, on_all((), most)
-        every = [row for row, said in zip(more, table, strict=True) if said[0]]
+        every = [more[rank] for rank in here]
     whole = [sum(column) for column in zip(*(row[:most] for row in every), strict=True)]
     if not alike or any(row[size:] != every[0][size:] for row in every):
-        numbers = np.array([row[2] for row in table])
         mine = _sorts(np.array([counts, factors]), rest[number]) if n else 0
+        by = np.array([row[size : size + most] for row in every])
         if share := _as_rows(comm, numbers, mine):
             whole = [count * share for count in counts]
         elif not alike:
             raise agreed(_refusal(numbers))
+        elif not _close(by, by[0]):
+            raise agreed(_unlike(dict(zip(here, by.tolist(), strict=True))))
     if not n:
         whole = [float(bool(here))] * number
     found = [sum(row[place] for row in table) for place in range(2)]
@@ -509,7 +512,10 @@ def _sorts(both: Any, own: float) -> list[float]:
     Whether they could also be a mean of means, what one is multiplied by itself, and of each sort
     the sums of the counts and of the factors; NaN where there are too many.
     """
-    counts, factors = both
+    even = _close(both[1], both[1, :1])
+    counts, factors = both = both[:, both.any(0)]  # 0 times a mean over no rows is none
+    if not len(counts):
+        return [even, own, *(0.0,) * (2 * SORTS)]
     with np.errstate(all="ignore"):
         rates = factors / counts
     order = np.argsort(rates)
@@ -519,7 +525,7 @@ def _sorts(both: Any, own: float) -> list[float]:
     if len(starts) <= SORTS and not np.isnan(rates).any():
         sums[:, : len(starts)] = np.add.reduceat(both[:, order], starts, axis=1)
         sums[:, len(starts) :] = 0
-    return [_close(factors, factors[0]), own * len(counts) / counts.sum(), *sums.ravel()]
+    return [even, own * len(counts) / counts.sum(), *sums.ravel()]
 
 
 def _as_rows(comm: Communicator, numbers: Any, mine: Any) -> float:
@@ -550,6 +556,20 @@ def _refusal(numbers: Any) -> UnequalDenominators:
         "one over the same rows: divide the sum of means over a row each by the number of rows "
         "(multiply a mean over several by theirs before). If it is a mean over the means, call "
         "model.count with their number; else write the same sum of losses on every rank"
+    )
+
+
+def _unlike(factors: Mapping[int, Sequence[float]]) -> UnequalDenominators:
+    said = {
+        rank: ", ".join(f"{factor:.3g}" for factor in each[:MANY]) + ", ..." * (len(each) > MANY)
+        for rank, each in factors.items()
+    }
+    return UnequalDenominators(
+        "DataParallel: the value that backward started from adds up means over different rows, and "
+        f"multiplies them by factors that differ by rank ({by_rank(said)}), so its mean over the "
+        "ranks is unknown. Multiply each by the same number on all ranks, or by its number of rows "
+        'and divide by the number of all of them; for weights of samples use reduction="sum" in '
+        "the loss and model.count with the sum of the weights"
     )
 
 

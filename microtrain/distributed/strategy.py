@@ -68,6 +68,7 @@ def strategy(
 
 
 def check_options(
+    module: Module,
     reduction: str,
     overlap: str,
     bucket_mb: float | None,
@@ -77,6 +78,8 @@ def check_options(
     backend: str,
 ) -> None:
     """ValueError for options that there are not, or that do not go together; TypeError."""
+    if not isinstance(module, Module):
+        raise TypeError(f"DataParallel: expected a Module, got {type(module).__name__}")
     for name, value, choices in (
         ("reduction", reduction, ("mean", "sum")),
         ("overlap", overlap, ("auto", "on", "off")),

@@ -172,6 +172,18 @@ def test_names_that_several_models_have_stay_apart() -> None:
     assert "0.weight.T#2" in text
 
 
+def test_a_wrapper_that_could_not_be_made_is_not_in_the_way() -> None:
+    failed: list[BaseException] = []  # hold what its constructor had begun
+    for module, options in ((nn.Linear(2, 2), {"reduction": "middle"}), (3, {})):
+        with pytest.raises((ValueError, TypeError)) as error:
+            mt.distributed.DataParallel(module, **options)  # type: ignore[arg-type]
+        failed.append(error.value)
+    step, x = mt.compile(lambda x: x * 2 + 1), batch(0)
+    for _ in range(2):
+        assert mt.equal(step(x), x * 2 + 1)
+    assert failed
+
+
 def test_a_name_may_be_any_text() -> None:
     """It is shown and never run."""
     model = nn.Module()

@@ -5,6 +5,8 @@ The truth is one process without any wrapper that has the rows of all ranks.
 
 from __future__ import annotations
 
+import contextlib
+import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -780,6 +782,44 @@ def test_other_numbers_of_terms_that_are_no_plain_mean_are_refused_on_all_ranks(
 
     (said,) = {*in_process.run(3, run)}
     assert re.search(r"adds up \d+ means on rank 0, \d+ means on rank", said)
+
+
+def _by_groups(output: Any, group: Any) -> Any:
+    """A rank may have no rows of a group."""
+    labels = [mt.where(group == g, group.long(), -100) for g in (False, True)]
+    return sum(F.cross_entropy(output, each) * (each >= 0).sum().item() for each in labels)
+
+
+@pytest.mark.parametrize("cuts", [[1, 4], [3, 1], [1, 1, 5]])
+def test_means_times_their_rows_are_exact_where_a_rank_has_none_of_one(cuts: list[int]) -> None:
+    def run(comm: Communicator | None) -> list[Any]:
+        w = World(comm, {"a": cuts})
+        m = w.model(2, 2)
+        x, y = w.rows("a", 2), w.rows("a", 2, seed=1)
+        w.learn(_by_groups(m(x), y[:, 0] > 0) / len(x), m)
+        return w.found
+
+    for found in in_process.run(len(cuts), run):
+        check(found, run(None))
+
+
+def test_factors_that_differ_by_rank_are_refused_on_all_ranks() -> None:
+    def run(comm: Communicator, weighed: bool) -> str:
+        w = World(comm, {"a": [2, 2]})
+        m = w.model(2, 2)
+        x, y = w.rows("a", 2), w.rows("a", 2, seed=1)
+        weights = [0.5 + abs(b[0, 0].item()) if weighed else 0.3 for _, b in _each(x, y)]
+        losses = [F.mse_loss(m(a), b) for a, b in _each(x, y)]
+        root = sum(map(operator.mul, losses, weights)) / sum(weights)
+        with pytest.raises(RuntimeError) if weighed else contextlib.nullcontext() as failed:
+            root.backward()
+        m.zero_grad()
+        w.learn(F.mse_loss(m(x), y), m)  # goes on
+        return failed.value.args[0].splitlines()[0] if weighed else ""
+
+    (said,) = {*in_process.run(2, run, True)}
+    assert re.search(r"factors that differ by rank \(0.\d+, 0.\d+ on rank 0, .* on rank 1\)", said)
+    in_process.run(2, run, False)
 
 
 def test_a_rank_without_rows_has_no_loop_and_is_told_so() -> None:
