@@ -130,7 +130,8 @@ def _begin(listener: Any, *args: Any) -> Any:
 def derived(edges: Any, first: int, results: Any) -> None:
     """A pass with `create_graph` from `edges` has made nodes from number `first` on."""
     for one in LISTENERS:
-        one.derived(edges, first, results)
+        if reaches(edges, one.members):  # not one of another thread, whose calls are meanwhile
+            one.derived(edges, first, results)
 
 
 def _share(told: Sequence[Any], weights: Sequence[Any], like: Any) -> Any:

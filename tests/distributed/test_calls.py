@@ -442,6 +442,23 @@ CUTS = {
 }
 
 
+class Meeting(mt.nn.Module):
+    """A layer during whose first forward all ranks are in theirs."""
+
+    def __init__(self, comm: Any) -> None:
+        super().__init__()
+        self.layer = mt.nn.Linear(3, 1, dtype=f64)
+        self.meet: list[Any] = [] if comm is None else [comm.barrier] * 2
+
+    def forward(self, x: Any) -> Any:
+        if self.meet:
+            self.meet.pop()()
+        result = self.layer(x).tanh()
+        if self.meet:
+            self.meet.pop()()
+        return result
+
+
 def check(found: list[Any], expected: list[Any]) -> None:
     assert len(found) == len(expected)
     for number, (a, b) in enumerate(zip(found, expected, strict=True)):
@@ -502,6 +519,31 @@ def _of_two_models(models: Any, x: Any, u: Any, y: Any) -> Any:
 
 
 STEPS = [_two_losses, _cut, _looked_at, _chosen, _slope, _of_two_models]
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_ranks_that_are_in_their_calls_at_the_same_time_keep_apart(size: int) -> None:
+    def run(comm: Communicator | None) -> list[Any]:
+        w = World(comm, CUTS[size])
+        d = w.model(make=lambda: Meeting(comm))
+        x, u = w.rows("a", 3), w.rows("b", 3)
+        between = w.rows("a", 3, seed=4).requires_grad_()
+        out, first, hook = d(between), None, None
+        if comm is not None and comm.rank == 0:  # its pass begins before others' call, ends after
+            hook = out.register_hook(lambda _: [comm.barrier() for _ in range(2)] and None)
+        elif comm is not None:
+            comm.barrier()
+            first = d(u)
+            comm.barrier()
+        (slope,) = mt.autograd.grad(out.sum(), between, create_graph=True)
+        if hook is not None:
+            hook.remove()
+        first = d(u) if first is None else first
+        w.learn(first.mean() - d(x).mean() + 10 * slope.square().sum(1).mean(), d)
+        return w.found
+
+    for found in in_process.run(size, run):
+        check(found, run(None))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
