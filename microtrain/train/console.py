@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .. import threads
 from ..config.components import import_paths
 from ..words import elapsed, labelled, number, plural, rate, size, table
-from .forecast import Memory, memory, sizes
+from .forecast import sizes
 from .models import learned_line
 from .state import Ending, Observer, Parts, TrainingRun
 
@@ -47,9 +47,7 @@ class Header(Observer):
         )
         if run.directory is not None:
             compiled = f"{about['executor']}: {about['reason']}"
-            needed = memory(run)
-            run.predicted = needed.peak
-            run.output.say(*header(run, needed, hosts, compiled, run.path))
+            run.output.say(*header(run, hosts, compiled, run.path))
 
 
 class Summary(Observer):
@@ -70,14 +68,11 @@ class Summary(Observer):
             )
 
 
-def header(
-    run: TrainingRun, needed: Memory, hosts: Sequence[str], compiled: str, results: Path
-) -> list[str]:
+def header(run: TrainingRun, hosts: Sequence[str], compiled: str, results: Path) -> list[str]:
     """What is known before the first step, one fact a line.
 
     Args:
         run: that begins.
-        needed: what it will take.
         hosts: host name of each rank, in rank order.
         compiled: what executes the steps, and why.
         results: the run directory.
@@ -103,7 +98,7 @@ def header(
         "device": f"{run.device or 'cpu'}, {config.dtype}, {threads_of} per rank",
         "data": ", ".join(f"{n:,} {name}" for name, n in counts.items()),
         **({"cache": data.cache} if data.cache else {}),
-        **sizes(run, needed),
+        **sizes(run),
         "train": f"{duration}, batch size {config.train.batch_size:,}"
         + (f" over {ranks:,} ranks" if ranks > 1 else ""),
         **({"shared": shared} if shared else {}),
@@ -148,10 +143,7 @@ def summary(run: TrainingRun, ending: Ending) -> list[str]:
         name, value, step = state.best
         facts["best"] = f"{name} {number(value)} at step {step:,}"
     facts["results"] = str(run.path)
-    facts["took"] = (
-        f"{elapsed(seconds - state.elapsed)}{took}, peak memory {size(ending.peak)} "
-        f"(predicted {size(run.predicted)})"
-    )
+    facts["took"] = f"{elapsed(seconds - state.elapsed)}{took}, peak memory {size(ending.peak)}"
     facts["next"] = next_command(run.config, run.path, "evaluate" if ending.finished else "resume")
     return labelled(facts)
 

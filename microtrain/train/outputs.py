@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ..autograd.graph import AccumulateGrad
+from ..backend import ARRAYS, address, owner_of
 from ..errors import ConfigError
 from ..tensor import TENSORS
 
@@ -64,30 +64,35 @@ class OfRow(NamedTuple):
     """What one row takes in a pass through the model, in bytes.
 
     Attributes:
-        made: by the results of all operations.
-        widest: by the largest of them.
+        kept: by what the graph keeps for a backward pass, besides parameters.
         output: by what the model returns.
-        nodes: how many operations its graph has, of however many rows.
     """
 
-    made: int
-    widest: int
+    kept: int
     output: int
-    nodes: int
 
     @classmethod
     def of(cls, returned: Any, rows: int) -> OfRow:
         """From what the model returned for so many rows."""
         tensors = [each for each in leaves(returned) if type(each) in TENSORS]
-        sizes: dict[Any, int] = {}
-        waiting: list[Any] = [(each.grad_fn, each._array.dtype.itemsize) for each in tensors]
+        seen: set[Any] = set()
+        kept: dict[int, int] = {}  # by address: views of one array are one
+        waiting: list[Any] = [each.grad_fn for each in tensors]
         while waiting:
-            node, item = waiting.pop()
-            if node is None or node in sizes or type(node) is AccumulateGrad:
+            node = waiting.pop()
+            if node is None or node in seen:
                 continue
-            shapes = getattr(node, "_shapes", None) or (node._shape,)
-            sizes[node] = item * sum(math.prod(shape) for shape in shapes if shape is not None)
-            waiting += [(below, item) for below, _ in node.next_functions]
+            seen.add(node)
+            if type(node) is AccumulateGrad:
+                continue
+            waiting += [below for below, _ in node.next_functions]
+            for saved in node._saved or ():
+                array = saved._array if type(saved) in TENSORS else saved
+                if type(array) in ARRAYS:  # a view may repeat what its owner has once
+                    size = min(int(array.nbytes), int(owner_of(array).nbytes))
+                    kept[address(array)] = max(size, kept.get(address(array), 0))
+        for leaf in seen:
+            if type(leaf) is AccumulateGrad:
+                kept.pop(address(leaf.variable._array), None)
         output = sum(int(each._array.nbytes) for each in tensors)
-        made = sum(sizes.values())
-        return cls(made // rows, max(sizes.values(), default=0) // rows, output // rows, len(sizes))
+        return cls(sum(kept.values()) // rows, output // rows)

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from microtrain.train.console import header, summary, truth_lines
-from microtrain.train.forecast import Memory
 from microtrain.train.output import Output
 from microtrain.train.rows import Rows, RowSchedule
 from microtrain.train.state import Ending, RunState
@@ -21,7 +20,6 @@ from microtrain.version import __version__
 from microtrain.words import elapsed, number, plural, rate, size
 
 HOSTS = ["node07", "node07", "node08", "node08"]
-NEEDED = Memory({}, 60_000_000)
 RESULTS = Path("runs/linreg/2026-11-21_13-35-07")
 
 
@@ -45,19 +43,19 @@ def parts(**more):
 def library(monkeypatch):
     monkeypatch.setattr("microtrain.runs.provenance.versions", lambda: {"mpi": "MPICH 5.0.2"})
     monkeypatch.setattr("microtrain.threads.blas_threads", lambda: 1)
-    needs = {"model": "2 parameters", "memory": "about 60 MB: data 8 B"}
-    monkeypatch.setattr("microtrain.train.console.sizes", lambda run, needed: needs)
+    needs = {"model": "2 parameters", "memory": "at least 60 MB: data 8 B"}
+    monkeypatch.setattr("microtrain.train.console.sizes", lambda run: needs)
 
 
 def test_header():
-    lines = header(parts(), NEEDED, HOSTS, "numpy: asked for", RESULTS)
+    lines = header(parts(), HOSTS, "numpy: asked for", RESULTS)
     assert "\n".join(lines) == (
         f"microtrain {__version__}: linreg\n"
         "ranks    4 on 2 hosts (node07, node08), MPICH 5.0.2\n"
         "device   cpu, float32, 1 BLAS thread per rank\n"
         "data     8,000 train, 2,000 val\n"
         "model    2 parameters\n"
-        "memory   about 60 MB: data 8 B\n"
+        "memory   at least 60 MB: data 8 B\n"
         "train    2,500 steps: 20 epochs of 125 steps, batch size 64 over 4 ranks\n"
         "compile  numpy: asked for\n"
         "results  runs/linreg/2026-11-21_13-35-07"
@@ -67,14 +65,14 @@ def test_header():
 def test_header_of_one_process_does_not_speak_of_communication(monkeypatch):
     monkeypatch.setattr("microtrain.runs.provenance.versions", dict)
     endless = parts(plan=SimpleNamespace(epoch=125, total=None))
-    text = "\n".join(header(endless, NEEDED, ["here"], "off", RESULTS))
+    text = "\n".join(header(endless, ["here"], "off", RESULTS))
     assert "ranks    1 on 1 host (here)\n" in text
     assert "until the time is over, epochs of 125 steps, batch size 64\n" in text
 
 
 def test_header_of_a_large_job_stays_short():
     hosts = [f"n{i // 8}" for i in range(128)]
-    line = header(parts(), NEEDED, hosts, "off", RESULTS)[1]
+    line = header(parts(), hosts, "off", RESULTS)[1]
     assert "128 on 16 hosts (n0, n1, n2, n3 and 12 more)" in line
 
 
@@ -208,7 +206,6 @@ def finished_run(size, **state):
         comm=SimpleNamespace(size=size),
         model=SimpleNamespace(comm_seconds=0.03844),
         path=RESULTS,
-        predicted=NEEDED.peak,
         config=config,
     )
 
@@ -221,7 +218,7 @@ def test_summary(monkeypatch):
         "finished  2,500 steps in 1.24 s, 141,020 samples/s, 3% in communication\n"
         "best      val/loss 0.24987 at step 2,300\n"
         "results   runs/linreg/2026-11-21_13-35-07\n"
-        "took      1.24 s, peak memory 70 MB (predicted 60 MB)\n"
+        "took      1.24 s, peak memory 70 MB\n"
         "next      microtrain evaluate runs/linreg/2026-11-21_13-35-07"
     )
 
@@ -233,8 +230,7 @@ def test_summary_without_a_best_value_or_communication(monkeypatch):
     assert lines == [
         "stopped (SIGTERM)  3 steps in 1 min 00 s in all, 2 samples/s",
         "results            runs/linreg/2026-11-21_13-35-07",
-        "took               0.50 s since the resume after step 2, peak memory 70 MB "
-        "(predicted 60 MB)",
+        "took               0.50 s since the resume after step 2, peak memory 70 MB",
         "next               python -m microtrain resume runs/linreg/2026-11-21_13-35-07",
     ]
 
