@@ -24,7 +24,7 @@ from .errors import install
 from .numerics.matrix_exponential import matrix_exp
 from .numerics.sums import SHORT, add_rows, blocked_sum, way_of
 from .random import forward_numbers, forward_words, where_to_draw
-from .recording import Recording
+from .recording import Recording, Tracing
 
 __all__ = [
     "ARRAYS",
@@ -456,6 +456,7 @@ class Modes(threading.local):
         counts: whether losses say what they divide by, also where no data parallelism listens.
         inference: whether results are marked as unusable in a recorded operation.
         recorder: what writes down the instructions of a step that is captured, None otherwise.
+        tracer: what writes down whole operations, None otherwise: see `ops.registry.traced`.
         anomaly: what `detect_anomaly` set, None while it is off; `switch` sets `grad` by it.
         devices: those of the blocks `with mt.device(...):` around, the innermost last.
         default_dtype: the float type of `tensor([1.0])`, `zeros`, `randn` ...
@@ -471,6 +472,7 @@ class Modes(threading.local):
         self.inference = False
         self.anomaly: Any = None
         self.recorder: Recording | None = None
+        self.tracer: Tracing | None = None
         self.devices: list[device] = []
         self.default_dtype = float32
         self.answers: list[Any] = []
@@ -738,6 +740,14 @@ def to_host(array: Any) -> np.ndarray[Any, Any]:
     if MODES.recorder is not None:
         return MODES.recorder.looked_at(array)
     return array if type(array) is np.ndarray else array.get()
+
+
+def looks_at(tensor: Any, what: str) -> None:
+    """Tell whoever records this thread that `what` is about to see the values; it may raise."""
+    if MODES.recorder is not None:
+        MODES.recorder.refuse_look(what)
+    if MODES.tracer is not None:
+        MODES.tracer.look(tensor, what)
 
 
 class Staging:

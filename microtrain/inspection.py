@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .backend import MODES, XP, as_dtype, bool_, get_default_dtype, int64, promote_dtypes
+from .backend import MODES, XP, as_dtype, bool_, get_default_dtype, int64, looks_at, promote_dtypes
 from .tensor import TENSORS, Tensor, kind_of
 
 
@@ -97,9 +97,8 @@ def is_same_size(input: Tensor, other: Tensor) -> bool:
 
 
 def _module(what: str, input: Tensor) -> Any:
-    """The library of the array of `input`; CaptureError while a step is captured."""
-    if MODES.recorder is not None:
-        MODES.recorder.refuse_look(what)
+    """The library of the array of `input`; an error while a step is captured."""
+    looks_at(input, what)
     return XP[type(input._array)].module
 
 

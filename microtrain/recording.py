@@ -89,3 +89,13 @@ class Recording(Protocol):
 
     def refuse_hook(self, what: str) -> NoReturn:
         """CaptureError: hooks are the user's Python, which a replay does not run."""
+
+
+class Tracing(Protocol):
+    """What writes down the operations of a model as they are called: `MODES.tracer`."""
+
+    def call(self, operation: Any, run: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+        """What `run(**arguments)` returns, a call of `operation`."""
+
+    def look(self, tensor: Any, what: str) -> None:
+        """Python is about to see the values of `tensor`, by the method `what`; may raise."""

@@ -14,7 +14,7 @@ from weakref import ref
 
 import numpy as np
 
-from .backend import ARRAYS, MODES, STRUCTURE, XP, device, device_of, to_host
+from .backend import ARRAYS, MODES, STRUCTURE, XP, device, device_of, looks_at, to_host
 from .formatting import tensor_text
 
 # The exact types that operations take: Tensor, Parameter. Tests of kind are `type(x) in TENSORS`.
@@ -451,8 +451,7 @@ class Tensor:
                 "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() "
                 "instead."
             )
-        if MODES.recorder is not None:
-            MODES.recorder.refuse_look("numpy()")
+        looks_at(self, "numpy()")
         if type(self._array) is not np.ndarray:
             if self.device.type == "cpu":
                 to_host(self._array)  # leaked from a captured step, which says so
@@ -479,8 +478,7 @@ class Tensor:
         """
         if self._rg:
             raise BufferError("Can't export Tensors that require gradient, use tensor.detach()")
-        if MODES.recorder is not None:
-            MODES.recorder.refuse_look("__dlpack__()")
+        looks_at(self, "__dlpack__()")
         if any(stride < 0 for stride in self._array.strides):
             raise BufferError(
                 "Can't export a Tensor with negative strides, which others cannot read; use "
@@ -499,12 +497,13 @@ class Tensor:
                 f"a Tensor with {self._array.size} elements cannot be converted to a number "
                 f"(shape {self._array.shape}); use tolist(), or reduce it first"
             )
-        if MODES.recorder is not None:
-            MODES.recorder.refuse_look("item()")
+        looks_at(self, "item()")
         return self._array.item()
 
     def tolist(self) -> Any:
         """The elements as nested lists of Python numbers."""
+        if MODES.tracer is not None:  # a recorder lets pass what it knows
+            MODES.tracer.look(self, "tolist()")
         return to_host(self._array).tolist()
 
     def __bool__(self) -> bool:

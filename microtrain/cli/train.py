@@ -38,7 +38,7 @@ progress_option = click.option(
     help="Resume RUN; auto: the newest run of this name, or start one if there is none.",
 )
 @click.option(
-    "--dry-run", is_flag=True, help="Take a few steps and count memory and estimate time; write nothing."
+    "--dry-run", is_flag=True, help="Take a few steps, say memory and time, and write nothing."
 )
 @click.option("--trace", is_flag=True, help="Write a timeline of each rank for chrome://tracing.")
 @click.option("--trust", is_flag=True, help="Allow the import paths in a run's config.yaml.")

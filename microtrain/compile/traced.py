@@ -106,16 +106,21 @@ _LOOKS = {
 }
 
 
-def refuse(what: str) -> NoReturn:
-    """CaptureError: `what` would look at values."""
-    frame = sys._getframe(1)
-    name = ""
+def look(what: str) -> tuple[str, str]:
+    """How the user's line looks at values, where it calls `what`; what to write instead."""
+    frame, name = sys._getframe(1), ""
     while frame.f_back is not None and is_own(frame.f_code.co_filename):
         name, frame = frame.f_code.co_name, frame.f_back
-    what, instead = _LOOKS.get(name, (what, _OUTSIDE))
+    return _LOOKS.get(name, (what, _OUTSIDE))
+
+
+def refuse(what: str) -> NoReturn:
+    """CaptureError: `what` would look at values."""
+    what, instead = look(what)
     raise CaptureError(
-        f"{with_code(user_line(frame))}: {what} looks at a Tensor of a captured step: its values "
-        f"differ from call to call, so what depends on them cannot be captured. {instead}"
+        f"{with_code(user_line(sys._getframe(1)))}: {what} looks at a Tensor of a captured step: "
+        "its values differ from call to call, so what depends on them cannot be captured. "
+        f"{instead}"
     )
 
 

@@ -162,6 +162,8 @@ def _hardswish(s: Step) -> str:
 
 
 def _sinc(s: Step) -> str:
+    if s.attributes["order"]:
+        raise RuntimeError(f"cannot export {s.call.layer}: derivatives of sinc have no ONNX form")
     angle = s.node("Mul", s.cast("x", s.dtype), s.number(math.pi))
     zero = s.node("Equal", angle, s.number(0))
     return s.node("Where", zero, s.number(1), s.node("Div", s.node("Sin", angle), angle))

@@ -1,30 +1,25 @@
 """The operations of a forward pass, written down as they are called.
 
-While one thread traces, the functions of all operations lead here first; those of other threads
-pass through. What is written down is what a model does with these inputs, so the pass is made for
-two batches of different sizes and values: a size that grows with the batch is one of the batch, and
-whatever else differs was computed from the inputs by other means than operations, which is refused.
+What is written down is what a model does with these inputs, so the pass is made for two batches of
+different sizes and values: a size that grows with the batch is one of the batch, and whatever else
+differs was computed from the inputs by other means than operations, which is refused.
 """
 
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import FunctionType
 from typing import Any, NoReturn
 
 import numpy as np
 
 from ..backend import LIBRARIES, to_host
-from ..ops.coercion import REGISTRY, version_of
-from ..ops.registry import Operation, Variadic
-from ..tensor import TENSORS, Tensor
+from ..compile.traced import look
+from ..ops.coercion import PUBLIC, version_of
+from ..ops.registry import traced
+from ..tensor import TENSORS
 from ..train.outputs import leaves
-
-_LOCK = threading.RLock()
-_HERE = threading.local()  # .trace, of the thread that traces
 
 
 @dataclass(frozen=True)
@@ -101,21 +96,34 @@ class Trace:
             self.refuse("a Tensor was written to in place; write y = f(x) instead of f_(x)")
         return Ref(number)
 
-    def call(self, name: str, function: Callable[[], Any], inputs: Any, attributes: Any) -> Any:
+    def call(self, operation: Any, run: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         """Run an operation; the outermost one of Tensors is written down."""
-        given = [x for each in inputs.values() for x in (each if type(each) is tuple else (each,))]
-        if self.depth or not any(type(x) in TENSORS for x in given):
-            return function()
+        given = {name: arguments[PUBLIC.get(name, name)] for name in operation.inputs}
+        tensors = [x for each in given.values() for x in (each if type(each) is tuple else (each,))]
+        if self.depth or not any(type(x) in TENSORS for x in tensors):
+            return run(**arguments)
         try:
             self.depth += 1
-            refs = {key: self.ref(value) for key, value in inputs.items()}
-            result = function()
+            refs = {name: self.ref(value) for name, value in given.items()}
+            result = run(**arguments)
         finally:
             self.depth -= 1
         several = result if type(result) is tuple else (result,)
         numbers = [self.add("result", one) for one in several]
-        self.calls.append(Call(name, refs, attributes, numbers, self.place()))
+        taken = {PUBLIC.get(name, name) for name in given}
+        attributes = {name: value for name, value in arguments.items() if name not in taken}
+        self.calls.append(Call(operation.name, refs, attributes, numbers, self.place()))
         return result
+
+    def look(self, tensor: Any, what: str) -> None:
+        """Refuse that Python looks at values which depend on the inputs."""
+        number = self.known.get(id(tensor._array), (None,))[0]
+        if self.depth or number is None or self.values[number].kind not in ("input", "result"):
+            return
+        self.refuse(
+            f"{look(what)[0]} looks at values, of which a graph knows nothing; "
+            "write it with operations on Tensors, such as mt.where"
+        )
 
     def place(self) -> str:
         """The innermost layer that is running."""
@@ -136,7 +144,7 @@ def trace(model: Any, inputs: tuple[Any, ...], named: dict[str, Any]) -> Trace:
     for name, tensor in named.items():
         if id(tensor._array) not in found.known:  # a tied one has several names
             found.add("parameter", tensor, name)
-    with _layers(model, found), _tracing(found), _watching(found):
+    with _layers(model, found), traced(found):
         outputs = model(*inputs)
     for output in leaves(outputs):
         if output is None:
@@ -159,90 +167,6 @@ def _layers(model: Any, trace: Trace) -> Iterator[None]:
                 module.register_forward_hook(lambda *_: trace.layers.pop() and None)
             )
         yield
-
-
-# Between the operations' functions and their code -------------------------------------------------
-
-
-def _traced() -> Any:
-    return TRACED(OP, locals())  # type: ignore[name-defined]  # noqa: F821
-
-
-@contextlib.contextmanager
-def _tracing(trace: Trace) -> Iterator[None]:
-    """Let every operation that this thread calls go through `trace`."""
-    with _LOCK:
-        codes: dict[str, Any] = {}
-        for op in [*REGISTRY.values()]:
-            if isinstance(op, Operation):
-                apply: Any = op.generate()
-                codes[op.name] = FunctionType(
-                    apply.__code__, op._scope, op.name, apply.__defaults__
-                )
-        cat: Any = Variadic.apply
-
-        def traced(op: Operation, arguments: dict[str, Any]) -> Any:
-            code, mine = codes[op.name], getattr(_HERE, "trace", None)
-            if mine is None:
-                return code(**arguments)
-            inputs = {name: arguments.pop(name) for name in op.inputs}
-            return mine.call(op.name, lambda: code(**inputs, **arguments), inputs, arguments)
-
-        def traced_list(self: Any, tensors: Any, **attributes: Any) -> Any:
-            mine = getattr(_HERE, "trace", None)
-            if mine is None:
-                return cat(self, tensors, **attributes)
-            given = {"tensors": tuple(tensors)}
-            return mine.call(self.name, lambda: cat(self, tensors, **attributes), given, attributes)
-
-        try:
-            _HERE.trace = trace
-            Variadic.apply = traced_list  # type: ignore[method-assign]
-            for name in codes:
-                op = REGISTRY[name]
-                op._scope["TRACED"] = traced
-                names = (*op.inputs, *op.attrs)
-                op.apply.__code__ = _traced.__code__.replace(
-                    co_argcount=len(names), co_nlocals=len(names), co_varnames=names,
-                    co_name=name, co_qualname=name,
-                )  # fmt: skip
-            yield
-        finally:
-            for name, function in codes.items():
-                REGISTRY[name].apply.__code__ = function.__code__
-            Variadic.apply = cat  # type: ignore[method-assign]
-            vars(_HERE).pop("trace", None)
-
-
-LOOKS = ("item", "tolist", "numpy", "__bool__", "__float__", "__int__", "__index__", "__array__")
-
-
-@contextlib.contextmanager
-def _watching(trace: Trace) -> Iterator[None]:
-    """Refuse that this thread looks at values which depend on the inputs."""
-
-    def watched(name: str, method: Any) -> Any:
-        def look(self: Any, *args: Any, **options: Any) -> Any:
-            if getattr(_HERE, "trace", None) is trace and not trace.depth:
-                number = trace.known.get(id(self._array), (None,))[0]
-                if number is not None and trace.values[number].kind in ("input", "result"):
-                    trace.refuse(
-                        f"{name.strip('_')}() looks at values, of which a graph knows nothing; "
-                        "write it with operations on Tensors, such as mt.where"
-                    )
-            return method(self, *args, **options)
-
-        return look
-
-    methods = {name: Tensor.__dict__[name] for name in LOOKS if name in Tensor.__dict__}
-    with _LOCK:
-        try:
-            for name, method in methods.items():
-                setattr(Tensor, name, watched(name, method))
-            yield
-        finally:
-            for name, method in methods.items():
-                setattr(Tensor, name, method)
 
 
 # Two passes ---------------------------------------------------------------------------------------

@@ -28,12 +28,14 @@ generated at the first call: all of them at once would be half the time of `impo
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
 import linecache
 import re
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType
 from typing import Any
 
@@ -124,7 +126,7 @@ class Operation(Backward):
     def _declare(self) -> Callable[..., Any]:
         """The public function with its signature, whose first call generates its code."""
         names = (*(PUBLIC.get(i, i) for i in self.inputs), *self.attrs)
-        code = _first_call.__code__.replace(
+        code = _entry.__code__.replace(
             co_argcount=len(names),
             co_nlocals=len(names),
             co_varnames=names,
@@ -135,6 +137,7 @@ class Operation(Backward):
         order = (*self.inputs, *self.attrs)
         defaults = tuple(given[name] for name in order if name in given)
         apply = FunctionType(code, self._scope, self.name, defaults)
+        self._entry = code
         apply.__module__ = self.kernel.__module__
         apply.__doc__ = self._doc
         apply.operation = self  # type: ignore[attr-defined]
@@ -146,8 +149,8 @@ class Operation(Backward):
             return getattr(self, name)
         raise AttributeError(f"an operation has no attribute {name!r}")
 
-    def generate(self) -> Callable[..., Any]:
-        """Generate the code, if that has not been done; returns the public function."""
+    def generate(self) -> None:
+        """Generate the code, if that has not been done."""
         with _LOCK:
             if "backward_tensors" not in self.__dict__:
                 rules = self.rules.items()
@@ -157,7 +160,18 @@ class Operation(Backward):
                 large = {*self.inputs, "result", *self.extras} - {*self.small}
                 self.saves_arrays = not large.isdisjoint(self._needed())
                 self._compile()
-        return self.apply
+
+    def enter(self, arguments: dict[str, Any]) -> Any:
+        """A call that has come to `_entry`: the first one, and all while somebody traces."""
+        self.generate()
+        with _LOCK:
+            if not _TRACING:
+                self.apply.__code__ = self._scope["apply"].__code__
+        return _entered(self, self._scope["apply"], arguments)
+
+    def trace(self) -> None:
+        """Let calls come to `enter`."""
+        self.apply.__code__ = self._entry
 
     def _check(self) -> None:
         known = {"g", "result", "out", *self.inputs, *self.extras, *self.attrs}
@@ -408,11 +422,38 @@ class Operation(Backward):
         exec(compile(source, file, "exec"), scope)
         self.backward_arrays = scope["backward_arrays"]
         self.backward_tensors = scope["backward_tensors"]
-        self.apply.__code__ = scope["apply"].__code__
 
 
-def _first_call() -> Any:
-    return OP.generate()(**locals())  # type: ignore[name-defined]  # noqa: F821
+def _entry() -> Any:
+    return OP.enter(locals())  # type: ignore[name-defined]  # noqa: F821
+
+
+_TRACING: list[Any] = []  # who traces, of all threads
+
+
+def _entered(operation: Any, run: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    tracer = MODES.tracer
+    return run(**arguments) if tracer is None else tracer.call(operation, run, arguments)
+
+
+@contextlib.contextmanager
+def traced(tracer: Any) -> Iterator[None]:
+    """Let `tracer.call` have every call of an operation in this thread.
+
+    Operations then begin as they did before their first call, which is where they ask; each leaves
+    that at its first call afterwards. So they ask nobody while nobody traces.
+    """
+    before = MODES.tracer
+    with _LOCK:
+        _TRACING.append(tracer)
+        for operation in REGISTRY.values():
+            operation.trace()
+    try:
+        MODES.tracer = tracer
+        yield
+    finally:
+        MODES.tracer = before
+        _TRACING.remove(tracer)
 
 
 def names_of(formula: Callable[..., Any]) -> tuple[str, ...]:
@@ -483,6 +524,7 @@ class Variadic(Backward):
     """
 
     saves_arrays = False
+    inputs = ("tensors",)
     extras: tuple[str, ...] = ()
 
     def __init__(self, name: str, kernel: Callable[..., Any], rule: Callable[..., Any]) -> None:
@@ -492,6 +534,18 @@ class Variadic(Backward):
         self.rules = {"tensors": rule}
         self.node_name = name[:1].upper() + name[1:] + "Backward0"
         REGISTRY[name] = self
+
+    def enter(self, tensors: tuple[Any, ...], **attrs: Any) -> Any:
+        """In the place of `apply` while somebody traces."""
+        with _LOCK:
+            if not _TRACING:
+                vars(self).pop("apply", None)
+        run = functools.partial(Variadic.apply, self)
+        return _entered(self, run, {"tensors": tuple(tensors), **attrs})
+
+    def trace(self) -> None:
+        """Let calls come to `enter`."""
+        self.apply = self.enter  # type: ignore[method-assign]
 
     def check(self, tensors: tuple[Any, ...], name: str) -> None:
         """TypeError unless all of `tensors` are Tensors, or all are arrays."""

@@ -6,6 +6,7 @@ import copy
 import gc
 import inspect
 import sys
+import threading
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,9 @@ from samples import REFERENCE, SAMPLES, Sample
 
 import microtrain as mt
 from microtrain.autograd import Node
-from microtrain.backend import NUMPY
+from microtrain.backend import MODES, NUMPY
 from microtrain.ops import REGISTRY
-from microtrain.ops.registry import Operation
+from microtrain.ops.registry import Operation, traced
 from microtrain.tensor import TENSORS, Tensor, wrap
 
 
@@ -351,6 +352,52 @@ def test_what_generates_the_code_at_the_first_call_has_its_signature() -> None:
             op.generate()
             assert inspect.signature(op.apply) == declared, op.name
             assert op.source in vars(op).values()
+
+
+class Tracer:
+    """What `traced` leads to."""
+
+    def __init__(self) -> None:
+        self.calls, self.looks = [], []
+
+    def call(self, operation, run, arguments):
+        result = run(**arguments)
+        self.calls.append((operation.name, sorted(arguments)))
+        return result
+
+    def look(self, tensor, what) -> None:
+        self.looks.append(what)
+
+
+def test_a_tracer_has_all_calls_of_its_thread_and_none_afterwards() -> None:
+    x, one, other = mt.ones(3), Tracer(), Tracer()
+
+    def compute() -> None:
+        assert mt.cat([x * 2, x > 0.5, x[1:]]).tolist() == [2, 2, 2, 1, 1, 1, 1, 1]
+
+    def elsewhere() -> None:
+        compute()
+        with traced(other):
+            compute()
+
+    compute()
+    with traced(one):
+        with pytest.raises(TypeError, match=r"^mul\(\) missing 1 required"):
+            REGISTRY["mul"].apply(x)
+        compute()
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        assert bool(x.sum() > 0)
+    compute()
+    names = [name for name, _ in one.calls]
+    assert [n for n in names if n != "to"] == ["mul", "gt", "select", "cat", "sum", "gt"]
+    assert dict(one.calls)["cat"] == ["dim", "tensors"]
+    assert one.looks == ["tolist()", "item()"]
+    assert [n for n in names if n != "to"][:4] == [n for n, _ in other.calls if n != "to"]
+    assert MODES.tracer is None
+    assert "apply" not in vars(REGISTRY["cat"])  # asks nobody any more
+    assert REGISTRY["mul"].apply.__code__ is REGISTRY["mul"]._scope["apply"].__code__
 
 
 def test_an_operation_not_called_yet_goes_by_its_name() -> None:
