@@ -311,13 +311,13 @@ class Ensemble:
     def save(self, path: Any) -> None:
         """Write the state of all members to one file, whose name says its format; collective.
 
-        As `mt.save`: `.safetensors` or `.pt`.
+        As `mt.save` writes a state: `.safetensors`.
         """
-        from .exchange.state import write_state
+        from .exchange.state import save
 
         states = self.gather({number: self.state_dict(number) for number in self.mine})
         if self.comm.rank == 0:
-            write_state({"members": dict(enumerate(states))}, path)
+            save({"members": dict(enumerate(states))}, path)
         self.comm.barrier()
 
     def load(self, path: Any) -> None:
@@ -325,9 +325,9 @@ class Ensemble:
 
         Raises ValueError for a file of another number of members.
         """
-        from .exchange.state import read_state
+        from .exchange.state import load
 
-        states = read_state(path)["members"]
+        states = load(path)["members"]
         if len(states) != len(self):
             raise ValueError(f"{path} has {len(states)} members, this ensemble {len(self)}")
         for number in self.mine:

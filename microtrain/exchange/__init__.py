@@ -1,1 +1,1 @@
-"""Weights and models in the files of others: safetensors, PyTorch's .pt, npz, ONNX."""
+"""Weights and models in the files of others: safetensors, npz, ONNX."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,46 +12,41 @@ import numpy as np
 from ..backend import default_dtype
 from ..creation import from_numpy
 from ..errors import ConfigError
+from ..files import TORCH
 from ..inference.model import TrainedModel
 from ..inference.predict import check_place, write_output
 from ..tensor import TENSORS
-from .state import WRITERS
+from .state import for_torch
+from .state_file import WRITERS
 
-__all__ = ["FORMATS", "export_run"]
-
-# What --to takes, and how the names of such files end; the first is the default.
-FORMATS = {
-    "torch": (".pt", ".pth"),
-    "safetensors": (".safetensors",),
-    "npz": (".npz",),
-    "onnx": (".onnx",),
-}
+__all__ = ["export_run"]
 
 
 def export_run(
     model: TrainedModel, kind: str, output: str | None, force: bool, note: Callable[[str], None]
 ) -> str:
-    """Write `model` in the format `kind`, whole or not at all; returns the name of the file.
+    """Write `model` as a file `.kind`, whole or not at all; returns the name of the file.
 
     `note` is told what the user of the file has to know. Raises ConfigError for a name that does
     not fit or is taken and for what ONNX has no form for, LaunchError where the file system
     refuses.
     """
-    suffixes = FORMATS[kind]
-    output = output or f"{model.config.name}{suffixes[0]}"
-    if Path(output).suffix.lower() not in suffixes:
-        ends = " or ".join(suffixes)
-        raise ConfigError(f"--output {output}: expected a name that ends in {ends} for --to {kind}")
+    output = output or f"{model.config.name}.{kind}"
+    if (suffix := Path(output).suffix.lower()) != f".{kind}":
+        way_out = f"; {for_torch(output)}" if suffix in TORCH else ""
+        raise ConfigError(
+            f"--output {output}: expected a name that ends in .{kind} for --to {kind}{way_out}"
+        )
     check_place(output, force)
-    content: bytes | Iterator[Any]
+    content: bytes | Iterable[Any]
     if kind == "onnx":
         content = _onnx(model, note)
     else:
         state = model.module.state_dict()
         tensors = {name: value for name, value in state.items() if type(value) in TENSORS}
         if left := [name for name in state if name not in tensors]:
-            note(f"left out, since it is no Tensor: {', '.join(left)}")
-        content = WRITERS[suffixes[0]](tensors)
+            note(f"left out, since it is not a Tensor: {', '.join(left)}")
+        content = WRITERS[suffix](tensors)
         _say_standardisation(model, note)
     write_output(Path(output), content)
     return output

@@ -6,14 +6,8 @@ checkpoint with a directory and a step; what is loaded is a file or a directory.
 
 from __future__ import annotations
 
-import io
 import os
-import re
-import struct
-import tokenize
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, overload
 
@@ -21,21 +15,19 @@ import numpy as np
 
 from ..backend import as_dtype
 from ..errors import DataError, LaunchError
-from ..files import open_plain, reason, write_whole
+from ..files import TORCH, open_plain, reason, write_whole
 from ..runs.checkpoint import MANIFEST, list_checkpoints, peek_state
 from ..runs.members import SEVERAL
-from ..runs.tree import take_apart
 from ..spelling import did_you_mean
-from ..tensor import kind_of, wrap
-from ..words import size
-from . import safetensors_file, torch_file
+from ..tensor import kind_of
+from .state_file import WRITERS, length, parse
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
     from ..nn import Module
     from ..optim import Optimizer
 
-__all__ = ["load", "read_state", "save", "write_state"]
+__all__ = ["load", "save"]
 
 Place = str | os.PathLike[str]
 
@@ -56,10 +48,10 @@ def save(*args: Any, **options: Any) -> None:
 
     `save(obj, path)` writes a state dict, or dicts, lists and tuples of Tensors, arrays and plain
     values, on the rank that calls it; the file appears whole or not at all. Its name says the
-    format: `.safetensors` (read by others as its Tensors by name), `.pt` or `.pth` (as torch.load
-    reads it), `.npz` (arrays by name). `load(path)` reads each. `path` may be a file object that
-    takes bytes, at its position: `format` is "safetensors" or "npz"; None is what its name says, if
-    it has one, else safetensors.
+    format: `.safetensors` (read by others, such as PyTorch, as its Tensors by name) or `.npz`
+    (arrays by name). `load(path)` reads both. `path` may be a file object that takes bytes, at its
+    position: `format` is "safetensors" or "npz"; None is what its name says, if it has one, else
+    safetensors.
 
     `save(directory, step, model=..., optimizer=None, state=None, keep=2, comm=None)` is
     collective: it writes `directory/step-000100`, whole or not at all, with the random state, and
@@ -97,53 +89,45 @@ def save(*args: Any, **options: Any) -> None:
 
 
 def _save_state(obj: Any, path: Place | IO[bytes], *, format: str | None = None) -> None:
-    if hasattr(path, "write"):
-        _write_object(obj, path, format)
-    elif format is not None:
+    stream = hasattr(path, "write")
+    if not stream and not isinstance(path, str | os.PathLike):
+        raise TypeError(f"save(): path: expected a path or a file object, got {kind_of(path)}")
+    if not stream and format is not None:
         raise TypeError("save(): format= is of a file object; the name of a file says its format")
-    else:
-        write_state(obj, path)
+    suffix = Path(_name(path)).suffix.lower()
+    if format is not None:
+        suffix = f".{format}"
+    elif stream and suffix not in (*WRITERS, *TORCH):
+        suffix = ".safetensors"
+    said = _named(path) if format is None else f"format={format!r}"
+    if suffix in TORCH:
+        raise ValueError(f"save(): {said}: {for_torch(_name(path) or 'net')}")
+    if suffix not in WRITERS:
+        raise ValueError(
+            f"save(): {said}: a state is written as {' or '.join(WRITERS)}, which the end of the "
+            f"name says{did_you_mean(suffix, WRITERS) if suffix else ''}"
+        )
+    content = WRITERS[suffix](obj)
+    try:
+        if stream:
+            _put(path, content)
+            return
+        file = Path(_name(path)).expanduser()
+        if file.is_dir():
+            raise IsADirectoryError(None, "a directory", str(path))
+        write_whole(file.resolve(), content)  # what a link leads to is replaced, not the link
+    except OSError as error:
+        raise LaunchError(f"cannot write to {_named(path)}: {reason(error)}") from error
 
 
 _save_state.__name__ = _save_state.__qualname__ = "save"  # in Python's words about the arguments
 
 
-def _npz(obj: Any) -> bytes:
-    """The file of a flat dict; the arrays' names are its keys."""
-    tree, arrays = take_apart(obj)
-    if not isinstance(obj, Mapping) or any(
-        key not in arrays or not isinstance(value, dict) for key, value in tree["dict"]
-    ):
-        raise TypeError("obj: a file .npz holds one dict of arrays; .safetensors holds all states")
-    if taken := {"file", "allow_pickle"} & {*arrays}:  # arguments of numpy.savez
-        raise ValueError(f"obj: an array of a file .npz cannot be named {taken.pop()}")
-    file = io.BytesIO()
-    np.savez(file, **arrays)  # type: ignore[arg-type]
-    return file.getvalue()
-
-
-WRITERS: dict[str, Callable[[Any], bytes | Iterator[Any]]] = {
-    ".safetensors": safetensors_file.dump,
-    ".pt": torch_file.dump,
-    ".pth": torch_file.dump,
-    ".npz": _npz,
-}
-
-
-def _write_object(obj: Any, file: Any, format: str | None) -> None:
-    """Write `obj` to a file object, from its position on."""
-    name = getattr(file, "name", "")
-    suffix = Path(name).suffix.lower() if isinstance(name, str) else ""
-    chosen = f".{format}" if format is not None else suffix if suffix in WRITERS else ".safetensors"
-    if chosen not in (".safetensors", ".npz"):
-        raise ValueError(
-            f"save(): {chosen} into a file object: expected format= safetensors or npz; a .pt is "
-            "written by its name, mt.save(obj, path)"
-        )
-    content = WRITERS[chosen](obj)
+def _put(file: Any, content: Iterable[Any]) -> None:
+    """Write to a file object, from its position on."""
     try:
         file.write(b"")
-        for piece in [content] if isinstance(content, bytes) else content:
+        for piece in content:
             rest = memoryview(piece)
             while len(rest):  # what is unbuffered may take a part
                 taken = file.write(rest)
@@ -151,37 +135,26 @@ def _write_object(obj: Any, file: Any, format: str | None) -> None:
         getattr(file, "flush", bool)()
     except TypeError as error:
         raise TypeError(f"save(): {_named(file)} takes no bytes; open it by 'wb'") from error
-    except OSError as error:
-        raise LaunchError(f"cannot write to {_named(file)}: {reason(error)}") from error
+
+
+def _name(place: Any) -> str:
+    """The name of a path or file object; empty where it has none."""
+    name = place if isinstance(place, str | os.PathLike) else getattr(place, "name", None)
+    return str(name) if isinstance(name, str | os.PathLike) else ""
 
 
 def _named(place: Any) -> str:
-    """A place in words: a path, or a file object by its name or kind."""
-    if isinstance(place, str | os.PathLike):
-        return str(place)
-    name = getattr(place, "name", None)
-    return f"the {type(place).__name__}" + (f" {name}" if isinstance(name, str) else "")
+    kind = "" if isinstance(place, str | os.PathLike) else f"the {type(place).__name__} "
+    return f"{kind}{_name(place)}".rstrip()
 
 
-def write_state(obj: Any, path: Any) -> None:
-    """Write `obj` in the format that the name of `path` says; whole or not at all."""
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"save(): path: expected a path or a file object, got {kind_of(path)}")
-    file = Path(os.path.expanduser(path))
-    suffix = file.suffix.lower()
-    if suffix not in WRITERS:
-        near = did_you_mean(suffix, WRITERS) if suffix else ""
-        raise ValueError(
-            f"save(): {path}: the name of a file ends in one of {', '.join(WRITERS)}, which says "
-            f"its format{near}"
-        )
-    content = WRITERS[suffix](obj)
-    try:
-        if file.is_dir():
-            raise IsADirectoryError(None, "a directory", str(path))
-        write_whole(file.resolve(), content)  # what a link leads to is replaced, not the link
-    except OSError as error:
-        raise LaunchError(f"cannot write {path}: {reason(error)}") from error
+def for_torch(path: Place) -> str:
+    """What to write instead of a pickle of PyTorch, for messages."""
+    name = f"{os.path.splitext(path)[0]}.safetensors"
+    return (
+        f"pickles of PyTorch are not written; write {name}, which PyTorch reads: "
+        f'model.load_state_dict(safetensors.torch.load_file("{name}"))'
+    )
 
 
 def load(
@@ -195,12 +168,12 @@ def load(
 ) -> Any:
     """What a file holds, or the trained model of a run.
 
-    A file is read as data, whatever its name: safetensors, PyTorch's `.pt` and `.pth` (Tensors,
-    dicts, lists, tuples and plain values; nothing of its pickle is executed) and `.npz` give what
-    was saved, with Tensors on the CPU. A directory is a run, or one checkpoint of one, and gives a
-    `TrainedModel`: its model, with the preparation of its inputs. Of a sweep it is the best member;
-    `member="all"` gives a `TrainedEnsemble`: the mean of all that have finished, and their spread;
-    `"best-setting"` that of the members with the best mean over seeds and folds.
+    A file is read as data, whatever its name: safetensors and `.npz` give what was saved, with
+    Tensors on the CPU. A pickle of PyTorch is an error that says how to convert it. A directory is
+    a run, or one checkpoint of one, and gives a `TrainedModel`: its model, with the preparation of
+    its inputs. Of a sweep it is the best member; `member="all"` gives a `TrainedEnsemble`: the mean
+    of all that have finished, and their spread; `"best-setting"` that of the members with the best
+    mean over seeds and folds.
 
     Args:
         path: a file; a run directory, `<runs>/<name>` or its `latest` for the newest run of that
@@ -217,13 +190,13 @@ def load(
             it they are an error, since NumPy has no such dtype.
         member: of a sweep: `best` (where none is given), a number, `all` or `best-setting`.
 
-    Raises ConfigError for import paths without `trust` and for a `member` of a run that is no
-    sweep, DataError for what is missing, damaged or
-    does not fit, TypeError for a `model` that is no Module and arguments of the other form.
+    Raises ConfigError for import paths without `trust` and for a `member` of a run that is not a
+    sweep, DataError for what is missing, damaged or does not fit, TypeError for a `model` that is
+    not a Module and arguments of the other form.
 
     Example:
-        >>> mt.save(model.state_dict(), "weights.pt")
-        >>> model.load_state_dict(mt.load("weights.pt"))
+        >>> mt.save(model.state_dict(), "weights.safetensors")
+        >>> model.load_state_dict(mt.load("weights.safetensors"))
         LoadedKeys(missing_keys=[], unexpected_keys=[])
         >>> iris = mt.load("runs/iris")
         >>> iris.predict([[5.1, 3.5, 1.4, 0.2]])
@@ -238,7 +211,7 @@ def load(
     place = Path() if stream else Path(os.path.expanduser(path))
     if bfloat16 is not None and as_dtype(bfloat16) != np.float32:
         raise TypeError(f"load(): bfloat16: expected mt.float32 or None, got {bfloat16!r}")
-    names_file = place.suffix.lower() in WRITERS and not place.is_dir()
+    names_file = place.suffix.lower() in (*WRITERS, *TORCH) and not place.is_dir()
     if stream or place.is_file() or names_file:
         for name, given in {
             "trust": trust,
@@ -250,9 +223,9 @@ def load(
                 raise TypeError(
                     f"load(): {name}= is of a run, and {_named(path)} is a file; leave it out"
                 )
-        return read_state(path, bfloat16 is not None)
+        return _read(path, bfloat16 is not None)
     if bfloat16 is not None:
-        raise TypeError(f"load(): bfloat16= is of a file, and {path} is none; leave it out")
+        raise TypeError(f"load(): bfloat16= is of a file, and {path} is not one; leave it out")
     _refuse_loop(place, path)
     if member in SEVERAL:
         from ..inference.ensemble import load_all
@@ -268,7 +241,7 @@ def load(
 
 
 def _refuse_loop(place: Path, path: Place) -> None:
-    """DataError for the checkpoints of a loop of one's own, which `restore` reads."""
+    """DataError for the checkpoints of your own loop, which `restore` reads."""
     found = [place] if os.path.isfile(place / MANIFEST) else list_checkpoints(place)
     if found and "loop" in peek_state(found[-1]):
         directory = place.parent if found == [place] else place
@@ -278,29 +251,27 @@ def _refuse_loop(place: Path, path: Place) -> None:
         )
 
 
-def read_state(path: Any, bfloat16: bool = False) -> Any:
-    """What a file holds; DataError for one that cannot be read, is damaged or of other kinds."""
-    place = _named(path)
+def _read(path: Any, bfloat16: bool) -> Any:
     try:
         if hasattr(path, "read"):
-            content = _first(path, _rest(path))
+            content = _first(path)
         else:
             with open_plain(os.path.expanduser(path)) as file:
                 content = file.read()
-        parse = _parser(content)
-        if parse is torch_file.parse and hasattr(path, "read"):
-            raise ValueError("a .pt is read by its name, mt.load(path)")
-        return parse(content, bfloat16)
+        return parse(content, bfloat16, _name(path))
     except OSError as error:
-        raise DataError(f"cannot read {place}: {reason(error)}") from error
+        raise DataError(f"cannot read {_named(path)}: {reason(error)}") from error
     except ValueError as error:
-        raise DataError(f"cannot read {place}: {error}") from error
+        raise DataError(f"cannot read {_named(path)}: {error}") from error
     except MemoryError as error:
-        raise DataError(f"{place} does not fit into memory") from error
+        raise DataError(f"{_named(path)} does not fit into memory") from error
 
 
-def _rest(file: Any) -> bytes:
-    """All bytes from the position of a file object on; ValueError where there are none."""
+def _first(file: Any) -> bytes:
+    """The first of the states at the position of a file object, which then stands behind it.
+
+    ValueError where there is none, and where it cannot go there.
+    """
     pieces: list[bytes] = []
     while piece := file.read():  # a part, of what is unbuffered
         if isinstance(piece, str):
@@ -308,68 +279,10 @@ def _rest(file: Any) -> bytes:
         pieces.append(piece)
     if not pieces:
         raise ValueError("there is nothing behind its position; file.seek(0) goes to the start")
-    return b"".join(pieces)
-
-
-def _first(file: Any, content: bytes) -> bytes:
-    """The first of states that lie one behind the other; `file` stands behind it.
-
-    ValueError where it cannot go there.
-    """
-    if content[8:9] == b"{":
-        end = safetensors_file.length(content)
-    else:  # an archive begins where the offset of its directory counts from
-        marks = (mark.start() for mark in re.finditer(rb"PK\x05\x06(?=.{18})", content, re.DOTALL))
-        found = ((i, *struct.unpack_from("<IIH", content, i + 12)) for i in marks)
-        ends = (i + 22 + comment for i, length, start, comment in found if start + length == i)
-        end = next(ends, len(content))
-    if end < len(content):
+    content = b"".join(pieces)
+    if (end := length(content)) < len(content):
         try:
             file.seek(end - len(content), os.SEEK_CUR)
         except (AttributeError, OSError) as error:
             raise ValueError("there is more behind it, and the file object cannot seek") from error
     return content[:end]
-
-
-def _parser(content: bytes) -> Callable[[bytes, bool], Any]:
-    """What reads a file that begins as this one; ValueError for none."""
-    if content[:4] in (b"PK\3\4", b"PK\5\6"):
-        return _read_npz if b".npy" in content[:200] else torch_file.parse
-    if content[8:9] == b"{":
-        return safetensors_file.parse
-    if content[:1] == b"\x80" or content[257:262] == b"ustar":
-        raise ValueError(
-            "a pickle, or the format of PyTorch before 1.6, which is one; reading it would execute "
-            "it. Where you trust it, load it in torch and save its state_dict with torch.save"
-        )
-    raise ValueError(
-        "it is of no format that holds state: safetensors, .pt or .pth of torch.save, .npz"
-    )
-
-
-LARGE = 2**28  # bytes below which an archive may be of any size unpacked
-SMALLEST = 100  # times that a larger one may be compressed
-_UNREADABLE = (
-    zipfile.BadZipFile, zlib.error, tokenize.TokenError, OSError, EOFError, RuntimeError,
-    SyntaxError, TypeError, KeyError,
-)  # fmt: skip
-
-
-def _read_npz(content: bytes, bfloat16: bool) -> Any:
-    """The arrays of an npz file as Tensors."""
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            if any(entry.header_offset for entry in arrays.zip.infolist()[:1]):
-                raise EOFError("there are several in this file, one behind the other")
-            whole = sum(info.file_size for info in arrays.zip.infolist())
-            if whole > max(LARGE, SMALLEST * len(content)):
-                raise ValueError(
-                    f"its {size(len(content))} would be {size(whole)} of arrays, more than "
-                    f"{SMALLEST} times its size; write them with numpy.savez, uncompressed"
-                )
-            found = {name: arrays[name] for name in arrays.files}
-            for array in found.values():
-                as_dtype(array.dtype)
-    except _UNREADABLE as error:
-        raise ValueError(f"damaged, or no arrays of numbers: {error}") from error
-    return {name: wrap(np.ascontiguousarray(a).reshape(a.shape)) for name, a in found.items()}

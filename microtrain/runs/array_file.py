@@ -20,16 +20,17 @@ from numpy.typing import NDArray
 from ..backend import to_host
 from ..files import is_unicode, parse_object
 
-__all__ = ["DTYPES", "Content", "array_content", "arrays_in", "blocks", "copied"]
+__all__ = ["Content", "array_content", "arrays_in", "blocks", "copied", "header_in"]
 
 Array = NDArray[Any]
 
-DTYPES = {
-    "F64": np.float64, "F32": np.float32, "F16": np.float16, "BOOL": np.bool_,
+_DTYPES = {
+    "BF16": np.uint16, "F64": np.float64, "F32": np.float32, "F16": np.float16, "BOOL": np.bool_,
     "I64": np.int64, "I32": np.int32, "I16": np.int16, "I8": np.int8,
     "U64": np.uint64, "U32": np.uint32, "U16": np.uint16, "U8": np.uint8,
 }  # fmt: skip
-_CODES = {np.dtype(dtype): code for code, dtype in DTYPES.items()}
+# What uint16 is written as is the last of its names.
+_CODES = {np.dtype(dtype): code for code, dtype in _DTYPES.items()}
 # Of equally long dtypes the later one comes first, as in the library's files.
 _RANKS = {code: -rank for rank, code in enumerate(
     ("BOOL", "U8", "I8", "I16", "U16", "F16", "I32", "U32", "F32", "F64", "I64", "U64")
@@ -111,35 +112,43 @@ def copied(array: Any, into: Array | None = None) -> Array:
     return into
 
 
-def arrays_in(memory: NDArray[np.uint8]) -> dict[str, Array]:
-    """The arrays of a file that lies in `memory`: views of it, in the order of the file.
-
-    Raises ValueError for what is no such file, is cut short, or has dtypes that NumPy has not.
-    """
+def header_in(memory: NDArray[np.uint8]) -> tuple[dict[str, Any], NDArray[np.uint8]]:
+    """The header of a file that lies in `memory`, and what is behind it; ValueError for none."""
     length = int.from_bytes(memory[:8].tobytes(), "little")
     if memory.size < 8 or length > memory.size - 8:
         raise ValueError("it is shorter than its header says")
-    data = memory[8 + length :]
-    header = parse_object(memory[8 : 8 + length].tobytes())
+    return parse_object(memory[8 : 8 + length].tobytes()), memory[8 + length :]
+
+
+def arrays_in(memory: NDArray[np.uint8]) -> dict[str, Array]:
+    """The arrays of a file that lies in `memory`: views of it, in the order of its header.
+
+    Those of bfloat16, which NumPy does not have, are uint16. Raises ValueError for what is not such
+    a file, is cut short, or has dtypes that NumPy does not have.
+    """
+    header, data = header_in(memory)
     header.pop("__metadata__", None)
-    found, at = {}, 0
+    places: dict[str, tuple[int, int, Any, Any]] = {}
     for name, entry in header.items():
         try:
-            dtype = np.dtype(DTYPES[entry["dtype"]]).newbyteorder("<")
-            shape, (begin, end) = entry["shape"], entry["data_offsets"]
+            code, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
             if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
-                raise ValueError("a length is no number")
-            fits = begin == at and end - begin == math.prod(shape) * dtype.itemsize
+                raise ValueError("a length is not a number")
+            if code not in _DTYPES:
+                raise ValueError(f"NumPy does not have its dtype, {code!r:.40}")
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"its header cannot be understood at {name!r:.80}") from error
-        if not fits or end > data.size:
+            raise ValueError(f"its header cannot be understood at {name!r:.80}: {error}") from error
+        places[name] = begin, end, np.dtype(_DTYPES[code]).newbyteorder("<"), tuple(shape)
+    found, at = {}, 0
+    for name, (begin, end, dtype, shape) in sorted(places.items(), key=lambda item: item[1][:2]):
+        if begin != at or end > data.size or end - begin != math.prod(shape) * dtype.itemsize:
             raise ValueError(f"the array {name!r:.80} does not lie where its header says")
         array = data[begin:end].view(dtype).reshape(shape)
         found[name] = array.astype(dtype.newbyteorder("="), copy=False)
         at = end
     if at != data.size:
         raise ValueError("it goes on after its last array")
-    return found
+    return {name: found[name] for name in places}
 
 
 def _on_host(array: Any) -> Array:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ..config.same_run import compare_configs
 from ..errors import DataError, UserError
-from ..files import beginning, open_plain, read_object, read_plain, reason
+from ..files import TORCH, beginning, from_torch, open_plain, read_object, read_plain, reason
 from .checkpoint import (
     MANIFEST,
     Checkpoint,
@@ -383,6 +383,7 @@ def _find(path: str | Path) -> Path:
         raise DataError(
             f"no run at {path}: {'it is a file' if directory.exists() else link}\n"
             f"expected a run directory, or <run_dir>/<name> for the newest run of that name"
+            + (f"\n{from_torch(path)}" if directory.suffix.lower() in TORCH else "")
         )
     run = directory if (directory / "run.json").exists() else newest_run(directory)
     if run is None:

@@ -47,26 +47,37 @@ def take_apart(obj: Any, root: str = "obj") -> tuple[Any, dict[str, Array]]:
         if len(path) > DEEPEST:
             raise ValueError(f"{where(path[:3], root)} ...: nested deeper than {DEEPEST} levels")
         if type(value) in SCALARS:
-            return word(readable(value, path, root))
+            return word(value, path, root)
         if type(value) in TENSORS:
             more = {"requires_grad": True} if value.requires_grad else {}
             return {"tensor": named(value._array, path), **more}
         if type(value) in ARRAYS:
             return {"array": named(value, path)}
         if isinstance(value, Mapping):
-            keys = [word(key_of(key, path, root)) for key in value]
+            if odd := [key for key in value if type(key) not in (str, int)]:
+                text = f"a key is text or a whole number, got {odd[0]!r:.60}"
+                raise TypeError(f"{where(path, root)}: {text}")
+            keys = [word(key, path, root, ": a key") for key in value]
             values = [walk(v, (*path, key)) for key, v in value.items()]
             return {"dict": [*map(list, zip(keys, values, strict=True))]}
         if type(value) in (list, tuple, Size):
             kind = "list" if type(value) is list else "tuple"
             return {kind: [walk(v, (*path, i)) for i, v in enumerate(value)]}
-        raise unknown(value, path, root)
+        raise unknown(value, where(path, root))
 
     return walk(obj, ()), arrays
 
 
-def word(value: Any) -> Any:
-    """A plain value as strict JSON has it: no infinity, no NaN, no half of a surrogate pair."""
+def word(value: Any, path: tuple[Any, ...] = (), root: str = "", what: str = "") -> Any:
+    """A plain value as strict JSON has it: no infinity, no NaN, no half of a surrogate pair.
+
+    ValueError, which says where and what, for a number that no file is read with.
+    """
+    if type(value) is int and value.bit_length() > MOST_BITS:
+        raise ValueError(
+            f"{where(path, root)}{what} is a whole number of {value.bit_length():,} bits; a "
+            f"file holds those of at most {MOST_BITS}: keep it as text, hex(number)"
+        )
     if type(value) is float and not math.isfinite(value):
         return {"float": repr(value)}
     if type(value) is str and not is_unicode(value):
@@ -74,29 +85,12 @@ def word(value: Any) -> Any:
     return value
 
 
-def readable(value: Any, path: tuple[Any, ...], root: str = "obj", what: str = "") -> Any:
-    """A plain value; ValueError for a number that no file is read with."""
-    if type(value) is int and value.bit_length() > MOST_BITS:
-        raise ValueError(
-            f"{where(path, root)}{what} is a whole number of {value.bit_length():,} bits; a "
-            f"file holds those of at most {MOST_BITS}: keep it as text, hex(number)"
-        )
-    return value
-
-
-def key_of(key: Any, path: tuple[Any, ...], root: str = "obj") -> str | int:
-    """A key of a dict; TypeError for what is neither text nor a whole number."""
-    if type(key) not in (str, int):
-        raise TypeError(f"{where(path, root)}: a key is text or a whole number, got {key!r:.60}")
-    return readable(key, path, root, ": a key")  # type: ignore[no-any-return]
-
-
-def where(path: tuple[Any, ...], root: str = "obj") -> str:
+def where(path: tuple[Any, ...], root: str) -> str:
     """The place that keys lead to, for messages."""
     return root + "".join(f"[{key!r}]" for key in path)
 
 
-def unknown(value: Any, path: tuple[Any, ...], root: str = "obj") -> TypeError:
+def unknown(value: Any, place: str) -> TypeError:
     """The error for a value that no file of plain data holds."""
     kind, hint = kind_of(value), ""
     if isinstance(value, np.generic):
@@ -104,8 +98,8 @@ def unknown(value: Any, path: tuple[Any, ...], root: str = "obj") -> TypeError:
     elif callable(getattr(value, "state_dict", None)):
         hint = "; save its state_dict()"
     return TypeError(
-        f"{where(path, root)} is of type {kind}, which cannot be saved: a file holds Tensors, "
-        f"arrays, text, numbers, True, False, None, and dicts, lists and tuples of them{hint}"
+        f"{place} is of type {kind}, which cannot be saved: a file holds Tensors, arrays, text, "
+        f"numbers, True, False, None, and dicts, lists and tuples of them{hint}"
     )
 
 
@@ -132,7 +126,12 @@ def put_together(tree: Any, arrays: Mapping[str, Array]) -> Any:
                 return _WORDS[kind](value)
             if kind in ("tensor", "array") and isinstance(value, str) and value in arrays:
                 left.pop(value, None)
-                return as_tensor(node, arrays[value]) if kind == "tensor" else arrays[value]
+                if kind == "array":
+                    return arrays[value]
+                requires_grad = node.get("requires_grad") is True
+                if requires_grad and arrays[value].dtype.kind != "f":
+                    raise ValueError(f"{value} of {arrays[value].dtype} is to require grad")
+                return wrap(arrays[value]).requires_grad_(requires_grad)
         raise ValueError(f"its structure has {str(node)[:60]}")
 
     def pair(each: Any) -> tuple[str | int, Any]:
@@ -146,13 +145,3 @@ def put_together(tree: Any, arrays: Mapping[str, Array]) -> Any:
     if left:
         raise ValueError(f"its structure has no place for {listed([*left])}")
     return found
-
-
-def as_tensor(node: Mapping[str, Any], array: Array) -> Any:
-    """The Tensor that a node of the tree says, over the memory of `array`."""
-    tensor = wrap(array)
-    if node.get("requires_grad") is True:
-        if array.dtype.kind != "f":
-            raise ValueError(f"{node['tensor']} of {array.dtype} is to require grad")
-        tensor.requires_grad_()
-    return tensor

@@ -8,22 +8,28 @@ import functools
 import gzip
 import io
 import json
+import os
+import pickle
+import shlex
+import subprocess
+import sys
 import tempfile
 import zipfile
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pages
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import microtrain as mt
+from microtrain.cli.main import main
 from microtrain.errors import DataError, LaunchError
-from microtrain.exchange import safetensors_file, torch_file
-
-FORMATS = [".safetensors", ".pt", ".pth"]
+from microtrain.exchange.state_file import WRITERS, parse
 
 
 def network() -> mt.nn.Module:
@@ -58,14 +64,13 @@ def same(one: object, other: object) -> bool:
     return type(one) is type(other) and (one == other or one != one)
 
 
-@pytest.mark.parametrize("suffix", FORMATS)
-def test_a_training_loop_goes_on_from_a_file_of_its_states(tmp_path: Path, suffix: str) -> None:
+def test_a_training_loop_goes_on_from_a_file_of_its_states(tmp_path: Path) -> None:
     model, optimizer = trained()
     scheduler = mt.optim.lr_scheduler.StepLR(optimizer, 2)
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
     states = {name: part.state_dict() for name, part in parts.items()} | {"epoch": 3}
-    mt.save(states, tmp_path / f"last{suffix}")
-    loaded = mt.load(tmp_path / f"last{suffix}")
+    mt.save(states, tmp_path / "last.safetensors")
+    loaded = mt.load(tmp_path / "last.safetensors")
     assert same(states, loaded)
     fresh = network()
     assert fresh.load_state_dict(loaded["model"]) == ([], [])
@@ -80,11 +85,14 @@ def test_a_training_loop_goes_on_from_a_file_of_its_states(tmp_path: Path, suffi
     assert same(model.state_dict(), fresh.state_dict())
 
 
-@pytest.mark.parametrize("suffix", [*FORMATS, ".npz"])
+@pytest.mark.parametrize("suffix", WRITERS)
 def test_a_state_dict_keeps_its_names_and_order(tmp_path: Path, suffix: str) -> None:
     state = network().state_dict()
     mt.save(OrderedDict(state), tmp_path / f"weights{suffix}")
     assert same(state, mt.load(str(tmp_path / f"weights{suffix}")))
+    for more in ({}, {"a" * 300: mt.ones(1)}):
+        mt.save(more, tmp_path / f"weights{suffix}")
+        assert same(more, mt.load(tmp_path / f"weights{suffix}"))
 
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
@@ -111,14 +119,13 @@ def states(leaves: st.SearchStrategy) -> st.SearchStrategy:
     )
 
 
-def whole(content):
-    return content if isinstance(content, bytes) else b"".join(content)
+def dump(state: Any) -> bytes:
+    return b"".join(WRITERS[".safetensors"](state))
 
 
-@pytest.mark.parametrize("file", [safetensors_file, torch_file])
 @given(state=states(PLAIN | TENSORS | TURNED))
-def test_any_plain_state_comes_back_as_it_was(file, state) -> None:
-    assert same(state, file.parse(whole(file.dump(state)), False))
+def test_any_plain_state_comes_back_as_it_was(state) -> None:
+    assert same(state, parse(dump(state), False))
 
 
 def test_arrays_stay_arrays_and_leaves_require_grad_again(tmp_path: Path) -> None:
@@ -129,8 +136,6 @@ def test_arrays_stay_arrays_and_leaves_require_grad_again(tmp_path: Path) -> Non
     assert loaded["array"].dtype == np.uint16
     assert loaded["big"].tolist() == [0, 1, 2]
     assert loaded["leaf"].requires_grad
-    mt.save({"leaf": leaf}, tmp_path / "state.pt")
-    assert mt.load(tmp_path / "state.pt")["leaf"].requires_grad
 
 
 def test_safetensors_of_others_are_tensors_by_name(tmp_path: Path) -> None:
@@ -158,11 +163,70 @@ def test_bfloat16_is_widened_if_asked(tmp_path: Path) -> None:
         mt.load(path, bfloat16=mt.float16)
 
 
+def safetensors_of(header: dict[str, Any], data: bytes) -> bytes:
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def test_arrays_lie_in_any_order_and_at_any_byte(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    header = {
+        "late": {"dtype": "F64", "shape": [2], "data_offsets": [1, 17]},
+        "first": {"dtype": "U8", "shape": [], "data_offsets": [0, 1]},
+        "none": {"dtype": "F32", "shape": [0, 3], "data_offsets": [1, 1]},
+        "last": {"dtype": "BOOL", "shape": [1], "data_offsets": [17, 18]},
+    }
+    path.write_bytes(safetensors_of(header, b"\7" + np.array([1.5, -2.0], "<f8").tobytes() + b"\1"))
+    found = mt.load(path)
+    assert list(found) == list(header)
+    assert {name: tensor.tolist() for name, tensor in found.items()} == {
+        "late": [1.5, -2.0], "first": 7, "none": [], "last": [True],
+    }  # fmt: skip
+    for tensor in found.values():  # memory of its own, which can be written to
+        array = tensor.numpy()
+        assert array.flags.aligned and array.flags.writeable and array.base is None
+    assert found["none"].shape == (0, 3)
+
+
+F8 = {"w": {"dtype": "F8_E4M3", "shape": [2], "data_offsets": [0, 2]}}
+HUGE = {"w": {"dtype": "F32", "shape": [0, 2**62, 2**62], "data_offsets": [0, 0]}}
+U16 = {"w": {"dtype": "U16", "shape": [1], "data_offsets": [0, 2]}}
+TWICE = {
+    "a": {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]},
+    "b": {"dtype": "U8", "shape": [1], "data_offsets": [1, 2]},
+}
+FOREIGN = {
+    "a dtype that NumPy does not have": (F8, r"'w': NumPy does not have its dtype, 'F8_E4M3'"),
+    "a dtype that Tensors do not have": (U16, "w: not a dtype of Tensors"),
+    "more than all memory": (HUGE, "big|large"),
+    "a byte of two arrays": (TWICE, "'b' does not lie where its header says"),
+    "a structure without its arrays": (
+        {"__metadata__": {"microtrain": '{"tensor": "w"}'}}, "its structure has",
+    ),
+    "a structure that is not JSON": ({"__metadata__": {"microtrain": "{"}}, "Expecting"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_what_is_wrong_in_a_file_of_others_is_said(tmp_path: Path, name: str) -> None:
+    header, message = FOREIGN[name]
+    ends = [entry["data_offsets"][1] for key, entry in header.items() if key[0] != "_"]
+    (tmp_path / "x.safetensors").write_bytes(safetensors_of(header, bytes(max(ends, default=0))))
+    with pytest.raises(DataError, match=rf"cannot read .*x\.safetensors: .*{message}"):
+        mt.load(tmp_path / "x.safetensors")
+
+
+@pytest.mark.parametrize("about", [None, 3, [], {}, {"microtrain": 3}, {"format": "pt"}])
+def test_metadata_of_others_is_passed_over(tmp_path: Path, about: object) -> None:
+    header = {"__metadata__": about, "w": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}
+    (tmp_path / "x").write_bytes(safetensors_of(header, b"\5"))
+    assert mt.load(tmp_path / "x")["w"].tolist() == [5]
+
+
 class Unknown:
     pass
 
 
-@pytest.mark.parametrize("suffix", FORMATS)
 @pytest.mark.parametrize(
     ("state", "error", "message"),
     [
@@ -184,19 +248,18 @@ class Unknown:
     ],
 )
 def test_what_is_no_plain_state_is_named_with_its_key(
-    tmp_path: Path, suffix: str, state: object, error: type[Exception], message: str
+    tmp_path: Path, state: object, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        mt.save(state, tmp_path / f"x{suffix}")
+        mt.save(state, tmp_path / "x.safetensors")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_state_without_an_end_and_two_arrays_of_one_name_are_errors(tmp_path: Path) -> None:
     state: dict[str, object] = {}
     state["again"] = state
-    for suffix in FORMATS:
-        with pytest.raises(ValueError, match="nested deeper than 30 levels"):
-            mt.save(state, tmp_path / f"x{suffix}")
+    with pytest.raises(ValueError, match="nested deeper than 30 levels"):
+        mt.save(state, tmp_path / "x.safetensors")
     with pytest.raises(ValueError, match=r"two arrays would be named 'a\.b'"):
         mt.save({"a": {"b": mt.ones(1)}, "a.b": mt.ones(1)}, tmp_path / "x.safetensors")
 
@@ -217,11 +280,14 @@ def test_a_checkpoint_is_written_by_position_and_by_name(tmp_path: Path) -> None
 WRONG_SAVES = {
     "no path": (lambda d, m: mt.save(m.state_dict()), "missing 1 required.*'path'"),
     "nothing": (lambda d, m: mt.save(), "missing 2 required"),
-    "turned round": (lambda d, m: mt.save(d / "x.pt", m.state_dict()), r"write mt.save\(obj, path"),
+    "turned round": (
+        lambda d, m: mt.save(d / "x.npz", m.state_dict()),
+        r"write mt.save\(obj, path",
+    ),
     "no step": (lambda d, m: mt.save(d), r"mt.save\(directory, step, model=...\)"),
     "no model": (lambda d, m: mt.save(d, 3), r"mt.save\(model.state_dict\(\), path\)"),
-    "both": (lambda d, m: mt.save({}, d / "x.pt", model=m), "unexpected keyword.*'model'"),
-    "no suffix": (lambda d, m: mt.save({}, d / "x"), "ends in one of .safetensors, .pt"),
+    "both": (lambda d, m: mt.save({}, d / "x.npz", model=m), "unexpected keyword.*'model'"),
+    "no suffix": (lambda d, m: mt.save({}, d / "x"), "written as .safetensors or .npz, which"),
     "near": (lambda d, m: mt.save({}, d / "x.safetensor"), "did you mean .safetensors"),
     "a number": (lambda d, m: mt.save({}, 3), "expected a path or a file object"),
     "nested npz": (lambda d, m: mt.save({"m": {}}, d / "x.npz"), "holds one dict of arrays"),
@@ -239,24 +305,24 @@ def test_a_wrong_save_says_what_to_write(tmp_path: Path, name: str) -> None:
 
 
 WRONG_LOADS = {
-    "absent": (lambda d: mt.load(d / "x.pt"), DataError, "cannot read .*x.pt: No such file"),
+    "absent": (lambda d: mt.load(d / "x.npz"), DataError, "cannot read .*x.npz: No such file"),
     "the checkpoints": (lambda d: mt.load(d / "loop"), DataError, r'mt.restore\(".*loop", model='),
     "a checkpoint": (
         lambda d: mt.load(d / "loop/step-000010"), DataError, r'mt.restore\(".*loop", model=',
     ),
-    "of a run": (lambda d: mt.load(d / "w.pt", checkpoint=3), TypeError, "checkpoint= is of a run"),
+    "of a run": (lambda d: mt.load(d / "w.npz", checkpoint=3), TypeError, "checkpoint= is of a"),
     "of a file": (lambda d: mt.load(d, bfloat16=mt.float32), TypeError, "bfloat16= is of a file"),
-    "text": (lambda d: mt.load(d / "notes"), DataError, "of no format that holds state"),
-    "empty": (lambda d: mt.load(d / "empty.pt"), DataError, "of no format that holds state"),
+    "text": (lambda d: mt.load(d / "notes"), DataError, "neither safetensors nor .npz$"),
+    "empty": (lambda d: mt.load(d / "empty.npz"), DataError, "neither safetensors nor .npz$"),
     "a run": (lambda d: mt.load(d / "nothing"), DataError, "no run"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRONG_LOADS)
 def test_a_wrong_load_says_what_to_write(tmp_path: Path, name: str) -> None:
-    mt.save(model_of(tmp_path).state_dict(), tmp_path / "w.pt")
+    mt.save(model_of(tmp_path).state_dict(), tmp_path / "w.npz")
     (tmp_path / "notes").write_text("epoch 3\n")
-    (tmp_path / "empty.pt").write_bytes(b"")
+    (tmp_path / "empty.npz").write_bytes(b"")
     call, error, message = WRONG_LOADS[name]
     with pytest.raises(error, match=message):
         call(tmp_path)
@@ -269,21 +335,171 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
         mt.save({"a": mt.zeros(2), "b": Unknown()}, path)
     assert mt.load(path)["a"].tolist() == [1, 1]
     with pytest.raises(LaunchError, match=r"cannot write .*No such file or directory"):
-        mt.save({}, tmp_path / "nowhere" / "x.pt")
-    (tmp_path / "d.pt").mkdir()
+        mt.save({}, tmp_path / "nowhere" / "x.npz")
+    (tmp_path / "d.npz").mkdir()
     with pytest.raises(LaunchError, match="a directory"):
-        mt.save({}, tmp_path / "d.pt")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["d.pt", "x.safetensors"]
+        mt.save({}, tmp_path / "d.npz")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["d.npz", "x.safetensors"]
 
 
 @given(data=st.data())
 def test_a_damaged_safetensors_file_is_one_error(data) -> None:
-    content = bytearray(whole(safetensors_file.dump({"a": mt.ones(2), "b": [{"c": mt.zeros(1)}]})))
+    content = bytearray(dump({"a": mt.ones(2), "b": [{"c": mt.zeros(1)}]}))
     for _ in range(data.draw(st.integers(1, 3))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     del content[data.draw(st.integers(0, len(content))) :]
     with contextlib.suppress(ValueError):
-        safetensors_file.parse(bytes(content), True)
+        parse(bytes(content), True)
+
+
+# Pickles of PyTorch -------------------------------------------------------------------------------
+
+PICKLES = [".pt", ".pth", ".bin", ".ckpt"]
+
+
+class Command:
+    """What runs a command when it is unpickled."""
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, (self.command,)
+
+
+def archived(pickled: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as members:
+        members.writestr("archive/data.pkl", pickled)
+        members.writestr("archive/data/0", bytes(16))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("pack", [archived, bytes])  # bytes: the format before PyTorch 1.6
+@pytest.mark.parametrize("name", ["net.pt", "net.pth", "net.bin", "net.ckpt", "net", "net.npz"])
+def test_a_pickle_of_torch_is_not_executed_and_converted_by_one_line(
+    tmp_path: Path, name: str, pack: Callable[[bytes], bytes]
+) -> None:
+    made, path = tmp_path / "made", tmp_path / name
+    path.write_bytes(pack(pickle.dumps({"weight": Command(f"touch {made}")}, 2)))
+    for place in (path, opened(path, "rb")):
+        with pytest.raises(DataError) as error:
+            mt.load(place)
+        text = str(error.value)
+        assert f"{path}: it is neither safetensors nor .npz; pickles of PyTorch can" in text
+        assert f'torch.load("{path}", map_location="cpu", weights_only=True)' in text
+        assert f'mt.load("{tmp_path / "net.safetensors"}")' in text
+    with pytest.raises(DataError, match=r'torch\.load\("net\.pt"'):
+        mt.load(io.BytesIO(path.read_bytes()))
+    assert not made.exists()
+
+
+@pytest.mark.parametrize("suffix", PICKLES)
+def test_a_pickle_of_torch_is_not_written(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"net{suffix}"
+    instead = rf'PyTorch reads: .*safetensors\.torch\.load_file\("{tmp_path}/net\.safetensors"\)'
+    with pytest.raises(ValueError, match=instead):
+        mt.save(FLAT, path)
+    assert not path.exists()
+    with pytest.raises(ValueError, match=instead):
+        mt.save(FLAT, opened(path, "wb"))
+    with pytest.raises(ValueError, match=r'load_file\("net\.safetensors"\)'):
+        mt.save(FLAT, io.BytesIO(), format=suffix[1:])
+    mt.save(FLAT, opened(path, "wb"), format="safetensors")  # what is said counts
+    OPENED[-1].close()
+    assert same(mt.load(path), FLAT)
+
+
+@pytest.mark.parametrize("suffix", PICKLES)
+@pytest.mark.parametrize("there", [True, False])
+def test_where_a_run_is_meant_a_pickle_of_torch_is_one_message(
+    tmp_path: Path, suffix: str, there: bool, capsys
+) -> None:
+    path = tmp_path / f"net{suffix}"
+    if there:
+        path.write_bytes(archived(b"N."))
+    config = Path(__file__).parents[2] / "configs/linreg.yaml"
+    for words in (
+        ["evaluate", path], ["export", path, "--to", "npz"],
+        ["train", config, f"train.init_from={path}", f"run_dir={tmp_path}"],
+    ):  # fmt: skip
+        assert main([str(word) for word in words]) in (2, 3)
+        said = capsys.readouterr().err
+        assert f"no run at {path}" in said
+        assert "python -c 'import torch; from safetensors.torch import save_file" in said
+
+
+def converted(path: Path, *changes: tuple[str, str]) -> Any:
+    """What is read after the line of the message was run, with what it says to change."""
+    with pytest.raises(DataError) as error:
+        mt.load(path)
+    (line,) = (x for x in str(error.value).splitlines() if x.startswith("python -c"))
+    for old, new in changes:
+        line = line.replace(old, new)
+    _, *words = shlex.split(line)
+    subprocess.run([sys.executable, *words], check=True)
+    return mt.load(path.with_suffix(".safetensors"))
+
+
+def test_the_line_that_converts_a_pickle_of_torch_does_so(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    theirs = torch.nn.TransformerEncoderLayer(8, 2, 16)
+    path = tmp_path / "it's a $net.pt"
+    weights = theirs.state_dict()
+    tied = {"one": weights["linear1.weight"], "other": weights["linear1.weight"].T}
+    torch.save(weights | tied, path)
+    loaded = converted(path)
+    for name, value in (weights | tied).items():
+        assert np.array_equal(loaded[name].numpy(), value.numpy())
+    ours = mt.nn.TransformerEncoderLayer(8, 2, 16)
+    assert ours.load_state_dict({name: loaded[name] for name in weights}) == ([], [])
+    torch.save({"model_state_dict": weights, "epoch": 3}, tmp_path / "nested.bin")
+    text = "weights_only=True)"
+    loaded = converted(tmp_path / "nested.bin", (text, f'{text}["model_state_dict"]'))
+    assert sorted(loaded) == sorted(weights)
+    half = {"w": torch.tensor([1.0, 3.1415927, 1e30]).bfloat16()}
+    torch.save(half, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
+    with pytest.raises(DataError, match="w is of dtype bfloat16"):
+        converted(tmp_path / "old.pth")
+    found = mt.load(tmp_path / "old.safetensors", bfloat16=mt.float32)["w"]
+    assert found.tolist() == half["w"].float().tolist()
+
+
+def test_states_go_to_and_from_torch(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import load_file, save_file
+
+    def model(lib: Any) -> Any:
+        nn = lib.nn
+        layers = nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 2)
+        return nn.Sequential(*layers)
+
+    ours, theirs, path = model(mt), model(torch), tmp_path / "x.safetensors"
+    x = np.random.default_rng(0).standard_normal((3, 1, 4, 4), np.float32)
+    ours(mt.from_numpy(x))  # running statistics
+    mt.save(ours.state_dict(), path)
+    theirs.load_state_dict(load_file(path))
+    expected = theirs.eval()(torch.from_numpy(x)).detach().numpy()
+    assert np.abs(ours.eval()(mt.from_numpy(x)).detach().numpy() - expected).max() < 1e-6
+    again = model(mt)
+    save_file(theirs.state_dict(), path)
+    assert again.load_state_dict(mt.load(path)) == ([], [])
+    assert same(again.state_dict(), ours.state_dict())
+    saved = {
+        "turned": mt.arange(6).reshape(2, 3).T, "empty": mt.zeros(0, 3), "scalar": mt.tensor(2.5),
+        **{d: mt.ones(2, dtype=getattr(mt, d)) for d in "float16 float64 int8 uint8 bool".split()},
+    }  # fmt: skip
+    mt.save(saved, path)
+    loaded = load_file(path)
+    for name, tensor in saved.items():
+        assert loaded[name].dtype == getattr(torch, tensor.dtype.name)
+        assert loaded[name].tolist() == tensor.tolist()
+
+
+@pytest.mark.timeout(300)
+def test_the_page_about_other_files_is_right_about_torch(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    assert pages.walk("docs/exchange.md", tmp_path, ("needs torch",)) > 4
 
 
 # File objects -------------------------------------------------------------------------------------
@@ -347,7 +563,7 @@ def test_a_state_goes_through_file_objects(tmp_path: Path, kind: str) -> None:
 
 
 def test_the_format_of_a_file_object(tmp_path: Path) -> None:
-    for name, begin in {"a.npz": b"PK", "a.safetensors": b"", "a.bin": b"", "a": b""}.items():
+    for name, begin in {"a.npz": b"PK", "a.safetensors": b"", "a.data": b"", "a": b""}.items():
         with open(tmp_path / name, "wb") as file:
             mt.save(FLAT, file)
         content = (tmp_path / name).read_bytes()
@@ -415,9 +631,7 @@ SAVES: dict[str, Any] = {
     "text in memory": (TypeError, "takes no bytes", lambda p: mt.save(FLAT, io.StringIO())),
     "closed": (ValueError, "closed", lambda p: mt.save(FLAT, closed(p, "wb"))),
     "to be read": (LaunchError, "cannot write to", lambda p: mt.save(FLAT, opened(p, "rb"))),
-    "pt": (ValueError, r"\(obj, path\)", lambda p: mt.save(FLAT, io.BytesIO(), format="pt")),
-    "pt by name": (ValueError, ".pt", lambda p: mt.save(FLAT, opened(p.with_suffix(".pt"), "wb"))),
-    "no format": (ValueError, "or npz", lambda p: mt.save(FLAT, io.BytesIO(), format="x")),
+    "no format": (ValueError, "or .npz", lambda p: mt.save(FLAT, io.BytesIO(), format="x")),
     "a path": (TypeError, "the name of a file says", lambda p: mt.save(FLAT, p, format="npz")),
     "neither": (TypeError, "a path or a file object", lambda p: mt.save(FLAT, 3)),
     "nested": (TypeError, "one dict", lambda p: mt.save(NESTED, io.BytesIO(), format="npz")),
@@ -432,14 +646,8 @@ LOADS: dict[str, Any] = {
     "bytes": (TypeError, r"io\.BytesIO", lambda p: mt.load(b"x" * 300)),
     "neither": (TypeError, "a path or a file object", lambda p: mt.load(3)),
     "an option": (TypeError, "trust= is of a run", lambda p: mt.load(io.BytesIO(), trust=True)),
-    "pt": (DataError, r"mt\.load\(path\)", lambda p: mt.load(pt_file(p))),
     "cut": (DataError, "cannot read", lambda p: mt.load(io.BytesIO(npz_of(FLAT)[:-30]))),
 }
-
-
-def pt_file(path: Path) -> Any:
-    mt.save(FLAT, path.with_suffix(".pt"))
-    return opened(path.with_suffix(".pt"), "rb")
 
 
 @pytest.mark.parametrize("way", [*(("save", n) for n in SAVES), *(("load", n) for n in LOADS)])
@@ -458,10 +666,9 @@ def test_a_state_that_cannot_be_kept_leaves_the_file_object_as_it_was() -> None:
     assert memory.getvalue() == b"kept" and memory.tell() == 0
 
 
-@pytest.mark.parametrize("suffix", FORMATS)
-def test_a_shape_is_kept_as_a_tuple(tmp_path: Path, suffix: str) -> None:
-    mt.save({"shape": mt.ones(2, 3).shape, "w": mt.ones(1)}, tmp_path / f"x{suffix}")
-    found = mt.load(tmp_path / f"x{suffix}")["shape"]
+def test_a_shape_is_kept_as_a_tuple(tmp_path: Path) -> None:
+    mt.save({"shape": mt.ones(2, 3).shape, "w": mt.ones(1)}, tmp_path / "x.safetensors")
+    found = mt.load(tmp_path / "x.safetensors")["shape"]
     assert found == (2, 3) and type(found) is tuple
 
 
@@ -484,7 +691,7 @@ def test_an_array_whose_header_is_broken_is_a_message(tmp_path, header):
 def test_a_small_archive_of_a_large_array_is_refused_before_it_fills_the_memory(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("microtrain.exchange.state.LARGE", 2**20)
+    monkeypatch.setattr("microtrain.exchange.state_file.LARGE", 2**20)
     np.savez_compressed(tmp_path / "bomb.npz", a=np.zeros(2**19))
     with pytest.raises(DataError, match=r"would be 4\.19 MB of arrays, more than 100 times"):
         mt.load(tmp_path / "bomb.npz")

@@ -132,7 +132,7 @@ DOORS = {
         "--force",
     ),
     "export": lambda t: command(
-        "export", t.run, "--to", "torch", "--output", t.directory / "out.pt", "--force"
+        "export", t.run, "--to", "npz", "--output", t.directory / "out.npz", "--force"
     ),
     "load": lambda t: load(t.run),
     "report": lambda t: command("report", t.run),
