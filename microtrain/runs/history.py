@@ -1,8 +1,7 @@
 """The rows of a metrics.jsonl: one by one as they were written, or as a typed column a field.
 
-A file has a row for every evaluation, without bound. A row as a dict is eight times its text and
-slow to look at, so a million are read in blocks and checked by column; the reader of single lines
-says which line of a block is damaged.
+A file has a row for every evaluation, without bound. A row as a dict is eight times its text, so a
+long file is read into columns as it comes.
 """
 
 from __future__ import annotations
@@ -10,18 +9,18 @@ from __future__ import annotations
 import contextlib
 import math
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from sys import float_info
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
 from ..files import open_plain, parse_object, reason
-from .regular import Layout, columns
 
 __all__ = [
     "LEADING", "RESERVED", "SPLITS", "WALL_CLOCK", "Entries", "History", "read_metrics",
@@ -34,8 +33,7 @@ WALL_CLOCK = ("time", "samples_per_s", "comm_share")  # all that a resume may ch
 RESERVED = (*LEADING, *WALL_CLOCK)  # fields of metrics.jsonl that are not metrics
 _LONGEST_ROW = 2**20  # bytes
 _LONGEST_NAME = 60  # characters of a field that an error repeats
-_BLOCK = 2**18  # bytes that are read at once
-_AT_ONCE = 4  # blocks, into which no more columns than a cache holds are cut
+_ABSENT = -math.inf  # in a column, of a field that a row lacks: no row has an infinite value
 
 Values = NDArray[np.float64]
 
@@ -43,12 +41,9 @@ Values = NDArray[np.float64]
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:
     """The rows of a metrics.jsonl, null read as nan; a last line cut short by a kill is left out.
 
-    Raises DataError naming the line of anything else that is no row.
+    Raises DataError naming the line of anything else that is not a row.
     """
-    rows: list[dict[str, Any]] = []
-    for text in _blocks(path):
-        rows += _each(text.split(b"\n"), path, len(rows))
-    return rows
+    return [*_rows(path)]
 
 
 @dataclass
@@ -103,25 +98,24 @@ class History:
 
     @classmethod
     def read(cls, path: str | Path) -> History:
-        """As `read_metrics`, which raises the same DataError, in a twentieth of the memory."""
-        history, kept = cls(), {split: _Growing() for split in SPLITS}
-        fields: dict[str, None] = {}
-        for text in _blocks(path):
-            try:
-                layouts = columns(text, SPLITS)
-            except (OverflowError, TypeError, ValueError):
-                # Something in these lines is not as a run writes it: damaged, or said otherwise.
-                layouts = _layouts(_each(text.split(b"\n"), path, history.rows))
-            for split in SPLITS:
-                if mine := [each for each in layouts if each.split == split]:
-                    kept[split].add(mine)
-            for each in layouts:
-                fields |= dict.fromkeys(each.columns)
-            last = max(layouts, key=lambda each: int(each.rows[-1]))
-            history.rows += int(last.rows[-1]) + 1
-            history.last_step = int(last.columns["step"][-1])
-        history.fields = [name for name in fields if name != "step"]
-        history.entries = {split: each.entries() for split, each in kept.items() if each.steps}
+        """As `read_metrics`, which raises the same DataError, in a tenth of the memory."""
+        history, fields = cls(), dict[str, None]()
+        kept: dict[str, dict[str, array[Any]]] = {}
+        for row in _rows(path):
+            history.rows += 1
+            history.last_step = row.pop("step")
+            columns = kept.setdefault(row.pop("split"), {"step": array("q")})
+            before = len(columns["step"])
+            columns["step"].append(history.last_step)
+            for name, value in row.items():
+                if name not in columns:
+                    fields[name], columns[name] = None, array("d")
+                column = columns[name]
+                if len(column) < before:
+                    column.extend([_ABSENT] * (before - len(column)))
+                column.append(value)
+        history.fields = [*fields]
+        history.entries = {split: _entries(kept[split]) for split in SPLITS if split in kept}
         return history
 
     def split(self, name: str) -> Entries:
@@ -136,90 +130,50 @@ class History:
         return max(found, default=0.0)
 
 
-class _Growing:
-    """The rows of a split as far as they are read, in arrays that grow where they are."""
-
-    def __init__(self) -> None:
-        self.steps = array("q")
-        self.values: dict[str, array[float]] = {}
-        self.there: dict[str, bytearray] = {}
-
-    def add(self, layouts: Sequence[Layout]) -> None:
-        """The rows of one block."""
-        places: list[Any] = [slice(None)]
-        if len(layouts) > 1:
-            rows = np.sort(np.concatenate([each.rows for each in layouts]))
-            places = [np.searchsorted(rows, each.rows) for each in layouts]
-        before, count = len(self.steps), sum(len(each.rows) for each in layouts)
-        for name in dict.fromkeys(name for each in layouts for name in each.columns):
-            if name != "step" and name not in self.values:
-                self.values[name] = array("d", [math.nan]) * before
-                self.there[name] = bytearray(before)
-        steps = np.empty(count, np.int64)
-        for place, each in zip(places, layouts, strict=True):
-            steps[place] = each.columns["step"]
-        self.steps.frombytes(steps.view(np.uint8).data)
-        for name, kept in self.values.items():
-            values, mask = np.full(count, math.nan), np.zeros(count, bool)
-            for place, each in zip(places, layouts, strict=True):
-                if name in each.columns:
-                    values[place], mask[place] = each.columns[name], True
-            kept.frombytes(values.view(np.uint8).data)
-            self.there[name] += mask.data
-
-    def entries(self) -> Entries:
-        masks = {name: np.frombuffer(kept, bool) for name, kept in self.there.items()}
-        return Entries(
-            np.frombuffer(self.steps, np.int64),
-            {name: np.frombuffer(kept, np.float64) for name, kept in self.values.items()},
-            {name: mask for name, mask in masks.items() if not mask.all()},
-        )
+def _entries(columns: dict[str, array[Any]]) -> Entries:
+    entries = Entries(np.frombuffer(columns.pop("step"), np.int64))
+    for name, column in columns.items():
+        column.extend([_ABSENT] * (len(entries.steps) - len(column)))
+        values = np.frombuffer(column)
+        there = values != _ABSENT
+        if not there.all():
+            entries.there[name] = there
+            values[~there] = math.nan
+        entries.values[name] = values
+    return entries
 
 
-def _blocks(path: str | Path) -> Iterator[bytes]:
-    """The lines of a file, some at a time, the last without its newline; what follows it is torn.
-
-    Raises DataError where it cannot be read.
-    """
+def _rows(path: str | Path) -> Iterator[dict[str, Any]]:
+    """The rows of a file, as `read_metrics` returns them."""
     try:
         with open_plain(path) as file:
-            lines = _lines(file)
-            while parts := [*islice(lines, _AT_ONCE)]:
-                yield b"\n".join(parts)
+            # Of a file without lines not all is read.
+            for number, line in enumerate(iter(partial(file.readline, _LONGEST_ROW), b""), 1):
+                if line.endswith(b"\n") or len(line) == _LONGEST_ROW:  # else it is torn
+                    try:
+                        yield _row(line)
+                    except ValueError as error:
+                        raise DataError(f"damaged file: {path}:{number}: {error}") from error
     except OSError as error:
         raise DataError(f"cannot read the metrics of a run: {reason(error)}") from error
 
 
-def _lines(file: BinaryIO) -> Iterator[bytes]:
-    rest = b""
-    while block := file.read(_BLOCK):
-        whole, newline, rest = (rest + block).rpartition(b"\n")
-        if newline:
-            yield whole
-        if len(rest) > _LONGEST_ROW:  # of a file without lines not all is read
-            yield rest[:_LONGEST_ROW]
-            rest = rest[_LONGEST_ROW:]
-
-
-def _each(lines: Sequence[bytes], path: str | Path, before: int) -> list[dict[str, Any]]:
-    """The rows of some lines, which come after so many others."""
-    rows: list[dict[str, Any]] = []
-    try:
-        for line in lines:
-            rows.append(_row(line))  # noqa: PERF401, its length says which line is damaged
-    except ValueError as error:
-        raise DataError(f"damaged file: {path}:{before + len(rows) + 1}: {error}") from error
-    return rows
-
-
 def _row(line: bytes) -> dict[str, Any]:
-    content = parse_object(line)
-    row = {key: math.nan if value is None else value for key, value in content.items()}
+    from pydantic_core import from_json  # where runs are read, not where they train
+
+    try:
+        row = from_json(line)
+    except ValueError:
+        row = parse_object(line)  # says what is wrong; a byte order mark is not
+    if not isinstance(row, dict):
+        raise ValueError("not a JSON object")
     step = row.get("step")
     if row.get("split") not in SPLITS or type(step) is not int or not -(2**63) <= step < 2**63:
         raise ValueError("a row has a split and a whole step")
     for key, value in row.items():
-        if key != "split" and (type(value) not in (int, float) or math.isinf(value)):
+        if value is None:
+            row[key] = math.nan
+        elif key != "split" and (type(value) not in (int, float) or abs(value) > float_info.max):
             name = key if len(key) <= _LONGEST_NAME else key[: _LONGEST_NAME - 3] + "..."
             raise ValueError(f"{name}: expected a number")
     return row
@@ -239,22 +193,3 @@ def rows_until(content: bytes, step: int) -> tuple[list[str], list[int]]:
                 kept.append(line.decode())
                 steps.append(row["step"])
     return kept, steps
-
-
-def _layouts(rows: Sequence[dict[str, Any]]) -> list[Layout]:
-    """Rows as columns."""
-    found: dict[tuple[str, ...], list[int]] = {}
-    for i, row in enumerate(rows):
-        found.setdefault((row["split"], *row), []).append(i)
-    return [
-        Layout(
-            split,
-            np.array(places),
-            {
-                key: np.array([rows[i][key] for i in places], "i8" if key == "step" else "f8")
-                for key in keys
-                if key != "split"
-            },
-        )
-        for (split, *keys), places in found.items()
-    ]

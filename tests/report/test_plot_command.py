@@ -83,7 +83,7 @@ def test_every_metric_that_ships_has_its_direction():
         (
             "metrics.jsonl",
             '{"split": "val", "step": 1, "loss": 1%s}\n' % ("0" * 400),
-            "a number of 401 digits",
+            "metrics.jsonl:1: loss: expected a number",
         ),
         ("config.yaml", "a: [", "config.yaml: "),
         ("config.yaml", "- a", "expected keys and values"),
