@@ -104,12 +104,9 @@ def blocks(array: Any) -> Iterator[memoryview]:
         yield part.reshape(-1).view(np.uint8).data
 
 
-def copied(array: Any, into: Array | None = None) -> Array:
-    """A copy on the host, of the same layout; in the memory of an earlier one if that fits."""
-    if into is None or into.shape != array.shape or into.dtype != array.dtype:
-        return np.array(_on_host(array))
-    np.copyto(into, _on_host(array))
-    return into
+def copied(array: Any) -> Array:
+    """A copy on the host, of the same layout."""
+    return np.array(_on_host(array))
 
 
 def header_in(memory: NDArray[np.uint8]) -> tuple[dict[str, Any], NDArray[np.uint8]]:

@@ -75,7 +75,6 @@ def save_checkpoint(
     optimizer: Mapping[str, Array],
     state: Mapping[str, Any],
     config_text: str,
-    taken: Callable[[], None] = lambda: None,
 ) -> Path:
     """Write `directory/step-<step>` and return its path; a checkpoint of that step is replaced.
 
@@ -88,8 +87,6 @@ def save_checkpoint(
             values count. They are read in blocks as they are written, and no copy is made.
         state: what JSON gives back unchanged (text keys, lists rather than tuples, finite floats).
         config_text: the resolved configuration, as YAML.
-        taken: called once the system has all values, and only the disk is waited for: the arrays
-            may be others from then on.
 
     Raises:
         TypeError, ValueError: an array or the state cannot be stored; nothing was written.
@@ -112,7 +109,7 @@ def save_checkpoint(
         manifest = {
             "format": FORMAT,
             "step": step,
-            "files": write_files(partial, contents, taken),
+            "files": write_files(partial, contents),
             # safetensors has an order of its own; that of the definition is kept here.
             "order": {"model": list(model), "optimizer": list(optimizer)},
         }
@@ -149,20 +146,14 @@ def refusing(directory: Path, step: int, size: int) -> Iterator[None]:
         ) from error
 
 
-def write_files(
-    place: Path, contents: Mapping[str, Content], taken: Callable[[], None] = lambda: None
-) -> dict[str, dict[str, Any]]:
-    """New files, on disk; returns size and sha256 by name.
-
-    taken: called once the system has them.
-    """
+def write_files(place: Path, contents: Mapping[str, Content]) -> dict[str, dict[str, Any]]:
+    """New files, on disk; returns size and sha256 by name."""
     with contextlib.ExitStack() as opened:
         files = [opened.enter_context(open(place / name, "xb")) for name in contents]
         entries = {
             name: _write(file, content)
             for file, (name, content) in zip(files, contents.items(), strict=True)
         }
-        taken()
         for file in files:
             os.fsync(file.fileno())
     return entries

@@ -2,11 +2,11 @@
 
 `<parent>/<name>/<time>/` holds config.yaml, run.json, metrics.jsonl, log.txt, checkpoints/ and
 plots/; `<parent>/<name>/latest` points at the newest. Files that are rewritten (run.json) appear
-whole or not at all; files that grow (metrics.jsonl, log.txt) are written and flushed by a thread as
-soon as it comes to it, so a killed run loses at most the lines of the last moment. Nothing is
-written through a link that lies in the directory, which may have come from someone else. All
-numbers are valid JSON: what is not finite is null, which pandas and every other reader take as a
-missing value (run.json's status says what happened).
+whole or not at all; files that grow (metrics.jsonl, log.txt) are flushed once a second, so a killed
+run loses at most the lines of its last moment. Nothing is written through a link that lies in the
+directory, which may have come from someone else. All numbers are valid JSON: what is not finite is
+null, which pandas and every other reader take as a missing value (run.json's status says what
+happened).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import functools
 import itertools
 import json
 import os
@@ -24,6 +23,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ from ..files import (
     write_whole,
 )
 from .history import LEADING, RESERVED, WALL_CLOCK, rows_until
-from .lines import Lines
+from .lines import EVERY, Lines
 from .provenance import command_line, git_state, versions
 from .record import read_run_json
 
@@ -87,11 +87,7 @@ class RunDirectory:
             self._log, self._metrics = (
                 opened.enter_context(
                     contextlib.closing(
-                        Lines(
-                            path,
-                            functools.partial(self._refusing, f"cannot write {path.name} in"),
-                            hashed=path == self.metrics_file,
-                        )
+                        Lines(path, partial(self._refusing, f"cannot write {path.name} in"))
                     )
                 )
                 for path in (self.path / "log.txt", self.metrics_file)
@@ -165,7 +161,7 @@ class RunDirectory:
             self.update(has_checkpoints=True)
 
     def log_metrics(self, row: Mapping[str, Any]) -> None:
-        """Append one object to metrics.jsonl, without waiting until it is written (`flush`).
+        """Append one object to metrics.jsonl; it is written at the next `flush`.
 
         `split`, `step` (int), `epoch` (float) and `samples` (int, seen so far) come first, then
         `loss`, then metrics in the order given; wall-clock values come last and are named `time`
@@ -184,10 +180,13 @@ class RunDirectory:
         """
         return {"metrics_bytes": self._metrics.length, "metrics_sha256": self._metrics.sha256()}
 
-    def flush(self) -> None:
-        """Wait until all rows and lines are written; a kill does not lose them from then on."""
-        self._metrics.flush()
-        self._log.flush()
+    def flush(self, after: float = 0.0) -> None:
+        """Write all rows and lines, which a kill does not lose from then on.
+
+        after: only where so many seconds have gone by since the last time.
+        """
+        self._metrics.flush(after)
+        self._log.flush(after)
 
     def sync(self) -> None:
         """Wait until the disk has the metrics, of which a checkpoint is about to speak."""
@@ -223,8 +222,9 @@ class RunDirectory:
         )
 
     def log(self, line: str) -> None:
-        """Append a line to log.txt, without waiting until it is written."""
+        """Append a line to log.txt, which is written now or, of many in a second, at a `flush`."""
         self._log.add(line)
+        self._log.flush(EVERY)
 
     def close(self) -> None:
         """Close the files and release the lock; does nothing the second time."""

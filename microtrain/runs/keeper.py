@@ -1,14 +1,10 @@
 """Checkpoints of a run: written beside the training, pruned, and linked. Rank 0 only.
 
 The loop hands over the state, which is copied, and goes on; a thread writes the copy, since waiting
-for a disk would cost a fast run more than its steps. There is one copy, in memory that is used
-again and again. A newer state takes the place of one that still waits there, but that of the best
-only if it is better. Else, and while the copy is read, the loop waits: until the system has the
-values, not until the disk has them.
-
-A best state that was not copied is lost. So each new one is, and the best at the end is the best of
-all that were measured; written are they as seldom as checkpoints are by `auto`, and before any
-newer checkpoint, so that a run that goes on from that finds the best as well.
+for a disk would cost a fast run more than its steps. A newer state takes the place of one that
+still waits, but that of the best only if it is better. So the best at the end is the best of all
+that were measured; it is written with the next checkpoint, and before it, so that a run that goes
+on from that finds the best as well.
 """
 
 from __future__ import annotations
@@ -17,7 +13,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +60,10 @@ class Saver:
         self._warn, self._sync, self._sealed = warn, sync, sealed
         self._every = math.inf if epoch is None else -(-APART // epoch) * epoch
         self._error: BaseException | None = None  # of the last one
-        self._free_at = 0.0  # of time.monotonic: when the next may be written that can wait
-        self._memory: dict[tuple[str, str], Any] = {}  # of the copy
-        self._copy: dict[str, Any] | None = None  # what waits, or is being read
-        self._is_best = self._can_wait = self._read = self._hurry = False  # of the copy
-        self._changed = threading.Condition()
+        self._free_at = 0.0  # of time.monotonic: when `auto` may write the next
+        self._waiting: dict[bool, dict[str, Any]] = {}  # copies by whether they are of the best
+        self._wanted = False  # whether one of them is a checkpoint of its own
+        self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def next_step(self, step: int) -> float:
@@ -83,98 +78,66 @@ class Saver:
         at_end = (step + 1) % self._every == 0
         return at_end and self._thread is None and time.monotonic() >= self._free_at
 
-    def submit(self, contents: dict[str, Any], best: bool, can_wait: bool = False) -> None:
-        """Copy this, and write it when the disk is free; `contents` are `save_checkpoint`'s.
+    def submit(self, contents: dict[str, Any], best: bool, save: bool = True) -> None:
+        """Copy this; `contents` are `save_checkpoint`'s.
 
-        can_wait: for as long as the next checkpoint of `auto` would.
+        save: write it as soon as the disk is free; else before the next that is written.
 
         Raises LaunchError where the one before found that there is no run directory any more, or a
         row that could not be written.
         """
         if isinstance(self._error, Gone | Unwritten):
             raise self._error
-        with self._changed:
-            self._hurry |= self._copy is not None and self._is_best and not best
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._read and not self._hurry)
-            self._can_wait = can_wait and (self._copy is None or self._can_wait)
-            self._copy = None  # of an error midway nothing is written
-            self._copy, self._is_best = {**contents, **self._copies(contents)}, best
-            if self._thread is None:
+        copies = {
+            kind: {name: copied(array) for name, array in contents[kind].items()}
+            for kind in ("model", "optimizer")
+        }
+        with self._lock:
+            if best:
+                self._waiting.clear()
+            self._waiting[best] = {**contents, **copies}
+            self._wanted |= save
+            if self._wanted and self._thread is None:
                 self._thread = threading.Thread(target=self._write, name="saver")
                 try:
                     self._thread.start()
                 except BaseException:  # there can be none, or a Ctrl-C: nobody waits for it
-                    self._thread = self._copy = None
+                    self._thread = None
+                    self._waiting.clear()
                     raise
-            self._changed.notify_all()
 
     def save(self, contents: dict[str, Any]) -> None:
         """Write this now, as the last; LaunchError where the file system refuses."""
         self.wait()
-        self._memory.clear()
         self._save(contents)
 
     def wait(self) -> None:
         """Wait until all that was submitted is on disk, or has failed."""
-        with self._changed:
-            self._hurry = self._copy is not None
-            self._changed.notify_all()
         if (thread := self._thread) is not None:
             thread.join()
-
-    def _copies(self, arrays: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """Copies of the arrays by kind, in the memory of those before."""
-        copies = {
-            kind: {
-                name: copied(array, self._memory.get((kind, name)))
-                for name, array in arrays[kind].items()
-            }
-            for kind in ("model", "optimizer")
-        }
-        self._memory = {(k, n): a for k, each in copies.items() for n, a in each.items()}
-        return copies
+        self._wanted = True
+        self._write()
 
     def _write(self) -> None:
+        """All that waits, the best first, where one is wanted."""
         while True:
-            with self._changed:
-                if self._thread is not threading.current_thread():
+            with self._lock:
+                if not self._wanted or not self._waiting:
+                    self._wanted, self._thread = False, None
                     return
-                while self._can_wait and not self._hurry:
-                    left = self._free_at - time.monotonic()
-                    if left <= 0 or self._copy is None:
-                        break
-                    self._changed.wait(left)
-                if self._copy is None:
-                    self._thread = None
-                    return
-                contents, self._read = self._copy, True
+                contents = self._waiting.pop(next(iter(self._waiting)))
+                self._wanted = bool(self._waiting)
             began = time.monotonic()
             try:
-                self._save({**contents, "taken": self._taken})
+                self._save(contents)
             except Exception as error:  # in a thread nobody else would hear of it
-                self._note(error)
+                if self._error is None and not isinstance(error, Gone | Unwritten):
+                    with contextlib.suppress(LaunchError):  # a full disk takes no line of the log
+                        self._warn(f"the run continues without a new checkpoint: {error}")
+                self._error = error
             else:
-                self._note(None)
-            self._taken()
+                self._error = None
             self._free_at = time.monotonic() + 19 * (time.monotonic() - began)
-
-    def _note(self, error: BaseException | None) -> None:
-        """What has become of one: a failure is told, of several in a row the first."""
-        silent = error is None or self._error is not None or isinstance(error, Gone | Unwritten)
-        if not silent:
-            with contextlib.suppress(
-                LaunchError
-            ):  # on a full disk the log cannot be written either
-                self._warn(f"the run continues without a new checkpoint: {error}")
-        self._error = error
-
-    def _taken(self) -> None:
-        """The copy is free for the next; also where it could not be written."""
-        with self._changed:
-            if self._read:
-                self._copy, self._read, self._hurry = None, False, False
-                self._changed.notify_all()
 
     def _save(self, contents: dict[str, Any]) -> None:
         self._sync()

@@ -20,7 +20,7 @@ __all__ = ["Checkpoints", "contents"]
 
 
 class Checkpoints(Observer):
-    """Hands the state to the thread that writes it: on rank 0, or on all for a large one."""
+    """Hands the state to the thread that writes it, on rank 0."""
 
     def due(self, step: int) -> float:
         """Where it is not by the clock, or by how long the disk takes."""
@@ -51,12 +51,12 @@ class Checkpoints(Observer):
         best = run.state.at_best and run.config.checkpoint.keep_best > 0
         if event.save or best:
             run.requests.done(SAVE)
-            saver.submit(contents(run), best, can_wait=not event.save)
+            saver.submit(contents(run), best, event.save)
             before = run.state.stop
             self._tell()
             again = run.state.stop != before  # a callback heard of it, and has had enough
             if again:
-                saver.submit(contents(run), best, can_wait=not event.save)
+                saver.submit(contents(run), best, event.save)
         if saver.due(event.step):
             run.requests.note(SAVE)
 
@@ -84,10 +84,7 @@ class Checkpoints(Observer):
 
 
 def contents(run: TrainingRun) -> dict[str, Any]:
-    """All that a run is, as `save_checkpoint` takes it; on other ranks than the first their share.
-
-    The arrays are the run's own.
-    """
+    """All that a run is, as `save_checkpoint` takes it; the arrays are the run's own."""
     assert run.directory is not None
     state = {
         "seed": run.config.seed,

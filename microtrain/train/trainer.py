@@ -32,6 +32,7 @@ from ..distributed import warden, watchdog
 from ..distributed.agreement import agreed, same, settled
 from ..distributed.connection import ranks_of
 from ..errors import ConfigError, DivergedError
+from ..runs.lines import EVERY
 from ..tensor import TENSORS, Tensor
 from .assembly import build_run
 from .autopsy import autopsy
@@ -239,6 +240,8 @@ class Trainer(TrainingRun):
         with Requests(model, path, ends, plan.intervals) as self.requests:
             for observer in self.observers:
                 observer.start()
+            if self.directory is not None:
+                self.directory.flush()
             if self.trace is not None:
                 self._execute = self.trace.timed("pass", self.execution)
             progress.begin(state.samples)
@@ -280,6 +283,8 @@ class Trainer(TrainingRun):
         event = Event(step, last, evaluate, save, noted, self.model.loss)
         for observer in self.observers:
             observer.attend(event)
+        if self.directory is not None:
+            self.directory.flush(EVERY)
         return event.stop
 
     def _end(self, stop: str) -> int:

@@ -1,4 +1,4 @@
-"""Files that grow line by line: what a thread writes, and what happens when it cannot."""
+"""Files that grow line by line: when lines are written, and what happens when they cannot be."""
 
 import contextlib
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from microtrain.runs.lines import Lines, Unwritten
+from microtrain.runs.lines import Lines
 
 
 @contextlib.contextmanager
@@ -14,7 +14,7 @@ def no_disk():
     yield
 
 
-@pytest.mark.parametrize("end", ["close", "flush"])
+@pytest.mark.parametrize("end", ["close()", "flush()", "length"])
 def test_a_line_of_the_interpreters_last_moment_is_written(tmp_path, end):
     path = tmp_path / "log.txt"
     program = (
@@ -22,7 +22,7 @@ def test_a_line_of_the_interpreters_last_moment_is_written(tmp_path, end):
         "from microtrain.runs.lines import Lines\n"
         f"lines = Lines(pathlib.Path({str(path)!r}), contextlib.nullcontext)\n"
         "lines.add('in time')\n"
-        f"atexit.register(lambda: (lines.add('late'), lines.add('last'), lines.{end}()))\n"
+        f"atexit.register(lambda: (lines.add('late'), lines.add('last'), lines.{end}))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
@@ -47,18 +47,15 @@ def test_a_closed_file_is_named(tmp_path, call):
     assert (tmp_path / "log.txt").read_text() == "first\n"
 
 
-def test_whatever_stops_the_thread_is_raised_by_the_next_call(tmp_path):
-    @contextlib.contextmanager
-    def broken():
-        raise MemoryError("no room for the lines")
-        yield
-
-    lines = Lines(tmp_path / "log.txt", broken)
-    with contextlib.suppress(Unwritten):  # the thread may have been quick
-        lines.add("first")
-    for _ in range(2):
-        with pytest.raises(Unwritten, match=r"log\.txt cannot be written: MemoryError\('no room"):
-            lines.flush()
+def test_lines_of_one_second_are_written_at_once(tmp_path):
+    path = tmp_path / "log.txt"
+    lines = Lines(path, no_disk)
+    for line in ("first", "second"):
+        lines.add(line)
+        lines.flush(1000.0)
+    assert path.read_text() == "first\n"
+    lines.flush()
+    assert path.read_text() == "first\nsecond\n"
     lines.close()
 
 
