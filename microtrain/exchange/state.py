@@ -58,9 +58,9 @@ def save(*args: Any, **options: Any) -> None:
     removes all but the newest `keep`. `state` is whatever else the loop needs, as JSON has it;
     `restore` goes on from there.
 
-    Raises TypeError for what is no plain state or extra state, by its key, and for a file opened as
-    text; ValueError for the name of a file that says no format, and for a file that is closed;
-    LaunchError where the file system refuses.
+    Raises TypeError for what is not plain state or extra state, by its key, and for a file opened
+    as text; ValueError for the name of a file that says neither format, and for a file that is
+    closed; LaunchError where the file system refuses.
 
     Example:
         >>> mt.save({"model": model.state_dict(), "epoch": 3}, "last.safetensors")
@@ -270,7 +270,7 @@ def _read(path: Any, bfloat16: bool) -> Any:
 def _first(file: Any) -> bytes:
     """The first of the states at the position of a file object, which then stands behind it.
 
-    ValueError where there is none, and where it cannot go there.
+    ValueError where nothing is there, and for a file object that cannot seek.
     """
     pieces: list[bytes] = []
     while piece := file.read():  # a part, of what is unbuffered

@@ -54,7 +54,7 @@ def _npz(obj: Any) -> Iterable[Any]:
     return [file.getvalue()]
 
 
-# By the end of a file's name what makes its pieces; TypeError and ValueError for what it has not.
+# By the end of a file's name what makes its pieces; they raise TypeError and ValueError.
 WRITERS: dict[str, Callable[[Any], Iterable[Any]]] = {".safetensors": _safetensors, ".npz": _npz}
 
 

@@ -3,7 +3,7 @@
 An array is named by the keys that lead to it, `model.0.weight`, so that a plain state dict keeps
 its names. What JSON has no word for is an object of one key: {"dict": [[key, value], ...]} keeps
 order and whole numbers as keys, {"tensor": name} stands for an array, {"tuple": [...]}, and
-{"float": "nan"}, {"text": "hexadecimal"} for numbers and text that strict JSON has not.
+{"float": "nan"}, {"text": "hexadecimal"} for numbers and text that strict JSON does not have.
 """
 
 from __future__ import annotations
