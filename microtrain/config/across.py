@@ -15,6 +15,7 @@ from ..errors import install
 from ..spelling import closest
 from .components import is_import_path, load
 from .duration import Duration
+from .measure import Measure
 from .problems import quoted
 from .registered import REGISTERED
 from .schema import Config, Distributed
@@ -96,10 +97,8 @@ def _monitors(config: Config) -> Wrong:
     """The values by which the best model is chosen and a run ends early are measured."""
     monitored = config.checkpoint.monitor or ""
     part = "val" if config.data.split.has_val else "train"
-    higher: dict[str, bool | None] = {
-        "train/loss": False,
-        f"{part}/loss": False,
-    }  # of what is measured: is higher better
+    # Of what is measured: is higher better?
+    higher: dict[str, bool | None] = {"train/loss": False, Measure.of(part, "loss"): False}
     all_known = True
     for i, metric in enumerate(config.metrics):
         made: Any = load("metrics", metric.type)
@@ -108,10 +107,10 @@ def _monitors(config: Config) -> Wrong:
         name = getattr(made, "name", None)
         if not isinstance(name, str):
             all_known = False  # of a user's class: known when it is built
-        elif f"{part}/{name}" in higher:
+        elif (measure := Measure.of(part, name)) in higher:
             yield f"metrics.{i}", f"the name {name} is taken by the loss or a metric before"
         else:
-            higher[f"{part}/{name}"] = getattr(
+            higher[measure] = getattr(
                 made, "higher_is_better", False if isinstance(made, type) else None
             )
     watching: dict[str, Any] = {"checkpoint.monitor": monitored}
@@ -130,8 +129,8 @@ def _monitors(config: Config) -> Wrong:
                 )
         if not monitor or monitor in higher:
             continue
-        where, _, name = monitor.rpartition("/")
-        near = f"{part}/{name}"
+        where, name = Measure(monitor).part, Measure(monitor).field
+        near = Measure.of(part, name)
         if where == "val" and part == "train":
             yield path, f"{monitor} needs validation data: set data.split.val"
         elif all_known or where != part:

@@ -18,7 +18,7 @@ from ..config.resolved import as_yaml
 from ..runs.history import RESERVED, SPLITS, Entries
 from ..runs.record import RunInfo
 from ..words import listed, number, plural, printable, table
-from .record import Record, differing_settings
+from .record import Record, differing_settings, direction
 
 __all__ = ["compare", "first_difference", "lines", "together"]
 
@@ -65,8 +65,7 @@ def compare(records: Sequence[Record]) -> dict[str, Any]:
             column: _metric(
                 records,
                 column,
-                judged=_equal(hashes) is not False
-                and not (other_loss and column.endswith("/loss")),
+                judged=_equal(hashes) is not False and not (other_loss and column.field == "loss"),
             )
             for column in dict.fromkeys(c for record in records for c in record.columns)
         },
@@ -93,7 +92,7 @@ def _metric(records: Sequence[Record], column: str, judged: bool) -> dict[str, A
     curves = [record.curve(column)[1] for record in records]
     last = [float(values[-1]) if len(values) else math.nan for values in curves]
     best = [record.best(column) or (None, None) for record in records]
-    sign = next(filter(None, (record.direction(column) for record in records)), 0)
+    sign = direction(records, column)
     signed = {i: sign * value for i, (value, _) in enumerate(best) if value is not None}
     ranking = sorted(signed, key=lambda i: signed[i], reverse=True)
     ahead = signed[ranking[0]] - signed[ranking[1]] if judged and len(ranking) > 1 else 0.0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..config.measure import Measure
 from ..errors import ConfigError, DataError
 from ..spelling import did_you_mean
 from ..words import number, plural
@@ -74,15 +75,15 @@ def _chart(
     for members, name, kin in runs:
         record = members[0]
         run = name and name + (_status(record) if len(members) == 1 else "")
-        columns = [c for c in record.columns if field in (c, c.partition("/")[2])]
+        columns = [c for c in record.columns if field in (c, c.field)]
         if len(members) > 1:  # each has its test values at another step
-            columns = [column for column in columns if not column.startswith("test/")]
-        rated = [column for column in columns if not column.startswith("test/")]
+            columns = [column for column in columns if column.part != "test"]
+        rated = [column for column in columns if column.part != "test"]
         if len(runs) > FEW:
             columns = rated[-1:]  # validation's where there is one
         # A run that has measured nothing is in the legend all the same.
-        for column in columns or [f"train/{field}"] * bool(run):
-            split = column.partition("/")[0]
+        for column in columns or [Measure.of("train", field)] * bool(run):
+            split = column.part
             points, band = _mean([_points(each, column, x) for each in members])
             curve = Curve(
                 WORDS[split], split, points, len(points[0]) == 1, run=run, kin=kin, band=band
@@ -111,8 +112,7 @@ def _points(record: Record, column: str, x: str) -> Series:
     steps, values = record.curve(column)
     if x == "step":
         return steps, values
-    split, _, name = column.partition("/")
-    entries = record.history.split(split)
+    entries, name = record.history.split(Measure(column).part), Measure(column).field
     have, there = (np.zeros(len(entries.steps), bool) for _ in range(2))
     have[entries.have(name)], there[entries.have(x)] = True, True
     lacking = entries.steps[have & ~there]
@@ -177,9 +177,7 @@ def speed(record: Record) -> list[Chart]:
 
 def constant(records: Sequence[Record], field: str) -> float | None:
     """The value of a field that is the same in all rows of all runs, of two rows at least."""
-    values = np.concatenate(
-        [r.curve(c)[1] for r in records for c in r.columns if c.partition("/")[2] == field]
-    )
+    values = np.concatenate([r.curve(c)[1] for r in records for c in r.columns if c.field == field])
     same = len(values) > len(records) and np.isfinite(values).all() and np.ptp(values) == 0
     return float(values[0]) if same else None
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..config.measure import Measure
 from ..errors import ConfigError, DataError
 from ..runs.record import Run
 from ..spelling import did_you_mean
@@ -168,12 +169,13 @@ def listing(paths: Sequence[Path], warn: Callable[[str], None]) -> list[Column]:
     ]
     for name in dict.fromkeys(best.name for best in bests if best):
         values = [best.value if best and best.name == name else None for best in bests]
-        columns.append(Column(name, values, 8, direction(name.partition("/")[2])))
+        columns.append(Column(name, values, 8, direction(runs, name)))
     columns += [Column("best step", [best.step if best else None for best in bests], 3)]
     tests = [info.test or {} for info in infos]
     for name in dict.fromkeys(key for test in tests for key in test if key != "step"):
         values = [test.get(name) for test in tests]
-        columns.append(Column(f"test/{name}", values, 4 if name == "loss" else 7, direction(name)))
+        test = Measure.of("test", name)
+        columns.append(Column(test, values, 4 if name == "loss" else 7, direction(runs, test)))
     return [
         *columns,
         Column("seconds", [info.seconds("train_s") for info in infos], 5, show="{:,.1f}".format),
@@ -248,8 +250,8 @@ def _measures(records: Sequence[Record], monitor: str) -> list[Column]:
     columns: list[Column] = []
     bests = [record.best(monitor) for record in records]
     for name in dict.fromkeys(c for record in records for c in record.columns):
-        test = name.startswith("test/")
-        if name.startswith("train/") and name != monitor:
+        test = name.part == "test"
+        if name.part == "train" and name != monitor:
             continue
         values: list[float | None] = []
         for record, best in zip(records, bests, strict=True):
@@ -258,9 +260,7 @@ def _measures(records: Sequence[Record], monitor: str) -> list[Column]:
                 found = found[steps == best[1]] if best else found[:0]
             values.append(float(found[-1]) if len(found) else None)
         weight = 9 if name == monitor else 7 if test else 6
-        columns.append(
-            Column(name, values, weight - len(columns) / 100, records[0].direction(name))
-        )
+        columns.append(Column(name, values, weight - len(columns) / 100, direction(records, name)))
     return columns
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -16,15 +15,6 @@ from ..config.resolved import Setting, as_yaml, read_settings
 from ..runs.record import Run
 
 __all__ = ["Record", "by_seed", "differing_settings", "direction", "read_records"]
-
-# Behind a name stands a class, an average over them, or a threshold: recall_macro, accuracy_at_0.3.
-_HIGHER = re.compile(
-    r"r2|explained_variance|top\d+|(balanced_)?accuracy(_at_.+)?"
-    r"|(precision|recall|f1|roc_auc|average_precision)(_.+)?"
-)
-_LOWER = re.compile(
-    r"loss|mse|rmse|mae|mape|median_absolute_error|log_loss|brier|calibration_error"
-)
 
 
 class Record(Run):
@@ -64,8 +54,8 @@ class Record(Run):
         return float(values[index]), int(steps[index])
 
     def direction(self, column: str) -> int:
-        """`direction` of the column; a metric of the user's own has one where it is monitored."""
-        known = direction(column.partition("/")[2])
+        """As a run says; what is monitored has a direction where its metric does not say it."""
+        known = super().direction(column)
         if known == 0 and column == self.monitor:
             return 1 if self.setting("checkpoint.mode") == "max" else -1
         return known
@@ -81,9 +71,9 @@ def read_records(paths: Sequence[str]) -> list[Record]:
     return [r for path, r in records if not (os.path.islink(path) and r.path in named)]
 
 
-def direction(field: str) -> int:
-    """1 where a higher value of a field is better, -1 where a lower one is, 0 if nobody knows."""
-    return 1 if _HIGHER.fullmatch(field) else -1 if _LOWER.fullmatch(field) else 0
+def direction(runs: Sequence[Run], column: str) -> int:
+    """Of a column, as the first of these runs says that knows."""
+    return next(filter(None, (run.direction(column) for run in runs)), 0)
 
 
 def differing_settings(records: Sequence[Record]) -> dict[str, list[str | None]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..config.measure import Measure
 from ..config.resolved import as_yaml
 from ..words import elapsed, number
 from .compare import compare
@@ -39,10 +40,10 @@ def tables(records: Sequence[Record]) -> list[Table]:
     for column, row in found["metrics"].items():
         which = (
             "best"
-            if column.startswith("val/") and any(value is not None for value in row["best"])
+            if Measure(column).part == "val" and any(value is not None for value in row["best"])
             else "last"
         )
-        name = column if column.startswith("test/") else f"{which} {column}"
+        name = column if Measure(column).part == "test" else f"{which} {column}"
         results[name] = _texts(row[which], number)
         if which == "best" and row["better"] is not None:
             best[name] = row["better"]

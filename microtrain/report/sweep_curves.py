@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..config.measure import Measure
 from ..config.resolved import as_yaml
 from ..errors import ConfigError, DataError
 from ..runs.members import Result
@@ -45,7 +46,7 @@ def sweep_curves(sweep: Sweep, columns: Sequence[str] = ()) -> list[Chart]:
             series = [_points(r, name) for r in row if name in r.curve]
             if series:
                 points, band = _mean(series)
-                look = name.partition("/")[0]
+                look = Measure(name).part
                 lines.append(Curve(look, look, points, run=_named(sweep, row), band=band))
         if lines:
             charts.append(Chart(name, AXES["step"], lines))

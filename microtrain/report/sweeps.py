@@ -7,6 +7,7 @@ by members of the same seed and fold, so that what both have in common is no dif
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+from ..config.measure import Measure
 from ..config.resolved import as_yaml
 from ..errors import DataError
 from ..runs.members import (
@@ -28,9 +30,18 @@ from ..runs.members import (
 )
 from ..words import number, plural
 from .overview import Column, Spread, in_lines, setting_columns, sort
-from .record import Record, direction
+from .record import Record
 
 __all__ = ["Sweep", "interval", "t_quantile", "together"]
+
+# Behind a name stands a class, an average over them, or a threshold: recall_macro, accuracy_at_0.3.
+_HIGHER = re.compile(
+    r"r2|explained_variance|top\d+|(balanced_)?accuracy(_at_.+)?"
+    r"|(precision|recall|f1|roc_auc|average_precision)(_.+)?"
+)
+_LOWER = re.compile(
+    r"loss|mse|rmse|mae|mape|median_absolute_error|log_loss|brier|calibration_error"
+)
 
 OWN = ("seed", "data.split.fold")  # what members of one setting differ in
 
@@ -172,7 +183,10 @@ class Sweep:
         return [*dict.fromkeys(k for r in self.results for k in r.varied if k not in OWN)]
 
     def _better(self, name: str) -> int:
-        return self.better if name == self.monitor else direction(name.partition("/")[2])
+        if name == self.monitor:
+            return self.better
+        field = Measure(name).field
+        return 1 if _HIGHER.fullmatch(field) else -1 if _LOWER.fullmatch(field) else 0
 
     def _equal(self, rows: Sequence[Sequence[Result]]) -> list[str | None]:
         """`=` for each setting whose difference from the best is within its 95 % interval."""

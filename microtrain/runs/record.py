@@ -19,6 +19,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ..config.measure import Measure
 from ..config.same_run import compare_configs
 from ..errors import DataError, UserError
 from ..files import TORCH, beginning, from_torch, open_plain, read_object, read_plain, reason
@@ -114,6 +115,7 @@ class RunInfo:
     device: str | None = None
     compile: dict[str, Any] | None = None
     steps: int | None = None
+    higher_is_better: dict[str, bool | None] = field(default_factory=lambda: {"loss": False})
     best: Best | None = None
     test: dict[str, float | None] | None = None
     classes: ClassCounts | None = None
@@ -191,21 +193,31 @@ class Run:
         return History.read(self.metrics_file) if self.metrics_file.exists() else History()
 
     @cached_property
-    def columns(self) -> list[str]:
+    def columns(self) -> list[Measure]:
         """What was measured, `train/loss` first: split and field, in the order of the rows."""
         history = self.history
         fields = ["loss", *(name for name in history.fields if name not in RESERVED)]
-        return [f"{s}/{f}" for f in fields for s in SPLITS if f in history.split(s).values]
+        return [
+            Measure.of(split, each)
+            for each in fields
+            for split in SPLITS
+            if each in history.split(split).values
+        ]
 
     @property
     def fields(self) -> list[str]:
         """The columns without their split: `loss`, then the metrics."""
-        return list(dict.fromkeys(column.partition("/")[2] for column in self.columns))
+        return list(dict.fromkeys(column.field for column in self.columns))
+
+    def direction(self, column: str) -> int:
+        """1 where a higher value of a column is better, -1 where a lower one is, 0: not known."""
+        higher = self.info.higher_is_better.get(Measure(column).field)
+        return 0 if higher is None else 1 if higher else -1
 
     def curve(self, column: str) -> Series:
         """Steps and values of a column such as `val/loss`."""
-        split, _, name = column.partition("/")
-        entries = self.history.split(split)
+        measure = Measure(column)
+        entries, name = self.history.split(measure.part), measure.field
         return entries.steps[entries.have(name)].astype(np.float64), entries.of(name)[0]
 
     @cached_property

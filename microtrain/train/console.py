@@ -44,6 +44,7 @@ class Header(Observer):
             ranks=run.comm.size,
             parameters=sum(p.numel() for p in run.model.parameters()),
             compile=about,
+            higher_is_better=run.higher_is_better,
         )
         if run.directory is not None:
             compiled = f"{about['executor']}: {about['reason']}"

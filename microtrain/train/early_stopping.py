@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge
 
+from ..config.measure import Measure
 from ..errors import ConfigError
 from ..spelling import did_you_mean
 from ..words import number
@@ -68,15 +69,14 @@ class EarlyStopping(Callback):
         if self.monitor is None:
             self.monitor = chosen
         split = trainer.evaluated
-        names: dict[str, bool | None] = {f"{split}/loss": False}
-        names |= {f"{split}/{each.name}": each.higher_is_better for each in trainer.metrics}
+        names = {Measure.of(split, name): high for name, high in trainer.higher_is_better.items()}
         if self.monitor not in names:
             raise ConfigError(
                 f"early stopping: nothing measures {self.monitor!r}"
                 f"{did_you_mean(self.monitor, names)} (there are: {', '.join(names)})"
             )
         if self.mode is None:
-            highest = names[self.monitor]
+            highest = names[Measure(self.monitor)]
             if self.monitor == chosen:
                 highest = trainer.config.checkpoint.mode == "max"
             if highest is None:

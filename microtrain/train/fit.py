@@ -10,6 +10,7 @@ import numpy as np
 from ..autograd import enable_grad
 from ..config.across import mode_missing
 from ..config.components import CLASSES, is_import_path
+from ..config.measure import Measure
 from ..config.schema import Component, Config
 from ..creation import from_numpy
 from ..data import ArrayDataset, Prepared
@@ -118,7 +119,7 @@ def check_monitor(config: Config, metrics: list[Metric]) -> None:
     part = "val" if config.data.split.has_val else "train"
     for metric in metrics:
         wrong = mode_missing(config, metric.higher_is_better)
-        if wrong and config.checkpoint.monitor == f"{part}/{metric.name}":
+        if wrong and config.checkpoint.monitor == Measure.of(part, metric.name):
             raise ConfigError(f"checkpoint.monitor: {wrong}")
 
 

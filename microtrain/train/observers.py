@@ -12,6 +12,7 @@ import sys
 import time
 from typing import Any, Final
 
+from ..config.measure import Measure
 from ..data import Source
 from ..distributed.replicas import check_replicas
 from .evaluation import evaluate, own_step
@@ -81,7 +82,7 @@ class Evaluator(Observer):
         ended = time.perf_counter()
         run.progress.paused += ended - began
         run.log_metrics({"split": split, **run.where(), **values, "time": ended - run.started})
-        event.measured = {f"{split}/{name}": value for name, value in values.items()}
+        event.measured = {Measure.of(split, name): value for name, value in values.items()}
         run.state.note_best(event.measured)
 
 
@@ -114,8 +115,8 @@ class RowWriter(Observer):
             or plan.evaluate is None
             or plan.total / plan.evaluate <= RowSchedule.limit
         )
-        names = ["train/loss"] + (["val/loss"] if split == "val" else [])
-        names += [f"{split}/{metric.name}" for metric in run.metrics]
+        names: list[str] = [*dict.fromkeys(("train/loss", Measure.of(split, "loss")))]
+        names += [Measure.of(split, metric.name) for metric in run.metrics]
         names += [] if run.rates is None else ["lr"]
         self._rows = Rows(names, run.monitor, plan.total, plan.epoch)
 

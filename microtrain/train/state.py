@@ -337,6 +337,12 @@ class TrainingRun(Parts):
         """The data that evaluations during the run measure: `val`, without such `train`."""
         return "train" if self.data.val is None else "val"
 
+    @property
+    def higher_is_better(self) -> dict[str, bool | None]:
+        """For the loss and each metric whether the highest value is best; None where unknown."""
+        said: dict[str, Any] = {metric.name: metric.higher_is_better for metric in self.metrics}
+        return {"loss": False} | {n: None if h is None else bool(h) for n, h in said.items()}
+
     def where(self) -> dict[str, Any]:
         """Step, epoch and samples, as rows and checkpoints have them."""
         step = self.state.step

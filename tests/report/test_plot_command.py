@@ -11,15 +11,12 @@ import numpy as np
 import pytest
 
 from microtrain.cli.main import main
-from microtrain.config.components import load
-from microtrain.config.registered import REGISTERED
 from microtrain.errors import ConfigError, DataError, install
 from microtrain.report import figures
 from microtrain.report.compare import compare, lines
 from microtrain.report.curves import choose, curves, run_names
-from microtrain.report.record import Record, direction
+from microtrain.report.record import Record
 from microtrain.runs.directory import RunDirectory
-from microtrain.train.class_metrics import F1, Accuracy, Recall, RocAuc
 
 ROOT = Path(__file__).resolve().parents[2]
 SVG, PDF, PNG = b"<?xml", b"%PDF", b"\x89PNG"
@@ -45,7 +42,8 @@ def make_run(parent, name="line", *, losses=(3.0, 2.0, 1.5), lr="0.1  # line.yam
             row = {"step": step, "epoch": step / 3, "samples": 8 * step}
             run.log_metrics({"split": "train", **row, "loss": loss, "time": 0.5 * step})
             run.log_metrics({"split": "val", **row, "loss": loss + 0.25, "r2": 1 - loss / 10})
-        run.update(**{"status": "finished", "exit_code": 0, "steps": len(losses)} | info)
+        ended = {"status": "finished", "exit_code": 0, "steps": len(losses)}
+        run.update(**ended | {"higher_is_better": {"loss": False, "r2": True}} | info)
     return run.path
 
 
@@ -60,14 +58,14 @@ def test_a_record_has_settings_with_their_origins_and_curves(tmp_path):
     assert record.best("val/r2") == (0.85, 3)
 
 
-def test_every_metric_that_ships_has_its_direction():
-    for name in REGISTERED["metrics"]:
-        metric = load("metrics", name)()
-        assert direction(metric.name) == (1 if metric.higher_is_better else -1)
-    for metric in (F1("macro"), Recall(positive="yes"), Accuracy(threshold=0.3), RocAuc("a b")):
-        assert direction(metric.name) == 1
-    assert (direction("loss"), direction("far_off"), direction("topic")) == (-1, 0, 0)
-    assert (direction("accuracy_gap"), direction("top_loss")) == (0, 0)
+def test_the_direction_of_a_column_is_what_the_run_has_written_down(tmp_path):
+    said = {"loss": False, "far": True, "near": False, "own": None}
+    best = {"name": "val/own", "value": 1.0, "step": 3}
+    record = Record.read(make_run(tmp_path, higher_is_better=said, best=best))
+    columns = ("train/loss", "val/far", "test/near", "val/own", "train/own", "val/r2")
+    assert [record.direction(column) for column in columns] == [-1, 1, -1, -1, 0, 0]
+    record = Record.read(make_run(tmp_path, higher_is_better={}, best=best))
+    assert record.direction("val/far") == 0
 
 
 @pytest.mark.parametrize(

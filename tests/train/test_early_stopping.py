@@ -19,7 +19,7 @@ class Run:
         self.monitor, self.step, self.reason = monitor, 0, None
         self.config = SimpleNamespace(checkpoint=SimpleNamespace(mode=mode))
         self.evaluated = "val" if val else "train"
-        self.metrics = [SimpleNamespace(name=n, higher_is_better=n == "r2") for n in metrics]
+        self.higher_is_better = {"loss": False} | {name: name == "r2" for name in metrics}
         self.model = SimpleNamespace(loss=None)
 
     def stop(self, reason):
