@@ -239,6 +239,8 @@ def settable(target: Callable[..., Any], name: str) -> dict[str, inspect.Paramet
     imported for type checkers only must not switch off the check of `lr: float` beside it.
     """
     apart = ("params",) if is_import_path(name) else ("params", *_NOT_FOR_YAML)
+    if name in REGISTERED["data"]:
+        apart = (*apart, "cache")  # a key of the section itself
     return {
         key: parameter.replace(annotation=_evaluated(parameter.annotation, target))
         for key, parameter in parameters(target).items()

@@ -21,9 +21,6 @@ def json_schema() -> dict[str, Any]:
     for section in SECTIONS:
         if section and "." not in section:
             properties[section] |= _section(section)
-    shuffle = properties["train"]["properties"]["shuffle"]
-    shuffle.pop("anyOf")
-    shuffle |= _section("train.shuffle") | {"type": ["boolean", "object"]}
     properties["sweep"].pop("anyOf")
     properties["sweep"]["type"] = ["object", "null"]
     for kind in COMPONENTS:

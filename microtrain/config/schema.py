@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen, Predicate
 
-from ..data.order import BlockShuffle
 from ..spelling import did_you_mean
 from .duration import Duration
 
@@ -176,8 +175,7 @@ class Train:
         clip_norm: Clip the gradient of a step to this norm; null: no clipping.
         eval_every: How often the validation data are evaluated; always at the end, too.
         max_time: Stop after this time, so that the run can be resumed; null: never.
-        shuffle: Shuffle the samples every epoch; for data on a disk, blocks of them and the samples
-            in a window of blocks.
+        shuffle: Shuffle the samples every epoch.
         drop_last: Drop the last batch of an epoch if it is incomplete.
         nan: What to do if a loss or gradient is not finite: stop the run, or skip the step.
         compile: The executor of the steps; off runs your Python code at every step.
@@ -191,7 +189,7 @@ class Train:
     eval_every: Span = EVERY_EPOCH
     max_time: Annotated[Time | None, Expects("a time such as `10 min`")] = None
     shuffle: Annotated[
-        bool | BlockShuffle, Expects("true, false, or {block: ROWS, window: BLOCKS}")
+        bool, Expects("true or false (rows are not shuffled by blocks any more)")
     ] = True
     drop_last: bool = False
     nan: Literal["stop", "skip"] = "stop"
@@ -353,7 +351,6 @@ SECTIONS: dict[str, type] = {
     "": Config,
     "data.split": Split,
     "train": Train,
-    "train.shuffle": BlockShuffle,
     "checkpoint": Checkpoint,
     "log": Log,
     "distributed": Distributed,

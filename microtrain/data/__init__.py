@@ -11,7 +11,6 @@ from .dataset import ArrayDataset
 from .files import csv, npz, parquet
 from .loader import Batch, DataLoader
 from .mapped import npy
-from .order import BlockShuffle
 from .preparation import prepare
 from .prepared import Prepared
 from .preprocessing import Preprocessing
@@ -27,7 +26,6 @@ from .view import Rows
 __all__ = [
     "ArrayDataset",
     "Batch",
-    "BlockShuffle",
     "Column",
     "DataLoader",
     "Encoder",

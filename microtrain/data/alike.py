@@ -39,8 +39,6 @@ class Alike(Source):
         self._source, self._columns, self._codes = source, columns, codes
         self.feature_names, self.classes = like.feature_names, like.classes
         self.target_name, self.weighted = like.target_name, like.weighted
-        self.read_ahead: bool = getattr(source, "read_ahead", False)
-        self.chunked: bool | None = getattr(source, "chunked", None)
 
     def __len__(self) -> int:
         return len(self._source)

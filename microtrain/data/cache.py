@@ -1,11 +1,11 @@
-"""Prepared rows kept in a directory, for runs to come and for data that do not fit in memory.
+"""Rows kept in a directory as .npy files: prepared ones for runs to come, and decoded chunks.
 
 What is kept lies in a directory of its own, whose name is a hash of the files that the rows come
 from (path, size, time) and of all that was done with them: one .npy file for each array of each
 part, and `data.json` for the rest, with the sha256 of each file and of itself: what it says of the
 rows is believed, so the rows are looked at before. It is written block by block under another name
-and renamed when it is whole. So nobody ever sees half of one, and of two jobs that write the same
-one is kept.
+and renamed when it is whole. So nobody ever sees half of one, and of several ranks or jobs that
+want the same one writes, and the others wait while it grows.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import asdict
 from io import BytesIO
 from pathlib import Path
@@ -28,11 +30,12 @@ import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
+from ..distributed.communicator import alone
 from ..errors import DataError
 from ..files import open_plain, read_object, reason
 from ..words import size
 from .dataset import ArrayDataset
-from .mapped import map_npy
+from .mapped import Column, Mapped, Stored, changed, map_npy
 from .prepared import Prepared
 from .preprocessing import Preprocessing
 from .source import Source, blocks
@@ -40,7 +43,10 @@ from .split import PARTS
 from .table import Encoder
 from .view import Known
 
-__all__ = ["Kept", "find", "keep", "key_of", "opened", "stamps"]
+__all__ = [
+    "CHECKED", "PROGRESS", "Kept", "decoded", "during", "find", "keep", "key_of", "opened",
+    "stamps", "where_kept", "written",
+]  # fmt: skip
 
 Array = NDArray[Any]
 
@@ -48,6 +54,13 @@ FORMAT: Final = 2  # of what is kept, and of how rows are prepared; another one 
 ABOUT: Final = "data.json"
 UNFINISHED: Final = ".part-"
 OLD: Final = 60.0  # seconds: what is younger may not be locked by its writer yet
+PATIENCE: Final = 60.0  # seconds without a byte more from the one that writes
+LOOK: Final = 0.05  # seconds between two looks at what it has written
+
+# Whether another rank of this host has compared the checksums of what is decoded.
+CHECKED: ContextVar[bool] = ContextVar("CHECKED", default=False)
+# What shows how far writing is: an `Output`; None: nothing does.
+PROGRESS: ContextVar[Any] = ContextVar("PROGRESS", default=None)
 
 
 class Kept(ArrayDataset):
@@ -108,22 +121,9 @@ def find(directory: Path, key: str) -> Path | None:
 
 
 def opened(place: Path, *, checked: bool = False) -> Prepared:
-    """What is kept at a place, mapped into memory.
-
-    checked: another rank of the host has gone through it, or written it just now.
-
-    Raises DataError for what cannot be read, or is not as it was written.
-    """
-    try:
-        about = read_object(place / ABOUT)
-        if about.pop("sha256") != _sha256_of(about):
-            raise ValueError(f"{ABOUT} was changed")
-        parts = {name: _part(place, name, each) for name, each in about["parts"].items()}
-        for name, each in {} if checked else about["parts"].items():
-            for number, sha256 in enumerate(each["sha256"]):
-                with open_plain(place / f"{name}-{number}.npy") as file:
-                    if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
-                        raise ValueError(f"{name}-{number}.npy was changed")
+    """Prepared rows that are kept at a place, mapped into memory; DataError as `_opened`."""
+    with _usable(place):
+        about, parts = _opened(place, checked)
         found = {key: about[key] for key in ("in_features", "out_features", "digest")}
         return Prepared(
             train=parts["train"],
@@ -136,12 +136,36 @@ def opened(place: Path, *, checked: bool = False) -> Prepared:
             found=str(place),
             **found,
         )
+
+
+@contextlib.contextmanager
+def _usable(place: Path) -> Iterator[None]:
+    """DataError for what cannot be read, or is not as it was written."""
+    try:
+        yield
     except (OSError, ValueError, KeyError, TypeError, DataError) as error:
         why = reason(error) if isinstance(error, OSError) else str(error)
         raise DataError(
             f"data.cache: {place} cannot be used: {why}\nhint: delete it, and it is made again; "
             "the ranks of a host must see the same directory"
         ) from error
+
+
+def _opened(place: Path, checked: bool) -> tuple[dict[str, Any], dict[str, Kept]]:
+    """What is known of the rows that are kept at a place, and the rows by part.
+
+    checked: another rank of the host has gone through them, or they were written just now.
+    """
+    about = read_object(place / ABOUT)
+    if about.pop("sha256") != _sha256_of(about):
+        raise ValueError(f"{ABOUT} was changed")
+    parts = {name: _part(place, name, each) for name, each in about["parts"].items()}
+    for name, each in {} if checked else about["parts"].items():
+        for number, sha256 in enumerate(each["sha256"]):
+            with open_plain(place / f"{name}-{number}.npy") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+                    raise ValueError(f"{name}-{number}.npy was changed")
+    return about, parts
 
 
 def _part(place: Path, name: str, about: dict[str, Any]) -> Kept:
@@ -167,74 +191,205 @@ def _tuple(names: Any) -> tuple[str, ...] | None:
     return None if names is None else tuple(names)
 
 
-def keep(directory: Path, key: str, data: Prepared, digest: str) -> Path:
-    """Write prepared rows, a few megabytes at a time; where they are then.
+def decoded(column: Column, path: Path, what: Sequence[Any], directory: Path | None) -> Mapped:
+    """A column whose rows are in chunks, decoded once, in order, and mapped.
 
-    Raises DataError where they cannot be written, or there is no room; nothing is left then.
+    Args:
+        path: the file or directory that it is in.
+        what: tells it from others of that file.
+        directory: where it is kept; None: with all else that microtrain keeps for its user.
+
+    Raises DataError where there is no room, what is kept is damaged, or the file changes meanwhile.
     """
+    before = stamps([path])
+
+    def make(place: Path) -> dict[str, Any]:
+        parts = write(place, {"rows": Stored([column])}, f"decodes {column.name}")
+        if stamps([path]) != before:
+            raise changed(path)
+        return {"parts": parts}
+
+    place, made = keep(_home() if directory is None else directory, key_of(before, *what), make)
+    with _usable(place):
+        (array,) = _opened(place, made or CHECKED.get())[1]["rows"].arrays
+    mapped = Mapped(column.name, [place / "rows-0.npy"], [array])
+    mapped.kept = place
+    return mapped
+
+
+@contextlib.contextmanager
+def during(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+    """A variable has a value meanwhile."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def where_kept(places: Sequence[Path]) -> str:
+    """Where decoded rows are, and how large they are, in words."""
+    length = sum(each.stat().st_size for place in {*places} for each in place.iterdir())
+    return f"decoded rows are kept in {places[0].parent} ({size(length)})"
+
+
+def _home() -> Path:
+    try:
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError as error:  # a user without a home
+        raise DataError(f"{error}\nhint: name a directory in data.cache") from error
+    return Path(home) / "microtrain" / "data"
+
+
+def written(place: Path, data: Prepared, digest: str) -> dict[str, Any]:
+    """Write prepared rows; what is to be known of them."""
     parts = {name: getattr(data, name) for name in PARTS if getattr(data, name) is not None}
-    needed = sum(array.nbytes * len(part) for part in parts.values() for array in _one_row(part))
+    return {
+        "parts": write(place, parts, "keeps the prepared rows"),
+        "preprocessing": data.preprocessing.to_json(),
+        "in_features": data.in_features,
+        "out_features": data.out_features,
+        "classes": data.classes,
+        "encoder": None if data.encoder is None else data.encoder.to_json(),
+        "notes": data.notes,
+        "digest": digest,
+    }
+
+
+def keep(directory: Path, key: str, make: Callable[[Path], dict[str, Any]]) -> tuple[Path, bool]:
+    """Where rows are kept under a key, and whether they were made just now.
+
+    Args:
+        make: writes them into a directory (see `write`), and returns what is to be known of them.
+            It is not called where another rank or job has done so, or is doing so now.
+
+    Raises DataError where they cannot be written; nothing is left then.
+    """
+    final = directory / key
+    if final.is_dir():
+        return final, False
     try:
         directory.mkdir(parents=True, exist_ok=True)
         _clear(directory)
-        free = shutil.disk_usage(directory).free
-        if free < needed:
-            raise DataError(
-                f"data.cache: no room for the {size(needed)} of prepared rows: {directory} has "
-                f"{size(free)}\nhint: name a directory with more, or delete what is kept there"
-            )
         place = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=directory))
     except OSError as error:
-        raise DataError(f"data.cache: {reason(error)}") from error
+        raise _refused(error) from error
     lock = os.open(place, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):  # where the file system has no locks
             fcntl.flock(lock, fcntl.LOCK_EX)
-        about = {
-            "parts": {name: _write_part(place, name, part) for name, part in parts.items()},
-            "preprocessing": data.preprocessing.to_json(),
-            "in_features": data.in_features,
-            "out_features": data.out_features,
-            "classes": data.classes,
-            "encoder": None if data.encoder is None else data.encoder.to_json(),
-            "notes": data.notes,
-            "digest": digest,
-        }
-        about = json.loads(json.dumps(about, default=_plain))
         with open(place / ABOUT, "wb") as file:
+            place = _in_turn(place, directory / f"{UNFINISHED}{key}", final)
+            if place == final:
+                return final, False
+            about = json.loads(json.dumps(make(place), default=_plain))
             file.write(json.dumps(about | {"sha256": _sha256_of(about)}).encode())
             _to_disk(file)
-        final = directory / key
         try:
-            place.rename(final)
+            place = place.rename(final)
         except OSError:
             if not final.is_dir():
                 raise
-            shutil.rmtree(place)  # another job was first
-        return final
-    except BaseException as error:
-        shutil.rmtree(place, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise DataError(
-                f"data.cache: {error.strerror}: {directory}, where {size(needed)} of prepared rows "
-                "were being written; nothing was left there"
-            ) from error
-        raise
+        return final, True
+    except OSError as error:
+        raise _refused(error) from error
     finally:
+        if place != final:
+            shutil.rmtree(place, ignore_errors=True)
         os.close(lock)
+
+
+def _refused(error: OSError) -> DataError:
+    return DataError(f"data.cache: {reason(error)}\nhint: name a directory in data.cache")
+
+
+def _in_turn(place: Path, turn: Path, final: Path) -> Path:
+    """The directory of this writer, under the name that shows who writes; `final`: another has.
+
+    Who waits sees what the other writes grow. A writer that has ended before it was done is
+    followed by one that waits; beside one that does nothing any more, another writes the same.
+    """
+    length, since = -1, time.monotonic()
+    with alone(f"it waits for {turn}") as busy:
+        while True:
+            with contextlib.suppress(OSError):  # it is there, and not empty
+                place = place.rename(turn)
+            if final.is_dir():
+                shutil.rmtree(place, ignore_errors=True)
+                return final
+            if place == turn:
+                return turn
+            _remove_unlocked(turn)
+            with contextlib.suppress(OSError):  # it is there no more
+                grown = sum(each.stat().st_size for each in turn.iterdir())
+                if grown != length:
+                    length, since = grown, time.monotonic()
+                    busy(f"it waits for {turn}, {size(grown)} so far")
+            if time.monotonic() > since + PATIENCE:
+                return place
+            time.sleep(LOOK)
+
+
+def _remove_unlocked(place: Path) -> None:
+    """Remove what a writer that is gone has left: its lock is gone, too."""
+    with contextlib.suppress(OSError):
+        lock = os.open(place, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(lock).st_ino == place.stat().st_ino:
+                shutil.rmtree(place)
+        finally:
+            os.close(lock)
 
 
 def _sha256_of(about: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
 
-def _one_row(part: Source) -> tuple[Array, ...]:
-    return part.read(slice(0, 1))
+def write(place: Path, parts: Mapping[str, Source], what: str) -> dict[str, Any]:
+    """Write all rows of some parts, a few megabytes at a time; what is to be known of them.
+
+    what: in words, for those that wait.
+
+    Raises DataError, before anything is written, where there is no room.
+    """
+    heads = {name: part.read(slice(0, 0)) for name, part in parts.items()}
+    needed = sum(
+        array.dtype.itemsize * math.prod(array.shape[1:]) * len(part)
+        for name, part in parts.items()
+        for array in heads[name]
+    )
+    free = shutil.disk_usage(place).free
+    if free < needed:
+        raise DataError(
+            f"data.cache: no room for the {size(needed)} of rows: {place.parent} has {size(free)}\n"
+            "hint: name a directory with more in data.cache, or delete what is kept there"
+        )
+    bar, total, found = PROGRESS.get(), sum(map(len, parts.values())), {}
+    done, look = 0, math.inf if bar is None else bar.start_bar(total, noun="row")
+    try:
+        with alone(f"it {what}") as busy:
+            for name, part in parts.items():
+                for rows in _write_part(place, name, part, heads[name], found):
+                    done += rows
+                    busy(f"it {what}, {done / total:.0%} so far")
+                    look = bar.look(done) if done >= look else look
+    except OSError as error:
+        raise DataError(
+            f"data.cache: {error.strerror}: {place.parent}, where {size(needed)} of rows were "
+            "being written; nothing was left there\nhint: name a directory with more in data.cache"
+        ) from error
+    finally:
+        if bar is not None:
+            bar.end_bar()
+    return found
 
 
-def _write_part(place: Path, name: str, part: Source) -> dict[str, Any]:
-    """Write the arrays of a part; what is to be known of it."""
-    arrays = [[array.dtype.str, [len(part), *array.shape[1:]]] for array in _one_row(part)]
+def _write_part(
+    place: Path, name: str, part: Source, head: tuple[Array, ...], found: dict[str, Any]
+) -> Iterator[int]:
+    """Write the arrays of a part, and what is known of it into `found`; rows as they are done."""
+    arrays = [[array.dtype.str, [len(part), *array.shape[1:]]] for array in head]
     digests = [hashlib.sha256() for _ in arrays]
     with contextlib.ExitStack() as stack:
         files = []
@@ -251,10 +406,11 @@ def _write_part(place: Path, name: str, part: Source) -> dict[str, Any]:
                 content = np.ascontiguousarray(array).data.cast("B")
                 digest.update(content)
                 file.write(content)
+            yield len(block[0])
         for file in files:
             _to_disk(file)
     known: Known | None = getattr(part, "known", None)
-    return {
+    found[name] = {
         "arrays": arrays,
         "sha256": [digest.hexdigest() for digest in digests],
         "known": None if known is None else asdict(known),
@@ -277,14 +433,8 @@ def _plain(value: Any) -> Any:
 
 
 def _clear(directory: Path) -> None:
-    """Remove what writers that were killed have left: their locks are gone."""
+    """Remove what writers that were killed have left."""
     for place in directory.glob(f"{UNFINISHED}*"):
         with contextlib.suppress(OSError):
-            if time.time() - place.stat().st_mtime < OLD:
-                continue
-            lock = os.open(place, os.O_RDONLY)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(place)
-            finally:
-                os.close(lock)
+            if time.time() - place.stat().st_mtime > OLD:
+                _remove_unlocked(place)

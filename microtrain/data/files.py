@@ -98,6 +98,7 @@ def parquet(
     drop: list[str] | None = None,
     weight: str | None = None,
     in_memory: bool = True,
+    cache: Path | None = None,
 ) -> Source | Table:
     """A Parquet file: its columns as inputs, one column as the target; pyarrow reads it.
 
@@ -114,7 +115,10 @@ def parquet(
             such as {missing: median}. They are fitted on the training part.
         drop: columns to leave out.
         weight: a column that says how much each row counts, in the loss and the metrics.
-        in_memory: read the file whole; false: numbers by row groups, as they are used.
+        in_memory: read the file whole; false: decode columns of numbers once, by row groups, into
+            files that are mapped into memory.
+        cache: a directory that keeps these files; None: microtrain/data in $XDG_CACHE_HOME or
+            ~/.cache.
 
     Returns a `Table` where there are `columns` to be fitted, else arrays, or a source of rows that
     are not in memory. Raises ConfigError for `columns` of such, DataError for a file that cannot be
@@ -139,6 +143,7 @@ def parquet(
             weight,
             categorical,
             partial(read_parquet, Path(path), [target]),
+            cache,
         )
     return table_or_arrays(
         read_parquet(Path(path)), target, columns, features=features, drop=drop,

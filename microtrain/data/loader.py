@@ -7,9 +7,7 @@ depends on the seed and the epoch alone. The number of ranks decides only who co
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Generator, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,12 +20,8 @@ from ..errors import ConfigError
 from ..random import begin_batch, place
 from ..tensor import wrap
 from .dataset import ArrayDataset
-from .gathered import OF_CHUNKS, OF_MAPS, OF_WINDOW, Gathered
-from .order import BlockShuffle
-from .read_ahead import ReadAhead
 from .sampler import Ahead, contiguous_slice, contiguous_slices, epoch_order
 from .source import Source
-from .stores import KEPT
 from .view import Rows, is_lazy
 
 if TYPE_CHECKING:
@@ -87,9 +81,8 @@ class DataLoader:
         dataset: an `ArrayDataset` or another `Source`, equal on all ranks.
         batch_size: rows of one optimiser step, over all ranks.
         seed: with the epoch, decides the order.
-        shuffle: a new order each epoch, True or for data on a disk a `BlockShuffle`; False: the
-            order of the rows. Batches are then read-only views of the data set; shuffled ones are
-            copies.
+        shuffle: a new order each epoch; False: the order of the rows. Batches are then read-only
+            views of the data set; shuffled ones are copies.
         drop_last: leave out the last batch where it would be smaller than `batch_size`.
         comm: who shares the batch, a communicator of microtrain or mpi4py; None is
             `microtrain.distributed.world()`.
@@ -121,7 +114,7 @@ class DataLoader:
         batch_size: int,
         *,
         seed: int = 0,
-        shuffle: bool | BlockShuffle = True,
+        shuffle: bool = True,
         drop_last: bool = False,
         comm: Communicator | Any = None,
         accumulate: int = 1,
@@ -136,7 +129,7 @@ class DataLoader:
         self.dataset = dataset
         self.batch_size = _whole_number("batch_size", batch_size, least=1)
         self.seed = _whole_number("seed", seed)
-        self.shuffle = shuffle if isinstance(shuffle, BlockShuffle) else _flag("shuffle", shuffle)
+        self.shuffle = _flag("shuffle", shuffle)
         self.drop_last = _flag("drop_last", drop_last)
         self.accumulate = _whole_number("accumulate", accumulate, least=1)
         self.comm = ranks_of(comm)
@@ -236,6 +229,8 @@ class DataLoader:
     def kinds(self, steps: int) -> list[MicroBatches]:
         """Micro-batches of each size that the first `steps` steps have, of whatever rows."""
         order = np.arange(min(self.batch_size, len(self.dataset))) if self.shuffle else None
+        if order is not None and isinstance(self.dataset, Rows):
+            order = self.dataset.positions(order)
         cuts = (self._cut(size, self.accumulate) for size in self._sizes(steps))
         return [MicroBatches(self._take(order, 0, cut), ranks=self.comm.size) for cut in cuts]
 
@@ -260,101 +255,36 @@ class DataLoader:
         count = len(self)
         cuts = {size: self._cut(size, micro_batches) for size in self._sizes(count)}
         before = place()
-        reader: Gathered | ReadAhead[list[Batch]] | None = None
         try:
             for epoch in itertools.count(first) if passes is None else range(first, first + passes):
                 if self._pass is this_pass:
                     self._epoch = epoch
-                gathered = self._gathered(epoch, cuts)
-                order = None if gathered is not None else self._order(epoch, cuts)
-                ahead = self._read_ahead(order, cuts, range(begin, count))
-                reader = gathered or ahead
+                order = self._order(epoch, cuts)
                 for number in range(begin, count):
                     start = number * self.batch_size
                     global_size = min(self.batch_size, rows - start)
-                    if ahead is None:
-                        batches = self._take(order, start, cuts[global_size], gathered)
-                    else:
-                        batches = next(ahead)
+                    batches = self._take(order, start, cuts[global_size])
                     self.offset, self.global_size = batches[0].offset, global_size
                     yield MicroBatches(batches, (epoch, number), self.comm.size)
                 begin = 0
-                if reader is not None:
-                    reader.close()
         finally:
-            if reader is not None:
-                reader.close()
             begin_batch(*before)  # draws outside a pass do not belong to its last batch
         if self._pass is this_pass:
             self._epoch, self._pass = epoch + 1, None
 
     def _order(self, epoch: int, cuts: dict[int, list[tuple[int, int, int]]]) -> Any:
-        """The rows of this rank's positions, read by slices of an epoch; None: all as they are."""
+        """The rows of this rank's positions, read by slices of an epoch; None: all as they are.
+
+        Of `Rows` their numbers in the source, as many of them looked up at once as of ours.
+        """
         if not self.shuffle:
             return None
-        blocks = self.shuffle if isinstance(self.shuffle, BlockShuffle) else None
-        order = epoch_order(len(self.dataset), self.seed, epoch, blocks)
+        order = epoch_order(len(self.dataset), self.seed, epoch)
+        numbers = self.dataset.positions if isinstance(self.dataset, Rows) else None
         if isinstance(order, np.ndarray) or self.batch_size not in cuts:
-            return order
-        whole = cuts[self.batch_size]
-        return Ahead(order, self.batch_size, [(first, last) for first, last, _ in whole])
-
-    def _read_ahead(
-        self, order: Any, cuts: dict[int, list[tuple[int, int, int]]], numbers: range
-    ) -> ReadAhead[list[Batch]] | None:
-        """What reads the batches of an epoch while others are used; None: nothing does."""
-        if self._arrays is not None or not getattr(self.dataset, "read_ahead", False):
-            return None
-
-        def read(number: int) -> list[Batch]:
-            start = number * self.batch_size
-            return self._take(order, start, cuts[min(self.batch_size, len(self.dataset) - start)])
-
-        return ReadAhead(map(read, numbers))
-
-    def _gathered(self, epoch: int, cuts: dict[int, list[tuple[int, int, int]]]) -> Gathered | None:
-        """What reads the rows of many batches at once; None: each is read on its own."""
-        at_once = self._at_once()
-        if at_once is None:
-            return None
-        chunked, window, _, most = at_once
-        length = min(len(self.dataset), len(self) * self.batch_size)
-        read, numbers = self._read, None
-        if isinstance(self.dataset, Rows):  # of its rows as many are looked up at once as of ours
-            read, numbers = partial(self._read, by=self.dataset.read_at), self.dataset.positions
-        return Gathered(
-            read, self._order(epoch, {}), length, self.batch_size, cuts, most, window, chunked,
-            numbers,
-        )  # fmt: skip
-
-    def _at_once(self) -> tuple[bool, int | None, int, int] | None:
-        """Whether rows are in chunks, positions of a window, bytes of a row, rows read at once."""
-        chunked: bool | None = getattr(self.dataset, "chunked", None)
-        if self._arrays is not None or chunked is None or not self.shuffle:
-            return None
-        window = None
-        if chunked and isinstance(self.shuffle, BlockShuffle):
-            window = self.shuffle.block * self.shuffle.window
-        at_once = OF_MAPS if not chunked else OF_CHUNKS if window is None else OF_WINDOW
-        row = sum(array.itemsize * math.prod(array.shape[1:]) for array in self._head())
-        return chunked, window, row, at_once // max(row, 1)
-
-    def _head(self) -> Sequence[NDArray[Any]]:
-        """The arrays without rows."""
-        return self.dataset.read(slice(0, 0))
-
-    @property
-    def buffered(self) -> int:
-        """Bytes that reading rows in chunks takes, about: what is read, what comes next, chunks."""
-        at_once = self._at_once()
-        if at_once is None or not at_once[0]:
-            return 0
-        _, window, row, most = at_once
-        rows = len(self.dataset)
-        positions = rows if window is None else min(rows, window)
-        chunks = (array.itemsize * math.prod(array.shape[1:]) * rows for array in self._head())
-        kept = sum(min(KEPT, size) for size in chunks)
-        return kept + 2 * row * min(most, -(-positions // self.comm.size))
+            return order if numbers is None else numbers(order[:])
+        whole = [(first, last) for first, last, _ in cuts[self.batch_size]]
+        return Ahead(order, self.batch_size, whole, numbers)
 
     def _cut(self, global_size: int, micro_batches: int) -> list[tuple[int, int, int]]:
         """Of each batch: this rank's first and last-plus-one row, and its micro-batch's rows."""
@@ -366,19 +296,11 @@ class DataLoader:
                 cut.append((start + first, start + last, stop - start))
         return cut
 
-    def _take(
-        self,
-        order: Any,
-        start: int,
-        cut: list[tuple[int, int, int]],
-        gathered: Gathered | None = None,
-    ) -> list[Batch]:
+    def _take(self, order: Any, start: int, cut: list[tuple[int, int, int]]) -> list[Batch]:
         batches, arrays = [], self._arrays
         for first, last, micro_size in cut:
             rows = slice(start + first, start + last)
-            if gathered is not None:
-                batch = Batch(map(wrap, gathered(rows)))
-            elif arrays is None:
+            if arrays is None:
                 batch = Batch(map(wrap, self._read(rows if order is None else order[rows])))
             elif order is None:
                 batch = Batch([wrap(array[rows]) for array in arrays])
@@ -389,10 +311,10 @@ class DataLoader:
             batches.append(batch)
         return batches
 
-    def _read(self, rows: slice | NDArray[np.intp], by: Any = None) -> list[NDArray[Any]]:
+    def _read(self, rows: slice | NDArray[np.intp]) -> list[NDArray[Any]]:
         """Rows of a source as Tensors can have them; of a slice they may be the source's memory."""
-        arrays = []
-        for array in (by or self.dataset.read)(rows):
+        arrays, by_number = [], isinstance(self.dataset, Rows) and not isinstance(rows, slice)
+        for array in (self.dataset.read_at if by_number else self.dataset.read)(rows):
             flags = array.flags
             if not (flags.c_contiguous and flags.aligned):
                 array = array.copy()
@@ -424,6 +346,5 @@ def _whole_number(name: str, value: Any, least: int | None = None) -> int:
 
 def _flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool | np.bool_):
-        allowed = "True, False or a BlockShuffle" if name == "shuffle" else "True or False"
-        raise TypeError(f"DataLoader: {name} must be {allowed}, got {value!r}")
+        raise TypeError(f"DataLoader: {name} must be True or False, got {value!r}")
     return bool(value)

@@ -74,10 +74,9 @@ class Column(Protocol):
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    chunked: bool
 
     def __getitem__(self, rows: Any) -> Array:
-        """The rows of a slice or of row numbers."""
+        """The rows of a slice, and if it is mapped of row numbers."""
 
     def location(self, row: int) -> str:
         """Where a row stands."""
@@ -87,11 +86,7 @@ class Column(Protocol):
 
 
 class Stored(Source):
-    """Arrays in files as a source: inputs, the target, and with `weighted` the weights.
-
-    Attributes:
-        chunked: whether single rows cost the chunks that they are in.
-    """
+    """Arrays in files as a source: inputs, the target, and with `weighted` the weights."""
 
     def __init__(
         self,
@@ -106,11 +101,16 @@ class Stored(Source):
             shapes = ", ".join(f"{column.name} {column.shape}" for column in columns)
             raise DataError(f"arrays have different numbers of rows: {shapes}")
         self._columns, self._length = columns, columns[0].shape[0]
-        self.chunked = any(column.chunked for column in columns)
         self.feature_names = None if feature_names is None else tuple(feature_names)
         self.classes = None if classes is None else tuple(classes)
         self.target_name, self.weighted = target_name, weighted
         self._next_look = time.monotonic() + LOOK
+
+    @property
+    def kept(self) -> list[Path]:
+        """Where what was decoded is kept."""
+        places = (getattr(column, "kept", None) for column in self._columns)
+        return [place for place in places if place is not None]
 
     @property
     def names(self) -> list[str]:
@@ -141,9 +141,13 @@ class Stored(Source):
 
 
 class Mapped:
-    """An array in one file, or in several one after another, mapped into memory."""
+    """An array in one file, or in several one after another, mapped into memory.
 
-    chunked = False
+    Attributes:
+        kept: where it is kept after it was decoded; None: it is the user's file.
+    """
+
+    kept: Path | None = None
 
     def __init__(self, name: str, paths: Sequence[Path], arrays: Sequence[Array]) -> None:
         self.name, self._paths, self._arrays = name, paths, arrays
@@ -207,8 +211,8 @@ class Mapped:
     def location(self, row: int) -> str:
         """The file, perhaps what in it, and the row."""
         file = self._file_of(row)
-        path = str(self._paths[file])
-        where = self.name if self.name.startswith(path) else path
+        path = self._paths[file]
+        where = path if self.name == str(path.parent) else self.name
         return f"{where}, row {row - self._starts[file]}"
 
     def look(self) -> None:

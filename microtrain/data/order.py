@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import abc
 import math
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from annotated_types import Ge
 from numpy.typing import NDArray
 
 from ..random import brief_generator
 
-__all__ = ["CHUNK", "TABLE", "BlockOrder", "BlockShuffle", "Order", "Permutation"]
+__all__ = ["CHUNK", "TABLE", "Order", "Permutation"]
 
 TABLE = 2**20
 """Rows up to which an order is a table, NumPy's permutation: 8 MB, and 40 ms an epoch."""
@@ -29,39 +27,6 @@ CHUNK = 2**14  # positions computed at once: a call's overhead is small, and the
 _HALF = np.uint64(32)
 _FACTORS = np.uint64(0xD2B74407B1CE6E93), np.uint64(0xCA5A826395121157)  # of NumPy's Philox
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2**64 by the golden ratio
-
-
-@dataclass(frozen=True, kw_only=True)
-class BlockShuffle:
-    """An order for data on a disk: blocks are shuffled, and rows within a window of blocks.
-
-    A batch then needs rows from the places of one window, not from everywhere. The larger the
-    window, the nearer to a full shuffle.
-
-    Args:
-        block: Rows that follow each other in the data and stay together.
-        window: Blocks whose rows are shuffled among each other.
-
-    Raises:
-        TypeError: one that is not a whole number.
-        ValueError: one below 1.
-
-    Example:
-        >>> data = mt.data.ArrayDataset(np.arange(12))
-        >>> blocks = mt.data.BlockShuffle(block=3, window=2)
-        >>> [batch.tolist() for (batch,) in mt.data.DataLoader(data, 6, shuffle=blocks)]
-        [[7, 2, 0, 1, 6, 8], [9, 11, 10, 5, 3, 4]]
-    """
-
-    block: Annotated[int, Ge(1)]
-    window: Annotated[int, Ge(1)]
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if isinstance(value, bool) or not isinstance(value, int | np.integer):
-                raise TypeError(f"BlockShuffle: {name} must be a whole number, got {value!r}")
-            if value < 1:
-                raise ValueError(f"BlockShuffle: {name} must be at least 1, got {value!r}")
 
 
 class Order(abc.ABC):
@@ -170,50 +135,3 @@ class Permutation(Order):
         left *= other
         left += right
         return left
-
-
-class BlockOrder(Order):
-    """The order of `BlockShuffle`: each row once, and the rows of a window from a few blocks.
-
-    The blocks are permuted, the last one, which may be shorter, among them. Their rows, laid end to
-    end, are cut into windows of `block * window` positions, and permuted in each.
-
-    Args:
-        rows: their number, below 2**63.
-        shuffle: the sizes.
-        seed, purpose, *indices: as of `microtrain.random.generator`.
-    """
-
-    def __init__(
-        self, rows: int, shuffle: BlockShuffle, seed: int, purpose: str, *indices: int
-    ) -> None:
-        super().__init__(rows)
-        block, window = int(shuffle.block), min(int(shuffle.block * shuffle.window), max(rows, 1))
-        whole, short = divmod(rows, block)
-        whole_windows, rest = divmod(rows, window)
-        name = f"{purpose} by blocks"
-        self._blocks = Permutation(whole, seed, name, *indices, 0)
-        self._window = Permutation(window, seed, name, *indices, 1)
-        self._rest = Permutation(rest, seed, name, *indices, 2)
-        # The shorter block comes after so many whole ones.
-        bits: Any = brief_generator(seed, name, *indices, 3).bit_generator
-        slot = bits.random_raw() * (whole + 1) >> 64
-        self._short, self._short_at = np.uint64(short), np.uint64(slot * block)
-        self._whole = np.uint64(whole)
-        self._sizes = np.uint64(block), np.uint64(window), np.uint64(whole_windows)
-
-    def _rows_at(self, positions: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        block, window, whole_windows = self._sizes
-        number, within = np.divmod(positions, window)
-        places = self._window.among(within, number)
-        if len(late := np.flatnonzero(number == whole_windows)):
-            places[late] = self._rest.among(within[late], None)
-        places += number * window  # in the blocks laid end to end
-        after = places - self._short_at  # wraps to a large number before the shorter block
-        in_short = np.flatnonzero(after < self._short)
-        np.subtract(places, self._short, out=places, where=places >= self._short_at)
-        places[in_short] = 0  # until the last line
-        slot, row = np.divmod(places, block)
-        rows = self._blocks.among(slot, None) * block + row if self._whole else places
-        rows[in_short] = self._whole * block + after[in_short]
-        return rows

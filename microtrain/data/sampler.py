@@ -6,43 +6,37 @@ shards are contiguous slices of them. That is why a run means the same at every 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..random import brief_generator
-from .order import CHUNK, TABLE, BlockOrder, BlockShuffle, Order, Permutation
+from .order import CHUNK, TABLE, Order, Permutation
 
 __all__ = ["Ahead", "contiguous_slice", "contiguous_slices", "epoch_order", "order_name"]
 
 
-def epoch_order(
-    rows: int, seed: int, epoch: int, shuffle: BlockShuffle | None = None
-) -> NDArray[Any] | Order:
+def epoch_order(rows: int, seed: int, epoch: int) -> NDArray[Any] | Order:
     """The order of `rows` rows in an epoch: a permutation that depends on the arguments alone.
 
-    An integer array up to 2**20 rows. Above that, or with the `shuffle` of a data set on a disk, an
-    object that is read like one, `order[10:20]` or `order[positions]`, and needs no memory.
+    An integer array up to 2**20 rows. Above that, an object that is read like one, `order[10:20]`
+    or `order[positions]`, and needs no memory.
 
     Example:
         >>> epoch_order(10**9, seed=0, epoch=3)[:4]
         array([530590831, 486999090, 912237197, 629108231])
     """
-    if shuffle is not None:
-        return BlockOrder(rows, shuffle, seed, "shuffle", epoch)
     if rows > TABLE:
         return Permutation(rows, seed, "shuffle", epoch)
     return brief_generator(seed, "shuffle", epoch).permutation(rows)
 
 
-def order_name(rows: int, shuffle: bool | BlockShuffle) -> str:
+def order_name(rows: int, shuffle: bool) -> str:
     """What a checkpoint says of the order: its number goes up where the same arguments give other
     rows than before.
     """
-    if isinstance(shuffle, BlockShuffle):
-        return "blocks 1"
     return "unshuffled" if not shuffle else "table 1" if rows <= TABLE else "keyed 1"
 
 
@@ -53,9 +47,17 @@ class Ahead:
         order: of the epoch.
         batch_size: rows of a global batch.
         cut: first and last-plus-one row of each slice of a global batch that is this rank's.
+        numbers: makes what is read of what `order` gives; None: that is it.
     """
 
-    def __init__(self, order: Order, batch_size: int, cut: Sequence[tuple[int, int]]) -> None:
+    def __init__(
+        self,
+        order: Order,
+        batch_size: int,
+        cut: Sequence[tuple[int, int]],
+        numbers: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self._numbers = numbers or np.asarray
         self._order, self._batch_size = order, batch_size
         self._whole = len(order) // batch_size
         self._column, width = {}, 0
@@ -70,10 +72,12 @@ class Ahead:
         number, first = divmod(rows.start, self._batch_size)
         # An empty slice may begin behind its batch; the last batch is smaller and cut otherwise.
         if rows.start == rows.stop or number >= self._whole:
-            return self._order[rows]
+            return self._numbers(self._order[rows])
         if not 0 <= number - self._begin < len(self._rows):
             batches = np.arange(number, min(number + self._count, self._whole))
-            self._rows = self._order[batches[:, None] * self._batch_size + self._within]
+            self._rows = self._numbers(
+                self._order[batches[:, None] * self._batch_size + self._within]
+            )
             self._begin = number
         column = self._column[first]
         return self._rows[number - self._begin, column : column + rows.stop - rows.start]

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
-from threading import Lock
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -88,9 +86,6 @@ class FunctionSource(Source):
         length: the number of rows.
         feature_names, target_name, classes, weighted, truth: as in `Source`.
         location: takes a row number and says where the row comes from, for errors.
-        read_ahead: let a `DataLoader` call `read` for the next batch in a thread, while a step
-            computes. Worth it where `read` waits, for a disk or a network; it then runs in several
-            threads, but never in two at once.
 
     Raises:
         TypeError: `read` cannot be called, or `length` is no whole number.
@@ -115,7 +110,6 @@ class FunctionSource(Source):
         weighted: bool = False,
         truth: dict[str, Any] | None = None,
         location: Callable[[int], str] | None = None,
-        read_ahead: bool = False,
     ) -> None:
         if not callable(read):
             raise TypeError(f"FunctionSource: read is a {type(read).__name__}, expected a function")
@@ -127,7 +121,6 @@ class FunctionSource(Source):
         self.feature_names = None if feature_names is None else tuple(feature_names)
         self.target_name, self.weighted, self.truth = target_name, weighted, truth
         self.classes = None if classes is None else tuple(classes)
-        self.read_ahead, self._one_at_a_time = read_ahead, Lock()
 
     def __len__(self) -> int:
         return self._length
@@ -136,8 +129,7 @@ class FunctionSource(Source):
         """What the function returns for these rows."""
         if isinstance(rows, slice):
             rows = np.arange(*rows.indices(self._length))
-        with self._one_at_a_time if self.read_ahead else nullcontext():
-            arrays = self._read(rows)
+        arrays = self._read(rows)
         if not isinstance(arrays, tuple | list):
             raise DataError(
                 f"{self!r} gave a {type(arrays).__name__}, expected arrays (inputs..., target)"

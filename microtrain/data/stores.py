@@ -1,12 +1,11 @@
 """Files that are stored in chunks: HDF5, Zarr, and Parquet by row groups.
 
-A chunk is read whole, so reading rows in any order costs a chunk for each that is not among those
-read last. `shuffle: false` and orders that stay near each other read every chunk once.
+A chunk is read whole, so rows are read in order alone. Those that are trained on, in any order, are
+decoded once into .npy files, which are kept and mapped.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError
 from ..words import listed
+from .cache import decoded
 from .frame import Frame, missing, pandas_index
 from .mapped import Column, Mapped, Stored, changed, sign_of
 from .reading import library, reading
@@ -28,7 +28,6 @@ __all__ = ["Chunked", "ParquetRows", "hdf5", "hdf5_arrays", "parquet_rows", "zar
 
 Array = NDArray[Any]
 
-KEPT = 32 * 2**20  # bytes of chunks that are kept of an array; the last one whatever its size
 LEAST = 64 * 2**10  # bytes that are read at a time
 
 
@@ -39,8 +38,9 @@ def hdf5(
     weight: str | None = None,
     features: list[str] | None = None,
     classes: list[str] | None = None,
+    cache: Path | None = None,
 ) -> Source:
-    """Data sets of an HDF5 file, whose rows are read as they are used; h5py reads them.
+    """Data sets of an HDF5 file, which need not fit in memory; h5py reads them.
 
     Args:
         path: an .h5 file.
@@ -49,14 +49,18 @@ def hdf5(
         weight: the name of what says how much each row counts, floats of shape (n,).
         features: names of the columns of a single input.
         classes: the names that the codes 0, 1, 2 ... of the target stand for.
+        cache: a directory that keeps what is decoded; None: microtrain/data in $XDG_CACHE_HOME or
+            ~/.cache.
 
-    Data sets that are neither chunked nor compressed are mapped into memory. Raises DataError for a
-    file that cannot be read, a name that it does not hold, and arrays that are not numbers or
-    differ in their number of rows.
+    Data sets that are neither chunked nor compressed are mapped into memory; others are decoded
+    once into files that are. Raises DataError for a file that cannot be read, a name that it does
+    not hold, arrays that are not numbers or differ in their number of rows, and where there is no
+    room for what is decoded.
 
     In Python: `hdf5(Path("measured.h5"), inputs="fields/u", target="fields/v")`.
     """
-    return _stored(hdf5_arrays(Path(path)), path, inputs, target, weight, features, classes)
+    find = hdf5_arrays(Path(path))
+    return _stored(find, path, inputs, target, weight, features, classes, cache)
 
 
 def zarr(
@@ -66,8 +70,9 @@ def zarr(
     weight: str | None = None,
     features: list[str] | None = None,
     classes: list[str] | None = None,
+    cache: Path | None = None,
 ) -> Source:
-    """Arrays of a Zarr group, whose rows are read as they are used; zarr reads them.
+    """Arrays of a Zarr group, which need not fit in memory; zarr reads them.
 
     Args:
         path: the directory (or .zip) of a group.
@@ -76,13 +81,17 @@ def zarr(
         weight: the name of what says how much each row counts, floats of shape (n,).
         features: names of the columns of a single input.
         classes: the names that the codes 0, 1, 2 ... of the target stand for.
+        cache: a directory that keeps what is decoded; None: microtrain/data in $XDG_CACHE_HOME or
+            ~/.cache.
 
-    Raises DataError for a store that cannot be read, a name that it does not hold, and arrays that
-    are not numbers or differ in their number of rows.
+    The arrays are decoded once into files that are mapped into memory. Raises DataError for a store
+    that cannot be read, a name that it does not hold, arrays that are not numbers or differ in
+    their number of rows, and where there is no room for what is decoded.
 
     In Python: `zarr(Path("measured.zarr"), inputs=["pressure", "velocity"], target="drag")`.
     """
-    return _stored(zarr_arrays(Path(path)), path, inputs, target, weight, features, classes)
+    find = zarr_arrays(Path(path))
+    return _stored(find, path, inputs, target, weight, features, classes, cache)
 
 
 def hdf5_arrays(path: Path) -> Callable[[str], Column]:
@@ -109,7 +118,7 @@ def hdf5_arrays(path: Path) -> Callable[[str], Column]:
             mapped = np.asarray(np.memmap(path, array.dtype, "r", offset, array.shape))
             return Mapped(where, [path], [mapped])
         rows = array.chunks[0] if array.chunks else 1
-        return Chunked.of_array(where, array, rows, path)
+        return Chunked.of_array(where, array, rows, path, path)
 
     return column
 
@@ -136,7 +145,7 @@ def zarr_arrays(path: Path) -> Callable[[str], Column]:
         # A chunk that is not there is zeros; an array that was removed or resized is not the same.
         about = (path / array.path / name for name in ("zarr.json", ".zarray"))
         file = next((each for each in about if each.is_file()), path if path.is_file() else None)
-        return Chunked.of_array(where, array, rows, file)
+        return Chunked.of_array(where, array, rows, path, file)
 
     return column
 
@@ -149,6 +158,7 @@ def _stored(
     weight: str | None,
     features: list[str] | None,
     classes: list[str] | None,
+    cache: Path | None,
 ) -> Source:
     names = [*([inputs] if isinstance(inputs, str) else inputs), target]
     if len(names) == 1:
@@ -159,7 +169,7 @@ def _stored(
         )
     columns = [column(name) for name in [*names] + ([] if weight is None else [weight])]
     return Stored(
-        columns, feature_names=features, target_name=target, classes=classes,
+        _mapped(columns, cache), feature_names=features, target_name=target, classes=classes,
         weighted=weight is not None,
     )  # fmt: skip
 
@@ -175,18 +185,26 @@ def _check_numbers(where: str, array: Any) -> None:
         raise DataError(f"{where} has shape {array.shape}: the data set is empty")
 
 
+def _mapped(columns: Sequence[Column], cache: Path | None) -> list[Column]:
+    """Columns of which rows can be read in any order."""
+    return [
+        decoded(each, each.path, each.what, cache) if isinstance(each, Chunked) else each
+        for each in columns
+    ]
+
+
 class Chunked:
-    """An array that is read chunk by chunk; those read last are kept.
+    """An array that is read chunk by chunk, in order; the last one is kept.
 
     Args:
         name: the file and what in it, for errors.
         shape, dtype: of the array.
         bounds: the first row of each chunk, and one more for the end.
         load: reads the rows from a first to a last-plus-one.
-        file: what they are all in, or what describes them; it may not change.
+        path: the file or directory that it is in.
+        what: tells it from others of that file.
+        file: what all chunks are in, or what describes them; it may not change.
     """
-
-    chunked = True
 
     def __init__(
         self,
@@ -195,16 +213,20 @@ class Chunked:
         dtype: np.dtype[Any],
         bounds: Sequence[int] | NDArray[np.intp],
         load: Callable[[int, int], Array],
+        path: Path,
+        what: Sequence[Any],
         file: Path | None = None,
     ) -> None:
-        self.name, self.shape, self.dtype = name, shape, dtype
+        self.name, self.shape, self.dtype, self.path, self.what = name, shape, dtype, path, what
         self._bounds, self._load = np.asarray(bounds, np.intp), load
-        self._kept: OrderedDict[int, Array] = OrderedDict()
+        self._last: tuple[int, Array] | None = None
         self._lock = Lock()  # ranks that are threads may read one source
         self._file, self._sign = file, None if file is None else sign_of(file)
 
     @classmethod
-    def of_array(cls, name: str, array: Any, rows: int, file: Path | None = None) -> Chunked:
+    def of_array(
+        cls, name: str, array: Any, rows: int, path: Path, file: Path | None = None
+    ) -> Chunked:
         """What is indexed by slices and stored in chunks of `rows` rows."""
         each = array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
         rows *= max(1, LEAST // max(1, rows * each))
@@ -221,37 +243,25 @@ class Chunked:
                 raise DataError(f"{name}: has no row {stop - 1} any more; it has become shorter")
             return found
 
-        return cls(name, tuple(array.shape), array.dtype, bounds, load, file)
+        return cls(name, tuple(array.shape), array.dtype, bounds, load, path, [array.name], file)
 
-    def __getitem__(self, rows: Any) -> Array:
-        if isinstance(rows, slice):
-            start, stop, _ = rows.indices(self.shape[0])
-            parts = [np.empty((0, *self.shape[1:]), self.dtype)]
-            while start < stop:
-                chunk = int(np.searchsorted(self._bounds, start, "right")) - 1
-                begin, end = self._bounds[chunk], min(stop, self._bounds[chunk + 1])
-                parts.append(self._chunk(chunk)[start - begin : end - begin])
-                start = end
-            return np.concatenate(parts, dtype=self.dtype)  # else of this machine's byte order
-        taken = np.empty((len(rows), *self.shape[1:]), self.dtype)
-        chunks = np.searchsorted(self._bounds, rows, "right") - 1
-        by_chunk = np.argsort(chunks)
-        found, starts = np.unique(chunks[by_chunk], return_index=True)
-        for chunk, here in zip(found, np.split(by_chunk, starts[1:]), strict=False):
-            taken[here] = self._chunk(int(chunk))[rows[here] - self._bounds[chunk]]
-        return taken
+    def __getitem__(self, rows: slice) -> Array:
+        start, stop, _ = rows.indices(self.shape[0])
+        parts = [np.empty((0, *self.shape[1:]), self.dtype)]
+        while start < stop:
+            chunk = int(np.searchsorted(self._bounds, start, "right")) - 1
+            begin, end = self._bounds[chunk], min(stop, self._bounds[chunk + 1])
+            parts.append(self._chunk(chunk)[start - begin : end - begin])
+            start = end
+        return np.concatenate(parts, dtype=self.dtype)  # else of this machine's byte order
 
     def _chunk(self, number: int) -> Array:
         with self._lock:
-            if number in self._kept:
-                self._kept.move_to_end(number)
-                return self._kept[number]
-            self.look()
-            chunk = self._load(int(self._bounds[number]), int(self._bounds[number + 1]))
-            self._kept[number] = chunk
-            while len(self._kept) > 1 and sum(a.nbytes for a in self._kept.values()) > KEPT:
-                self._kept.popitem(last=False)
-            return chunk
+            if self._last is None or self._last[0] != number:
+                self.look()
+                bounds = self._bounds[number : number + 2]
+                self._last = number, self._load(*map(int, bounds))
+            return self._last[1]
 
     def location(self, row: int) -> str:
         """The file, and the row in it."""
@@ -274,10 +284,12 @@ def parquet_rows(
     weight: str | None,
     categorical: bool,
     column: Callable[[], Frame],
+    cache: Path | None,
 ) -> Source:
     """Columns of numbers of a Parquet file by row groups: float64 inputs of shape (n, columns).
 
     column: reads the target alone, whole: it is classes, or else what it is in a file read whole.
+    cache: as of `hdf5`.
 
     Raises DataError for a file that cannot be read, and for columns that are missing or no numbers.
     """
@@ -288,10 +300,10 @@ def parquet_rows(
         wanted = stored.numbers([target])
     else:  # what is a class shows in all rows alone: this one column is read whole
         whole, classes = read_target(column(), target, categorical)
-        wanted = stored.of(whole)
+        wanted = stored.of(whole, [target, categorical])
     columns = [inputs, wanted] + ([] if weight is None else [stored.numbers(weight)])
     return Stored(
-        columns, feature_names=features, target_name=target, classes=classes,
+        _mapped(columns, cache), feature_names=features, target_name=target, classes=classes,
         weighted=weight is not None,
     )  # fmt: skip
 
@@ -357,9 +369,14 @@ class ParquetRows:
 
         shape = () if isinstance(names, str) else (len(wanted),)
         length, float64 = int(self._bounds[-1]), np.dtype(np.float64)
-        return Chunked(str(self._path), (length, *shape), float64, self._bounds, load, self._path)
+        where, what = str(self._path), ["numbers", names]
+        return Chunked(
+            where, (length, *shape), float64, self._bounds, load, self._path, what, self._path
+        )
 
-    def of(self, whole: Array) -> Chunked:
-        """A column that is in memory."""
-        bounds = [0, len(whole)]
-        return Chunked(str(self._path), whole.shape, whole.dtype, bounds, lambda a, b: whole)
+    def of(self, whole: Array, what: Sequence[Any] = ()) -> Chunked:
+        """A column that is in memory; `what` tells it from others of the file."""
+        where, bounds = str(self._path), [0, len(whole)]
+        return Chunked(
+            where, whole.shape, whole.dtype, bounds, lambda a, b: whole, self._path, what
+        )

@@ -85,8 +85,6 @@ class Rows(Source):
         self._scaled = preprocessing is not None and not preprocessing.is_identity
         self.feature_names, self.target_name = source.feature_names, source.target_name
         self.classes, self.weighted, self.truth = source.classes, source.weighted, source.truth
-        self.read_ahead: bool = getattr(source, "read_ahead", False)
-        self.chunked: bool | None = getattr(source, "chunked", None)
         self._raw = source.read(slice(0, 0))
 
     def __len__(self) -> int:

@@ -9,8 +9,9 @@ when this rank's part is done. Arrays are NumPy's; GPU arrays are staged through
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from threading import get_ident
 from typing import Any, Final, Literal, NoReturn, TypeVar
 
@@ -220,13 +221,16 @@ def check_buffer(call: str, array: Array, *, writable: bool = True) -> None:
 
 
 @contextmanager
-def alone(why: str) -> Iterator[None]:
-    """What this thread does meanwhile, no other rank does: a collective raises RuntimeError."""
+def alone(why: str) -> Iterator[Callable[[str], None]]:
+    """What this thread does meanwhile, no other rank does: a collective raises RuntimeError.
+
+    Yields what takes other words for it: those that wait see that it goes on.
+    """
     thread = get_ident()
     outer = FORBIDDEN.get(thread)
     try:
         FORBIDDEN[thread] = why
-        yield
+        yield partial(FORBIDDEN.__setitem__, thread)
     finally:
         if outer is None:
             FORBIDDEN.pop(thread, None)

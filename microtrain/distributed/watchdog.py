@@ -7,7 +7,7 @@ never calls MPI. A rank that waits reads the board: after `warn_s` seconds one o
 says who waits where and who is missing; after `timeout_s` the ranks say where they are, each place
 once, and the job ends with exit code 1. A rank whose program has ended without taking part will
 never come: then the others do not wait that long. One that says that it is busy alone (see `alone`)
-is given ten times as long.
+is given ten times as long, and as long as it takes where its words change: it is getting on.
 
 Before MPI_Finalize, where nothing of Python is left to look at a clock, a rank waits here for the
 others to come to their end. That has no limit while they run; it has one where all that is left of
@@ -252,6 +252,8 @@ class Watchdog:
         self.waits: dict[Any, tuple[int, float]] = {}
         self.longest: tuple[Any, int] | None = None
         self.waited = 0.0
+        self.busy: dict[int, str] = {}  # by rank what it is busy with alone
+        self.moved = 0.0  # how long was waited when that last changed
         self.told = 0.0  # how long was waited when that was last said
         self.here = ""  # the stacks of this rank, once the job ends
         self.shown = False  # whether they have been printed, by this rank or another
@@ -348,7 +350,7 @@ class Watchdog:
         waiting = max(calls, key=lambda call: self.waits[call[0]][1], default=None)
         longest = None if waiting is None else waiting[:2]
         if longest != self.longest:
-            self.longest, self.told = longest, 0.0
+            self.longest, self.told, self.moved = longest, 0.0, 0.0
         self.waited = 0.0 if waiting is None else self.waits[waiting[0]][1]
         mine = self.record("" if waiting is None else described(*waiting[2]))
         self.board.write(mine | {"left": self.left})
@@ -357,15 +359,18 @@ class Watchdog:
         if waiting is None or self.ending:
             return
         seen |= self.far(self.first(seen))
+        busy = self.busy | {rank: x["alone"] for rank, x in seen.items() if x["alone"]}
+        if busy != self.busy:  # it is getting on
+            self.busy, self.moved = busy, self.waited
         first = self.first(seen)  # one speaks for all that have waited about as long
         whole = waiting[0] is self.comm
         gone = [r for r, x in seen.items() if x["left"] and whole and x["done"] <= mine["done"]]
         if gone and self.waited >= GONE and (first or self.waited >= 3 * GONE):
             self.end(f"{ranks_named(gone)} will not come", mine, seen)
             return
-        busy = any(record["alone"] and not self.silent(record) for record in seen.values())
-        limit = self.timeout_s * (ALONE if busy else 1)
-        whose = f"{ALONE} times distributed.timeout_s" if busy else "distributed.timeout_s"
+        alone = any(record["alone"] and not self.silent(record) for record in seen.values())
+        limit = self.moved + self.timeout_s * (ALONE if alone else 1)
+        whose = f"{ALONE} times distributed.timeout_s" if alone else "distributed.timeout_s"
         if self.waited >= limit and (first or self.waited >= limit + 3 * GONE):
             self.end(f"{limit:g} s are over ({whose})", mine, seen)
         elif first and self.waited >= max(self.warn_s, 2 * self.told):

@@ -12,7 +12,7 @@ from ..config.components import build, import_paths, is_import_path, load, param
 from ..config.resolved import as_yaml
 from ..config.schema import Config, Data
 from ..data import Prepared
-from ..data.cache import find, keep, key_of, opened, stamps
+from ..data.cache import find, keep, key_of, opened, stamps, written
 from ..errors import DataError
 from ..words import size
 
@@ -25,30 +25,39 @@ def cached(
     """`load_data` that keeps what it gives in the directory that `data.cache` names."""
     assert config.data.cache is not None
     directory = Path(config.data.cache)
-    said: dict[str, str] = {}
+    first: dict[str, Prepared] = {}
 
-    def load_kept(found: str | None = None) -> Prepared:
+    def load_kept(found: Any = None) -> Prepared:
         """found: where another rank of this host has found or put it."""
-        if found is not None:
+        if isinstance(found, str):
             return opened(Path(found), checked=True)
+        if found is not None:
+            return load_data(found)
         key, files = _key(config)
-        place = find(directory, key)
-        words, made = "an earlier run has kept the rows in", False
-        if place is None or None in files:
-            made = True
+        if key in first:  # asked twice where there are several hosts
+            return first[key]
+        words, data = "an earlier run has kept the rows in", None
+        if find(directory, key) is None or None in files:
             data = load_data()  # says what is wrong with a file that is not there
-            place = keep(directory, key, data, digest_of(data))
-            words = "the rows are kept for runs to come in"
+            if data.cache:  # decoded, and kept so
+                return first.setdefault(key, data)
+
+        def make(place: Path) -> dict[str, Any]:
+            assert data is not None
+            about = written(place, data, digest_of(data))
             if _key(config)[0] != key:
                 raise DataError(
-                    f"data.cache: a file was changed while it was being read for {place}, which "
-                    "no run will use; start again, and write other versions of a file under "
-                    "another name"
+                    "data.cache: a file was changed while it was being read; start again, and "
+                    "write other versions of a file under another name"
                 )
-        data = opened(place, checked=made)
+            return about
+
+        place, made = keep(directory, key, make)
+        if data is not None:
+            words = "the rows are kept for runs to come in"
         kept = sum(each.stat().st_size for each in place.iterdir())
-        # Asked twice where there are several hosts: what is said is how it was at first.
-        return replace(data, cache=said.setdefault(key, f"{words} {place} ({size(kept)})"))
+        data = replace(opened(place, checked=made), cache=f"{words} {place} ({size(kept)})")
+        return first.setdefault(key, data)
 
     return load_kept
 
@@ -88,11 +97,12 @@ _PREPARED = "prepared"  # names those of the last run
 
 def read(data: Data, seed: int) -> Any:
     """The rows of a data component."""
+    known = {"seed": seed} | ({} if data.cache is None else {"cache": Path(data.cache)})
     if not _ROWS or is_import_path(data.type) or data.instance is not None:
-        return build(data, seed=seed)
+        return build(data, **known)
     name = f"{data.type} {as_yaml(_seed_of(data, seed) | data.arguments)}"
     if name not in _ROWS[-1]:
-        _ROWS[-1][name] = build(data, seed=seed)
+        _ROWS[-1][name] = build(data, **known)
     return _ROWS[-1][name]
 
 

@@ -27,6 +27,7 @@ from ..config.components import load
 from ..config.library import library_config
 from ..config.resolved import compared
 from ..config.schema import Config
+from ..data.cache import PROGRESS, during
 from ..data.view import layout
 from ..distributed import warden, watchdog
 from ..distributed.agreement import agreed, same, settled
@@ -193,7 +194,8 @@ class Trainer(TrainingRun):
                 take_initial_values(self)
 
     def _build(self, config: Config, comm: Communicator, output: Output) -> Parts:
-        return build_run(config, comm, output.warn, type(self))
+        with during(PROGRESS, output):
+            return build_run(config, comm, output.warn, type(self))
 
     def _executor(self) -> Execution:
         return Execution(self)

@@ -189,23 +189,6 @@ def test_only_a_file_with_a_base_may_leave_out(key, validator):
     assert not validator.is_valid(changes | {"train": {"batch_size": 0}})
 
 
-@pytest.mark.parametrize(
-    "shuffle, valid",
-    [
-        (False, True),
-        ({"block": 4096, "window": 64}, True),
-        ({"block": 4096}, False),
-        ({"block": 0, "window": 64}, False),
-        ({"block": 4, "window": 64, "rows": 1}, False),
-        (4, False),
-    ],
-)
-def test_the_schema_takes_a_shuffle_by_blocks(validator, shuffle, valid):
-    document = tree(WHOLE)
-    document["train"]["shuffle"] = shuffle
-    assert validator.is_valid(document) is valid
-
-
 def test_the_schema_names_every_key_and_every_registered_name(validator):
     schema = validator.schema
     for section, cls in SECTIONS.items():

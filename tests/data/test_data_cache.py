@@ -21,8 +21,9 @@ from resuming import facts, metrics, train, write_run
 
 from microtrain.config.load import load_config
 from microtrain.data import FunctionSource, Prepared, cache, prepare
-from microtrain.data.cache import keep, opened
+from microtrain.data.cache import opened
 from microtrain.data.shared import share
+from microtrain.data.stores import Chunked
 from microtrain.distributed import Communicator, in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError, DataError
@@ -47,6 +48,11 @@ def lazy(x: Any = X, read: list[Any] | None = None, **options: Any) -> Prepared:
         return x[numbers], Y[numbers]
 
     return prepare(FunctionSource(rows, len(x)), split=SPLIT, standardize=True, **options)
+
+
+def keep(directory: Path, key: str, data: Prepared, digest: str) -> Path:
+    """Where prepared rows are kept."""
+    return cache.keep(directory, key, lambda place: cache.written(place, data, digest))[0]
 
 
 def same(found: Prepared, expected: Prepared) -> None:
@@ -75,6 +81,7 @@ import numpy as np
 import microtrain as mt
 from microtrain.data import FunctionSource, prepare
 from microtrain.data.shared import share
+from microtrain.data.stores import Chunked
 
 comm, read = mt.distributed.world(), []
 
@@ -137,6 +144,12 @@ def in_zarr(path: Path) -> str:
     return RUN % ("type: zarr, path: a.zarr", "mse", "r2")
 
 
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where rows are decoded to that nobody has a directory for."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+
+
 @pytest.mark.parametrize("comm", [1, 2], indirect=True, ids="world={}".format)
 @pytest.mark.parametrize(
     "kind",
@@ -162,7 +175,13 @@ def test_a_run_has_the_same_bits_with_what_is_kept(
         said.append(trainer.data.cache)
         comm.barrier()
     assert found[0] == found[1] == found[2]
-    (place,) = (shared_tmp_path / "kept").iterdir()
+    kept = shared_tmp_path / "kept"
+    places = [*kept.iterdir()]
+    if kind is in_zarr:  # each array once, and not its rows a second time
+        assert len(places) == 2
+        assert said[1].startswith(f"decoded rows are kept in {kept} (")
+        return
+    (place,) = places
     assert not said[0]
     if comm.local_rank == 0:
         assert said[1].startswith(f"the rows are kept for runs to come in {place} (")
@@ -257,7 +276,8 @@ def die(file):
 
 cache._to_disk = die
 x = np.ones((1000, 3), np.float32)
-cache.keep(Path(sys.argv[1]), "key", prepare((x, x[:, :1])), "")
+data = prepare((x, x[:, :1]))
+cache.keep(Path(sys.argv[1]), "key", lambda place: cache.written(place, data, ""))
 """
 
 
@@ -269,11 +289,14 @@ def test_a_writer_that_is_killed_leaves_nothing_that_is_used(
     (left,) = tmp_path.iterdir()
     assert left.name.startswith(cache.UNFINISHED)
     assert cache.find(tmp_path, "key") is None
-    keep(tmp_path, "key", lazy(), "")  # what is young may be another writer's
+    keep(tmp_path, "other", lazy(), "")  # what is young may be another writer's
     assert left.exists()
     os.utime(left, (time.time() - 2 * cache.OLD,) * 2)
-    keep(tmp_path, "other", lazy(), "")
-    assert {each.name for each in tmp_path.iterdir()} == {"key", "other"}
+    keep(tmp_path, "another", lazy(), "")
+    assert {each.name for each in tmp_path.iterdir()} == {"other", "another"}
+    subprocess.run([sys.executable, "-c", KILLED, tmp_path], check=False)
+    keep(tmp_path, "key", lazy(), "")  # follows the one that is gone, at once
+    assert {each.name for each in tmp_path.iterdir()} == {"key", "other", "another"}
 
 
 def test_the_first_of_two_writers_is_kept(tmp_path: Path) -> None:
@@ -289,7 +312,9 @@ def test_the_first_of_two_writers_is_kept(tmp_path: Path) -> None:
 def test_a_disk_without_room_is_said_before_anything_is_written(tmp_path: Path) -> None:
     vast = FunctionSource(lambda rows: (rows[:, None] * 1.0, rows * 1.0), 10**15)
     source = Prepared(vast, None, None, lazy().preprocessing, 1, 1, None)
-    with pytest.raises(DataError, match=r"no room for the 1.6e\+07 GB of prepared rows: .* has"):
+    with pytest.raises(
+        DataError, match=r"no room for the 1.6e\+07 GB of rows: .* has(.|\n)*data.cache"
+    ):
         keep(tmp_path, "key", source, "")
     assert not [*tmp_path.iterdir()]
 
@@ -298,7 +323,7 @@ def test_a_disk_that_becomes_full_is_said_and_nothing_is_left(tmp_path: Path) ->
     limits, data = resource.getrlimit(resource.RLIMIT_FSIZE), lazy()
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (8192, limits[1]))
-        with pytest.raises(DataError, match=r"data\.cache: File too large: .* 24 KB of prepared"):
+        with pytest.raises(DataError, match=r"data\.cache: File too large: .* 24 KB of rows"):
             keep(tmp_path, "key", data, "")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -342,6 +367,98 @@ def test_a_bit_of_a_file_that_is_kept_is_noticed(tmp_path: Path) -> None:
                 loaded(path)
         file.write_bytes(whole)
     loaded(path)
+
+
+# Chunks ---------------------------------------------------------------------------------------
+
+
+class Slowly:
+    """A column in chunks of 100 rows, written into `path`, and how often each is decoded."""
+
+    def __init__(self, path: Path, pause: float = 0.0) -> None:
+        self.path, self.pause, self.loads = path, pause, list[int]()
+        path.write_bytes(X.tobytes())
+
+    def decoded(self, directory: Path | None) -> Any:
+        def load(first: int, stop: int) -> Any:
+            self.loads.append(first)
+            time.sleep(self.pause)
+            return X[first:stop]
+
+        bounds = range(0, len(X) + 1, 100)
+        column = Chunked("column", X.shape, X.dtype, bounds, load, self.path, ["x"])
+        return cache.decoded(column, self.path, ["x"], directory)
+
+
+def test_chunks_are_decoded_once_and_in_order(tmp_path: Path) -> None:
+    column = Slowly(tmp_path / "a")
+    for _ in range(2):
+        found = column.decoded(tmp_path / "kept")
+        rows = np.array([999, 0, 5, 5])
+        np.testing.assert_array_equal(found[rows], X[rows], strict=True)
+        np.testing.assert_array_equal(found[3:700], X[3:700], strict=True)
+        assert found.location(7) == "column, row 7"
+        assert column.loads == [*range(0, len(X), 100)]
+    np.savetxt(column.path, X)
+    column.decoded(tmp_path / "kept")
+    assert column.loads == 2 * [*range(0, len(X), 100)]
+
+
+def test_one_of_several_ranks_decodes_and_the_others_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "PATIENCE", 0.5)  # of which each chunk takes a tenth
+    column = Slowly(tmp_path / "a", 0.05)
+    monkeypatch.setattr("microtrain.data.source.BLOCK", 1)
+
+    def bits(comm: Communicator) -> bytes:
+        return bytes(column.decoded(tmp_path / "kept")[:].tobytes())
+
+    assert in_process.run(3, bits) == [X.tobytes()] * 3
+    assert column.loads == [*range(0, len(X), 100)]
+    assert len([*(tmp_path / "kept").iterdir()]) == 1
+
+
+def test_rows_that_are_decoded_have_a_place_without_a_name(tmp_path: Path) -> None:
+    found = Slowly(tmp_path / "a").decoded(None)
+    assert found.kept.parent == tmp_path / "home" / "microtrain" / "data"
+
+
+def test_no_room_for_what_is_decoded(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.touch()
+    column = Chunked("a", (10**15, 2), np.dtype("f8"), [0, 10**15], lambda a, b: X, path, ["x"])
+    with pytest.raises(DataError, match=r"no room for the 1.6e\+07 GB (.|\n)*data\.cache"):
+        cache.decoded(column, path, ["x"], tmp_path / "kept")
+    assert not [*(tmp_path / "kept").iterdir()]
+
+
+def test_a_bit_of_what_was_decoded_is_noticed(tmp_path: Path) -> None:
+    column = Slowly(tmp_path / "a")
+    file = column.decoded(tmp_path / "kept").kept / "rows-0.npy"
+    whole = bytearray(file.read_bytes())
+    whole[-7] ^= 1
+    file.write_bytes(whole)
+    with pytest.raises(DataError, match=rf"{file.parent} cannot be used: {file.name} was changed"):
+        column.decoded(tmp_path / "kept")
+
+
+def test_a_bar_shows_how_far_decoding_is(tmp_path: Path) -> None:
+    looks: list[tuple[int, int]] = []
+
+    class Watched(Output):
+        def start_bar(self, total: int | None, start: int = 0, noun: str = "step") -> float:
+            assert noun == "row"
+            self.total = total or 0
+            return 0.0
+
+        def look(self, step: int, *_: float) -> float:
+            looks.append((step, self.total))
+            return 0.0
+
+    with cache.during(cache.PROGRESS, Watched()):
+        Slowly(tmp_path / "a").decoded(None)
+    assert looks[-1] == (len(X), len(X))
 
 
 def test_data_that_are_not_of_files_cannot_be_kept(tmp_path: Path) -> None:

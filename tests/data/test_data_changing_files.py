@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from microtrain.data import hdf5, parquet, stores
-from microtrain.data.stores import Chunked
+from microtrain.data.cache import decoded
+from microtrain.data.stores import Chunked, ParquetRows, hdf5_arrays
 from microtrain.errors import DataError
 
 # A second has not passed since the last look, and a process that reads behind the end of a file
@@ -17,7 +17,9 @@ PROGRAM = """
 import os
 import numpy as np
 from pathlib import Path
-from microtrain.data import hdf5, npy, npz, parquet
+from microtrain.data import hdf5, npy, npz
+from microtrain.data.mapped import Stored
+from microtrain.data.stores import ParquetRows, hdf5_arrays
 from microtrain.errors import DataError
 
 path = Path()
@@ -41,7 +43,8 @@ try:
     with h5py.File("c.h5", "w") as file:
         for name, array in ("x", x), ("y", y):
             file.create_dataset(name, data=array, chunks=(1000, array.shape[1]))
-    sources |= {"d.h5": hdf5(path / "d.h5"), "c.h5": hdf5(path / "c.h5")}
+    in_chunks = hdf5_arrays(path / "c.h5")
+    sources |= {"d.h5": hdf5(path / "d.h5"), "c.h5": Stored([in_chunks("x"), in_chunks("y")])}
 except ImportError:
     pass
 try:
@@ -49,13 +52,14 @@ try:
     import pyarrow.parquet
     table = pyarrow.table({"a": x[:, 0], "y": y[:, 0]})
     pyarrow.parquet.write_table(table, "d.parquet", row_group_size=1000)
-    sources["d.parquet"] = parquet(path / "d.parquet", target="y", in_memory=False)
+    sources["d.parquet"] = Stored([ParquetRows(path / "d.parquet").numbers("a")])
 except ImportError:
     pass
 for name, source in sources.items():
     source.read(slice(0, 5))
     os.truncate(name, 1000)
-    for rows in slice(15_000, 19_000), np.arange(19_000, 15_000, -7):
+    in_order = [slice(15_000, 19_000)]
+    for rows in in_order + [np.arange(19_000, 15_000, -7)] * (name not in ("c.h5", "d.parquet")):
         try:
             [array.sum() for array in source.read(rows)]
             print(f"{name} was read")
@@ -74,9 +78,8 @@ def test_a_file_that_is_cut_off_does_not_end_the_process(tmp_path):
 def write_hdf5(folder, x):
     h5py = pytest.importorskip("h5py")
     with h5py.File(folder / "d.h5", "w") as file:
-        for name in "xy":
-            file.create_dataset(name, data=x, chunks=(50, 2))
-    return folder / "d.h5", lambda path: hdf5(path)
+        file.create_dataset("x", data=x, chunks=(50, 2))
+    return folder / "d.h5", lambda path: hdf5_arrays(path)("x")
 
 
 def write_parquet(folder, x):
@@ -85,30 +88,44 @@ def write_parquet(folder, x):
     pytest.importorskip("pyarrow.parquet").write_table(
         table, folder / "d.parquet", row_group_size=5000
     )
-    return folder / "d.parquet", lambda path: parquet(path, target="y", in_memory=False)
+    return folder / "d.parquet", lambda path: ParquetRows(path).numbers("a")
 
 
 @pytest.mark.parametrize("write", [write_hdf5, write_parquet])
 def test_another_file_in_the_place_of_one_in_chunks_is_refused(tmp_path, write):
     x = np.arange(40_000.0).reshape(20_000, 2)
     path, opened = write(tmp_path, x)
-    source = opened(path)
-    source.read(slice(0, 10))
+    column = opened(path)
+    column[:10]
     new = tmp_path / "new"
     new.mkdir()
     write(new, x + 1)[0].replace(path)
     with pytest.raises(DataError, match=rf"{path.name} was changed or removed"):
-        source.read(slice(19_990, 20_000))
+        column[19_990:20_000]
 
 
-def test_threads_that_read_one_source(monkeypatch):
+def test_a_file_that_changes_while_it_is_decoded_is_refused(tmp_path):
+    x, path = np.arange(2000.0).reshape(1000, 2), tmp_path / "d"
+
+    def load(first, stop):
+        path.write_text(f"{first}")
+        return x[first:stop]
+
+    column = Chunked("d", x.shape, x.dtype, range(0, 1001, 50), load, path, ["x"])
+    with pytest.raises(DataError, match=r"/d was changed or removed"):
+        decoded(column, path, ["x"], tmp_path / "kept")
+    assert not [*(tmp_path / "kept").iterdir()]
+
+
+def test_threads_that_read_one_source():
     x = np.arange(2000.0).reshape(1000, 2)
-    monkeypatch.setattr(stores, "KEPT", 3 * x[:50].nbytes)  # what one thread needs, another lets go
-    column = Chunked("x", x.shape, x.dtype, range(0, 1001, 50), lambda first, stop: x[first:stop])
+    bounds = range(0, 1001, 50)
+    column = Chunked("x", x.shape, x.dtype, bounds, lambda a, b: x[a:b], "x", [])
 
     def read(seed):
-        for rows in np.random.default_rng(seed).integers(0, 1000, (300, 8)):
-            np.testing.assert_array_equal(column[rows], x[rows])
+        for start, rows in np.random.default_rng(seed).integers(0, 900, (300, 2)):
+            stop = start + rows % 100
+            np.testing.assert_array_equal(column[start:stop], x[start:stop])
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)

@@ -2,22 +2,17 @@
 
 import itertools
 import math
-import os
 import tracemalloc
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from resuming import differences, facts, train, write_run
 from test_data_loader import Ranks, all_rows, loaders
 
-from microtrain.config.load import load_config
-from microtrain.data import ArrayDataset, BlockShuffle, DataLoader, epoch_order, prepare
-from microtrain.data.order import CHUNK, TABLE, BlockOrder, Permutation
+from microtrain.data import ArrayDataset, DataLoader, epoch_order, prepare
+from microtrain.data.order import CHUNK, TABLE, Permutation
 from microtrain.data.split import split_rows, split_sizes
-from microtrain.distributed import in_process
-from microtrain.errors import ConfigError
 
 SIZES = [320, 1000, 10**7 + 1, 10**9, 2**32 + 15, 10**15]
 
@@ -57,14 +52,11 @@ def test_every_row_of_many_comes_once():
 def test_slices_and_index_arrays_read_the_same_rows(data, rows):
     start = data.draw(st.integers(0, rows - 1))
     stop = data.draw(st.integers(start, min(rows, start + CHUNK + 5)))
-    for order in (
-        Permutation(rows, 0, "shuffle"),
-        BlockOrder(rows, BlockShuffle(block=7, window=5), 0, "shuffle"),
-    ):
-        piece = order[start:stop]
-        np.testing.assert_array_equal(piece, order[np.arange(start, stop)])
-        backwards = np.arange(start, stop, dtype=np.int64)[::-1].reshape(1, -1)
-        np.testing.assert_array_equal(order[backwards], piece[None, ::-1])
+    order = Permutation(rows, 0, "shuffle")
+    piece = order[start:stop]
+    np.testing.assert_array_equal(piece, order[np.arange(start, stop)])
+    backwards = np.arange(start, stop, dtype=np.int64)[::-1].reshape(1, -1)
+    np.testing.assert_array_equal(order[backwards], piece[None, ::-1])
 
 
 def test_golden_rows():
@@ -72,16 +64,13 @@ def test_golden_rows():
     assert Permutation(10**9, 0, "shuffle", 3)[:5].tolist() == GOLDEN[0]
     assert epoch_order(10**9, 0, 3)[:5].tolist() == GOLDEN[0]
     assert Permutation(10, 0, "shuffle", 3)[:].tolist() == GOLDEN[1]
-    blocks = BlockShuffle(block=4, window=2)
-    assert epoch_order(19, 0, 3, blocks)[:].tolist() == GOLDEN[2]
     parts = split_rows(TABLE + 1, {"train": 0.8, "test": 0.2}, 0, "data")
-    assert parts["test"][:5].tolist() == GOLDEN[3]
+    assert parts["test"][:5].tolist() == GOLDEN[2]
 
 
 GOLDEN = [
     [530590831, 486999090, 912237197, 629108231, 58402688],
     [7, 1, 2, 4, 6, 3, 9, 5, 8, 0],
-    [9, 3, 8, 10, 1, 11, 2, 0, 7, 15, 12, 4, 14, 13, 5, 6, 18, 16, 17],
     [555, 879, 831, 320, 94],
 ]
 
@@ -175,68 +164,14 @@ def test_positions_that_are_none(positions, message):
         Permutation(10, 0, "shuffle")[positions]
 
 
-# Blocks ---------------------------------------------------------------------------------------
-
-blocks = st.builds(BlockShuffle, block=st.integers(1, 70), window=st.integers(1, 20))
-
-
-@given(rows=st.integers(0, 2000), shuffle=blocks, epoch=st.integers(0, 3))
-def test_every_row_comes_once_by_blocks(rows, shuffle, epoch):
-    order = epoch_order(rows, 0, epoch, shuffle)
-    assert np.sort(order[:]).tolist() == list(range(rows))
-
-
-@given(rows=st.integers(1, 2000), shuffle=blocks, seed=st.integers(0, 3))
-def test_the_rows_of_a_window_come_from_few_blocks(rows, shuffle, seed):
-    """As many as the window has, and one more where the last, shorter block lies before or in it;
-    each block is in at most two windows."""
-    order, size = epoch_order(rows, seed, 0, shuffle)[:], shuffle.block * shuffle.window
-    windows = [np.unique(order[i : i + size] // shuffle.block) for i in range(0, rows, size)]
-    assert max(map(len, windows)) <= shuffle.window + (rows % shuffle.block > 0)
-    assert np.bincount(np.concatenate(windows)).max() <= 2
-
-
-def test_blocks_and_the_rows_of_windows_are_shuffled_evenly():
-    """Of 7 blocks of 4 rows and a shorter one: each is first as often, and each of its rows."""
-    shuffle = BlockShuffle(block=4, window=2)
-    tried = 1200
-    orders = np.array([BlockOrder(31, shuffle, 0, "shuffle", epoch)[:] for epoch in range(tried)])
-    for position in (0, 7):  # of the first window
-        counts = np.bincount(orders[:, position], minlength=31)
-        # A block of four is one of the first two with a chance of 2/8, and so are its rows.
-        assert_uniform(counts[:28])
-    starts = orders[:, :8] // 4
-    assert_uniform([(starts == block).any(1).sum() for block in range(7)])
-    # No two epochs in a row have the same window first more often than chance.
-    same = sum(set(a) == set(b) for a, b in itertools.pairwise(starts.tolist()))
-    assert same < 2 * tried / math.comb(8, 2) + 30
-
-
-@pytest.mark.parametrize(
-    "sizes, error, message",
-    [
-        ({"block": 0, "window": 1}, ValueError, "block must be at least 1, got 0"),
-        ({"block": 1, "window": -2}, ValueError, "window must be at least 1, got -2"),
-        ({"block": 1.0, "window": 1}, TypeError, "block must be a whole number, got 1.0"),
-        ({"block": True, "window": 1}, TypeError, "block must be a whole number, got True"),
-    ],
-)
-def test_sizes_that_are_none(sizes, error, message):
-    with pytest.raises(error, match=f"BlockShuffle: {message}"):
-        BlockShuffle(**sizes)
-
-
 # The loader -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("world, accumulate, batch_size", [(1, 1, 3000), (3, 2, 50_000)])
-@pytest.mark.parametrize("shuffle", [True, BlockShuffle(block=4096, window=8)])
-def test_batches_of_many_rows_are_the_order_cut_over_the_ranks(
-    world, accumulate, batch_size, shuffle
-):
+def test_batches_of_many_rows_are_the_order_cut_over_the_ranks(world, accumulate, batch_size):
     rows = TABLE + 100
-    order = epoch_order(rows, 0, 2, None if shuffle is True else shuffle)
-    ranks = loaders(rows, batch_size, world, accumulate=accumulate, shuffle=shuffle)
+    order = epoch_order(rows, 0, 2)
+    ranks = loaders(rows, batch_size, world, accumulate=accumulate)
     for loader in ranks:
         loader.epoch = 2
     begin = len(ranks[0]) - 12  # in the middle of the pass, to its smaller last batch
@@ -267,42 +202,6 @@ def test_a_thousand_million_rows_need_no_table(tmp_path):
 def test_the_table_stays_for_few_rows():
     assert isinstance(epoch_order(TABLE, 0, 0), np.ndarray)
     assert isinstance(epoch_order(TABLE + 1, 0, 0), Permutation)
-
-
-# A run ----------------------------------------------------------------------------------------
-
-BY_BLOCKS = (
-    "train.shuffle={block: 5, window: 3}",
-    "distributed={reproducible: world, shards: 4}",
-    "checkpoint.every=1 step",
-)
-
-
-def test_a_run_by_blocks_resumes_on_another_number_of_ranks_with_the_same_bits(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-    expected = facts(train(write_run(tmp_path / "whole"), *BY_BLOCKS).path)
-    plain = facts(train(write_run(tmp_path / "plain"), *BY_BLOCKS[1:]).path)
-    assert expected["params_sha256"] != plain["params_sha256"]
-    config = write_run(tmp_path / "cut")
-    run = train(config, *BY_BLOCKS, crash=7).path  # in the middle of the second epoch
-    in_process.run(2, lambda comm: train(config, *BY_BLOCKS, resume=run, comm=comm))
-    assert differences(facts(run), expected) == {}
-
-
-def test_another_shuffle_is_another_run(tmp_path):
-    config = write_run(tmp_path)
-    run = train(config, *BY_BLOCKS, crash=3).path
-    with pytest.raises(ConfigError, match=r"shuffle\.window: 3 in the run, 4 now"):
-        train(config, *BY_BLOCKS, "train.shuffle.window=4", resume=run)
-    with pytest.raises(ConfigError, match="shuffle: absent in the run, true now"):
-        train(config, *BY_BLOCKS[1:], resume=run)
-
-
-def test_the_sizes_of_a_file(tmp_path):
-    config = load_config(write_run(tmp_path), ["train.shuffle={block: 5, window: 3}"], trust=True)
-    assert config.train.shuffle == BlockShuffle(block=5, window=3)
 
 
 # The split ------------------------------------------------------------------------------------

@@ -71,6 +71,33 @@ def test_a_wait_is_seen_beside_threads_whose_calls_go_on(mpirun: Mpirun) -> None
     assert "rank 0 of 2 has waited" in job.stderr and "s in barrier at script.py:16" in job.stderr
 
 
+GETTING_ON = """
+import time
+import microtrain as mt
+from microtrain.distributed import watchdog
+from microtrain.distributed.communicator import alone
+comm = mt.distributed.world()
+watchdog.limits(warn_s=0.5, timeout_s=0.5)
+if comm.rank == 1:
+    with alone("it decodes rows") as busy:
+        for done in range({looks}):
+            time.sleep(0.1)
+            busy(f"it decodes rows, {{done if {moves} else 0}} so far")
+comm.barrier()
+print("the end")
+"""
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_a_rank_that_is_getting_on_is_waited_for_as_long_as_it_takes(
+    mpirun: Mpirun, moves: bool
+) -> None:
+    job = mpirun(2, GETTING_ON.format(looks=90, moves=moves), timeout=60)
+    found = job.returncode, job.stdout.count("the end")
+    assert found == ((0, 2) if moves else (1, 0)), job.stderr
+    assert "busy (it decodes rows, " in job.stderr
+
+
 def test_a_slow_rank_is_named_and_waited_for(mpirun: Mpirun) -> None:
     limits = {"MICROTRAIN_WARN_S": "0.5", "MICROTRAIN_TIMEOUT_S": "60"}
     job = mpirun(2, JOB.format(fault="time.sleep(2.5)"), env=limits)

@@ -92,6 +92,7 @@ KINDS = {
 @pytest.fixture(params=KINDS)
 def kind(request, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     return KINDS[request.param]
 
 
