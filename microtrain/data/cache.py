@@ -22,12 +22,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import asdict
-from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import numpy as np
-from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
 from ..distributed.communicator import alone
@@ -35,7 +33,7 @@ from ..errors import DataError
 from ..files import open_plain, read_object, reason
 from ..words import size
 from .dataset import ArrayDataset
-from .mapped import Column, Mapped, Stored, changed, map_npy
+from .mapped import Column, Mapped, Stored, changed, map_npy, npy_header
 from .prepared import Prepared
 from .preprocessing import Preprocessing
 from .source import Source, blocks
@@ -54,7 +52,8 @@ FORMAT: Final = 2  # of what is kept, and of how rows are prepared; another one 
 ABOUT: Final = "data.json"
 UNFINISHED: Final = ".part-"
 OLD: Final = 60.0  # seconds: what is younger may not be locked by its writer yet
-PATIENCE: Final = 60.0  # seconds without a byte more from the one that writes
+QUIET: Final = 3.0  # seconds without a byte more, from when a writer without a lock is gone
+PATIENCE: Final = 60.0  # the same where the file system has no locks, so that nobody knows
 LOOK: Final = 0.05  # seconds between two looks at what it has written
 
 # Whether another rank of this host has compared the checksums of what is decoded.
@@ -274,12 +273,13 @@ def keep(directory: Path, key: str, make: Callable[[Path], dict[str, Any]]) -> t
         place = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=directory))
     except OSError as error:
         raise _refused(error) from error
-    lock = os.open(place, os.O_RDONLY)
+    lock, locked = os.open(place, os.O_RDONLY), False
     try:
         with contextlib.suppress(OSError):  # where the file system has no locks
             fcntl.flock(lock, fcntl.LOCK_EX)
+            locked = True
         with open(place / ABOUT, "wb") as file:
-            place = _in_turn(place, directory / f"{UNFINISHED}{key}", final)
+            place = _in_turn(place, directory / f"{UNFINISHED}{key}", final, locked)
             if place == final:
                 return final, False
             about = json.loads(json.dumps(make(place), default=_plain))
@@ -303,11 +303,11 @@ def _refused(error: OSError) -> DataError:
     return DataError(f"data.cache: {reason(error)}\nhint: name a directory in data.cache")
 
 
-def _in_turn(place: Path, turn: Path, final: Path) -> Path:
+def _in_turn(place: Path, turn: Path, final: Path, locked: bool) -> Path:
     """The directory of this writer, under the name that shows who writes; `final`: another has.
 
     Who waits sees what the other writes grow. A writer that has ended before it was done is
-    followed by one that waits; beside one that does nothing any more, another writes the same.
+    followed by one that waits. Without locks another writes the same beside one that is quiet.
     """
     length, since = -1, time.monotonic()
     with alone(f"it waits for {turn}") as busy:
@@ -319,13 +319,15 @@ def _in_turn(place: Path, turn: Path, final: Path) -> Path:
                 return final
             if place == turn:
                 return turn
-            _remove_unlocked(turn)
             with contextlib.suppress(OSError):  # it is there no more
                 grown = sum(each.stat().st_size for each in turn.iterdir())
                 if grown != length:
                     length, since = grown, time.monotonic()
                     busy(f"it waits for {turn}, {size(grown)} so far")
-            if time.monotonic() > since + PATIENCE:
+            quiet = time.monotonic() - since
+            if quiet > QUIET:
+                _remove_unlocked(turn)
+            if quiet > PATIENCE and not locked:
                 return place
             time.sleep(LOOK)
 
@@ -395,11 +397,9 @@ def _write_part(
         files = []
         for number, (dtype, shape) in enumerate(arrays):
             file = stack.enter_context(open(place / f"{name}-{number}.npy", "wb"))
-            header = {"descr": dtype, "fortran_order": False, "shape": tuple(shape)}
-            text = BytesIO()
-            npy_format.write_array_header_1_0(text, header)
-            file.write(text.getvalue())
-            digests[number].update(text.getvalue())
+            header = npy_header(np.dtype(dtype), shape)
+            file.write(header)
+            digests[number].update(header)
             files.append(file)
         for _, block in blocks(part):
             for file, digest, array in zip(files, digests, block, strict=True):

@@ -10,6 +10,7 @@ import struct
 import time
 import zipfile
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -23,7 +24,18 @@ from .frame import missing
 from .reading import reading
 from .source import RowNumbers, Source
 
-__all__ = ["Column", "Mapped", "Stored", "changed", "map_npy", "map_npz", "npy", "sign_of"]
+__all__ = [
+    "Column",
+    "Mapped",
+    "Stored",
+    "changed",
+    "map_npy",
+    "map_npz",
+    "npy",
+    "npy_header",
+    "read_npy",
+    "sign_of",
+]
 
 Array = NDArray[Any]
 
@@ -274,7 +286,7 @@ def sign_of(path: Path) -> tuple[int, ...] | None:
 def map_npy(path: Path) -> Array:
     """The array of a .npy file; DataError for what is none that can be mapped."""
     with reading(path) as file:
-        return _map(file, 0, str(path))
+        return _by_rows(read_npy(file, 0, str(path)), str(path))
 
 
 def map_npz(path: Path, names: Sequence[str]) -> list[Mapped]:
@@ -304,12 +316,30 @@ def map_npz(path: Path, names: Sequence[str]) -> list[Mapped]:
             name_bytes, extra = struct.unpack("<HH", file.read(4))
             start = info.header_offset + 30 + name_bytes + extra
             where = f'{path}, array "{name}"'
-            columns.append(Mapped(where, [path], [_map(file, start, where)]))
+            array = _by_rows(read_npy(file, start, where), where)
+            columns.append(Mapped(where, [path], [array]))
     return columns
 
 
-def _map(file: BinaryIO, start: int, where: str) -> Array:
-    """The array in .npy format that begins at a byte of an open file."""
+def _by_rows(array: Array, where: str) -> Array:
+    if array.ndim > 1 and not array.flags.c_contiguous and array.flags.f_contiguous:
+        raise DataError(
+            f"{where} is in Fortran order, column after column, and a row is all over the file; "
+            "save it by rows: np.save(path, np.ascontiguousarray(array))"
+        )
+    return array
+
+
+def npy_header(dtype: np.dtype[Any], shape: Sequence[int], fortran: bool = False) -> bytes:
+    """What an array begins with in a .npy file; a multiple of 64 bytes."""
+    text = BytesIO()
+    what = {"descr": dtype.str, "fortran_order": fortran, "shape": tuple(shape)}
+    npy_format.write_array_header_1_0(text, what)
+    return text.getvalue()
+
+
+def read_npy(file: BinaryIO, start: int, where: str) -> Array:
+    """The array of numbers in .npy format that begins at a byte of an open file, mapped."""
     file.seek(start)
     try:
         version = npy_format.read_magic(file)
@@ -327,15 +357,10 @@ def _map(file: BinaryIO, start: int, where: str) -> Array:
             f"{where} has shape {shape} and dtype {dtype}; expected rows of booleans, integers or "
             "floats"
         )
-    if fortran and len(shape) > 1:
-        raise DataError(
-            f"{where} is in Fortran order, column after column, and a row is all over the file; "
-            "save it by rows: np.save(path, np.ascontiguousarray(array))"
-        )
     if 0 in shape:
         raise DataError(f"{where} has shape {shape}: the data set is empty")
     begin = file.tell()
     needed, size = dtype.itemsize * int(np.prod(shape, dtype=object)), file.seek(0, 2) - begin
     if size < needed:
         raise DataError(f"{where} is cut off: {size:,} bytes of numbers, expected {needed:,}")
-    return np.asarray(np.memmap(file, dtype, "r", begin, shape))
+    return np.asarray(np.memmap(file, dtype, "r", begin, shape, "F" if fortran else "C"))

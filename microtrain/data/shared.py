@@ -1,9 +1,10 @@
 """Data once a host: one rank reads and prepares them, and all ranks of the host map one memory.
 
-The arrays go into a file in memory that nobody else can open: it has no name any more before the
-first of them is written, so a job that is killed leaves nothing behind. Every rank maps it, to be
-read alone. The rank that writes it gives its own memory back meanwhile, so that the data are there
-once and not twice. Ranks that are threads of one process have the same arrays without a file.
+The arrays go, as .npy files one after another, into a file in memory that nobody else can open: it
+has no name any more before the first of them is written, so a job that is killed leaves nothing
+behind. Every rank maps it, to be read alone. The rank that writes it gives its own memory back
+meanwhile, so that the data are there once and not twice. Ranks that are threads of one process have
+the same arrays without a file.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import contextlib
 import copy
 import ctypes
 import gc
-import mmap
 import os
 import shutil
 import socket
@@ -31,6 +31,7 @@ from ..distributed.in_process import InProcessCommunicator
 from ..errors import DataError, UserError
 from ..files import reason
 from ..words import size
+from .mapped import npy_header, read_npy
 from .prepared import Prepared
 from .view import is_lazy
 
@@ -47,23 +48,9 @@ PARTS: Final = ("train", "val", "test")
 WHY: Final = "it reads and prepares the data for all ranks of its host"
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where an array lies in the file; `turned`: its transpose does, for that is contiguous."""
-
-    start: int
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    turned: bool
-
-    def of(self, memory: mmap.mmap) -> Array:
-        array: Array = np.ndarray(self.shape, self.dtype, memory, self.start)
-        return array.T if self.turned else array
-
-
-# By part: its arrays, or where these lie; None for what has been taken away, or is not shared.
+# By part: its arrays, or where their .npy begin; None for what is another rank's, or not shared.
 Arrays = dict[str, list[Array | None]]
-Places = dict[str, list[Place | None]]
+Places = dict[str, list[int | None]]
 Load = Callable[..., Prepared]
 
 
@@ -168,8 +155,8 @@ def _same_memory(node: Communicator, load: Load, everyone: bool, given: bool) ->
                 if rest is None:
                     parcel = Parcel("", 0, {}, None, None if read is None else read.found)
                 else:
-                    places, length = _layout(arrays, everyone, given)
-                    name, notes = _new_file(length)
+                    places, headers, length = _layout(arrays, everyone, given)
+                    name, notes = _new_file(headers, length)
                     rest = replace(rest, notes=(*rest.notes, *notes))
                     parcel = Parcel(name, length, places, None if everyone else rest)
         except UserError as caught:
@@ -187,20 +174,18 @@ def _same_memory(node: Communicator, load: Load, everyone: bool, given: bool) ->
         return None
     with file, alone(WHY):
         _trim()
-        for part, where in parcel.places.items():
-            mine = arrays.get(part, [None] * len(where))
-            for number, place in enumerate(where):
+        mapped: Arrays = {}
+        for part, places in parcel.places.items():
+            mine = arrays.get(part, [None] * len(places))
+            mapped[part] = mine
+            for number, place in enumerate(places):
                 if place is not None:
-                    held, mine[number] = [mine[number]], None
+                    array = read_npy(file, place, "what the ranks of a host share")
+                    held, mine[number] = [mine[number]], array
                     if first:
                         _write(held, file, place, parcel)
-            arrays[part] = mine
         _trim()
-        memory = mmap.mmap(file.fileno(), parcel.length, access=mmap.ACCESS_READ)
-    for part, where in parcel.places.items():
-        found = zip(arrays[part], where, strict=True)
-        arrays[part] = [a if place is None else place.of(memory) for a, place in found]
-    return _with(parcel.rest if rest is None else rest, arrays)
+    return _with(parcel.rest if rest is None else rest, mapped)
 
 
 def _opened(
@@ -237,9 +222,10 @@ def _with(data: Any, arrays: Mapping[str, Sequence[Any]]) -> Prepared:
     return found
 
 
-def _layout(arrays: Arrays, everyone: bool, given: bool) -> tuple[Places, int]:
-    """Where the arrays go, and how long the file is."""
+def _layout(arrays: Arrays, everyone: bool, given: bool) -> tuple[Places, dict[int, bytes], int]:
+    """Where the arrays go, what they begin with there, and how long the file is."""
     places: Places = {}
+    headers: dict[int, bytes] = {}
     end = 0
     for name, some in arrays.items():
         places[name] = []
@@ -248,12 +234,16 @@ def _layout(arrays: Arrays, everyone: bool, given: bool) -> tuple[Places, int]:
             if everyone and given and _owner(array) is not array:
                 places[name].append(None)
                 continue
-            turned = array.flags.f_contiguous and not array.flags.c_contiguous
-            shape = array.shape[::-1] if turned else array.shape
             start = -(-end // ALIGNED) * ALIGNED
-            places[name].append(Place(start, shape, array.dtype, turned))
-            end = start + array.nbytes
-    return places, max(end, 1)  # nothing at all cannot be mapped
+            places[name].append(start)
+            headers[start] = npy_header(array.dtype, array.shape, _is_turned(array))
+            end = start + len(headers[start]) + array.nbytes
+    return places, headers, max(end, 1)
+
+
+def _is_turned(array: Array) -> bool:
+    """Whether the transpose is what is contiguous."""
+    return array.flags.f_contiguous and not array.flags.c_contiguous
 
 
 def _owner(array: Array) -> Array:
@@ -263,8 +253,8 @@ def _owner(array: Array) -> Array:
     return array
 
 
-def _new_file(length: int) -> tuple[str, list[str]]:
-    """A file of `length` bytes, none of which takes room yet; and what a user should know of it."""
+def _new_file(headers: dict[int, bytes], length: int) -> tuple[str, list[str]]:
+    """A file of `length` bytes that takes no room yet but for `headers`; what to know of it."""
     tried: list[str] = []
     for directory in filter(os.path.isdir, (*MEMORY, tempfile.gettempdir())):
         total, _, free = shutil.disk_usage(directory)
@@ -278,6 +268,8 @@ def _new_file(length: int) -> tuple[str, list[str]]:
             continue
         try:
             os.truncate(handle, length)
+            for start, header in headers.items():
+                os.pwrite(handle, header, start)
         except OSError as error:
             os.unlink(name)
             tried.append(f"{directory}: {error.strerror}")
@@ -293,7 +285,7 @@ def _new_file(length: int) -> tuple[str, list[str]]:
     )
 
 
-def _write(held: list[Array | None], file: FileIO, place: Place, parcel: Parcel) -> None:
+def _write(held: list[Array | None], file: FileIO, place: int, parcel: Parcel) -> None:
     """Write an array, taken from `held`, from its end on, and give its memory back meanwhile.
 
     Room that is missing after all is an error of `write`; a mapped page without it would end the
@@ -301,7 +293,9 @@ def _write(held: list[Array | None], file: FileIO, place: Place, parcel: Parcel)
     """
     array = held.pop()
     assert array is not None
-    array = np.ascontiguousarray(array.T if place.turned else array)
+    turned = _is_turned(array)
+    place += len(npy_header(array.dtype, array.shape, turned))
+    array = np.ascontiguousarray(array.T if turned else array)
     owner = _owner(array)
     # Of a view of all of it: the owner, whose memory can be given back.
     if owner.size == array.size and owner.dtype == array.dtype and owner.flags.c_contiguous:
@@ -311,7 +305,7 @@ def _write(held: list[Array | None], file: FileIO, place: Place, parcel: Parcel)
     try:
         while end:
             begin = max(0, end - step)
-            file.seek(place.start + begin * array.itemsize)
+            file.seek(place + begin * array.itemsize)
             _put(array.reshape(-1)[begin:end].data.cast("B"), file)
             end = begin
             with contextlib.suppress(ValueError):  # where somebody else has it, too

@@ -295,7 +295,7 @@ def test_a_writer_that_is_killed_leaves_nothing_that_is_used(
     keep(tmp_path, "another", lazy(), "")
     assert {each.name for each in tmp_path.iterdir()} == {"other", "another"}
     subprocess.run([sys.executable, "-c", KILLED, tmp_path], check=False)
-    keep(tmp_path, "key", lazy(), "")  # follows the one that is gone, at once
+    keep(tmp_path, "key", lazy(), "")  # follows the one that is gone
     assert {each.name for each in tmp_path.iterdir()} == {"key", "other", "another"}
 
 
@@ -407,9 +407,8 @@ def test_chunks_are_decoded_once_and_in_order(tmp_path: Path) -> None:
 def test_one_of_several_ranks_decodes_and_the_others_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "PATIENCE", 0.5)  # of which each chunk takes a tenth
+    monkeypatch.setattr(cache, "QUIET", 0.1)  # what holds its lock is waited for nevertheless
     column = Slowly(tmp_path / "a", 0.05)
-    monkeypatch.setattr("microtrain.data.source.BLOCK", 1)
 
     def bits(comm: Communicator) -> bytes:
         return bytes(column.decoded(tmp_path / "kept")[:].tobytes())

@@ -279,6 +279,6 @@ def test_given_arrays_are_shared_only_where_a_copy_was_made() -> None:
     copied = prepare((x, x[:, :1]), dtype=np.float32).train.arrays
     arrays = {"train": [*views, *copied]}
     assert None not in shared._layout(arrays, everyone=True, given=False)[0]["train"]
-    places, length = shared._layout(arrays, everyone=True, given=True)
+    places, headers, length = shared._layout(arrays, everyone=True, given=True)
     assert [place is None for place in places["train"]] == [True, True, False, False]
-    assert length == 128 + 40
+    assert length == sum(map(len, headers.values())) + 128 + 40
