@@ -233,6 +233,25 @@ def interrupted_before_the_end(
         yield state()
 
 
+def test_a_run_that_is_interrupted_where_recording_is_switched(tmp_path: Path) -> None:
+    """Else nothing has a gradient any more: the end of a block is a call, which Ctrl-C may stop."""
+
+    def run() -> None:
+        data, rates = (np.ones((6, 2), np.float32), np.ones((6, 1), np.float32)), {"lr": 0.01}
+        trainer = mt.train.Trainer(
+            mt.nn.Linear(2, 1), data, loss="mse", optimizer={"type": "sgd", **rates},
+            batch_size=3, duration="1 epochs", run_dir=str(tmp_path / "runs"),
+        )  # fmt: skip
+        trainer.train()
+
+    codes, number = code_of(mt.no_grad.__enter__, mt.no_grad.__exit__), 0
+    for number, _ in enumerate(interrupted(run, codes)):  # noqa: B007
+        assert mt.is_grad_enabled()
+        if number == 20:
+            break
+    assert number == 20
+
+
 @pytest.fixture
 def handlers() -> Iterator[Callable[[], list[Any]]]:
     """What signals lead to."""

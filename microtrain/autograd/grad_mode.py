@@ -79,6 +79,23 @@ def _switched(inner: Generator[Any, Any, Any], switch: _Switch) -> Generator[Any
             inner.close()
 
 
+def keeping_grad_mode(function: _F) -> _F:
+    """Decorate a function that ends with the modes it began with, whatever ends it.
+
+    A Ctrl-C may come as `__exit__` is called, and a block in it then gives nothing back.
+    """
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        before = MODES.grad, MODES.inference
+        try:
+            return function(*args, **kwargs)
+        finally:
+            MODES.grad, MODES.inference = before
+
+    return wrapper  # type: ignore[return-value]
+
+
 class no_grad(_Switch):
     """Operations inside are not recorded; results do not require grad.
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from ..autograd.grad_mode import keeping_grad_mode
 from ..backend import MODES, default_dtype
 from ..config.components import load
 from ..config.library import library_config
@@ -169,6 +170,7 @@ class Trainer(TrainingRun):
         trainer._set_up(config, ranks, output or Output(ranks.rank), trace, resume)
         return trainer
 
+    @keeping_grad_mode
     def _set_up(
         self,
         config: Config,
@@ -202,6 +204,7 @@ class Trainer(TrainingRun):
 
     # Training -------------------------------------------------------------------------------------
 
+    @keeping_grad_mode
     def train(self) -> int:
         """Run to the end and write what a run leaves behind; collective.
 
