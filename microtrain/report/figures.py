@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["FORMATS", "draw", "plots_folder", "write"]
+__all__ = ["FORMATS", "draw", "picture", "plots_folder", "write"]
 
 FORMATS = (".png", ".svg", ".pdf")
 INK, GREY = "#222222", "#8a8a8a"
@@ -117,12 +117,17 @@ def write(figure: Figure, path: Path) -> None:
     """
     if path.suffix.lower() not in FORMATS:
         raise ConfigError(f"cannot write {path}: its name must end in {', '.join(FORMATS)}")
-    picture = BytesIO()
-    figure.savefig(picture, format=path.suffix[1:].lower(), facecolor="white")
     try:
-        write_whole(path, picture.getvalue())
+        write_whole(path, picture(figure, path.suffix[1:].lower()))
     except OSError as error:
         raise LaunchError(f"cannot write the plot {path}: {reason(error)}") from error
+
+
+def picture(figure: Figure, kind: str = "png") -> bytes:
+    """The content of a file of that kind."""
+    content = BytesIO()
+    figure.savefig(content, format=kind, facecolor="white")
+    return content.getvalue()
 
 
 def _scale(axes: Axes, chart: Chart) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from io import BytesIO
 from pathlib import Path
 
 from ..errors import DataError, LaunchError
@@ -39,7 +38,6 @@ def _picture(record: Record) -> str:
         figure = figures.draw(curves([record], choose([record], [])[:2]), "")
     except (DataError, LaunchError):  # nothing measured, no matplotlib
         return ""
-    content = BytesIO()
-    figure.savefig(content, format="png", dpi=80, facecolor="white")
-    data = base64.b64encode(content.getvalue()).decode()
+    figure.set_dpi(80)
+    data = base64.b64encode(figures.picture(figure)).decode()
     return f'<img alt="curves of {record.path.name}" src="data:image/png;base64,{data}">'

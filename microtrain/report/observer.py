@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
+from collections.abc import Iterator
 
 from ..distributed.agreement import settled
 from ..distributed.communicator import alone
@@ -10,6 +13,18 @@ from ..errors import ConfigError, DivergedError
 from ..train.state import Ending, Observer
 
 __all__ = ["Report"]
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """No collections of garbage: while libraries are imported nearly all that is made stays."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class Report(Observer):
@@ -36,7 +51,9 @@ class Report(Observer):
             from .page import final_report
 
             module = run.model.module
-            if problem := final_report(run.path, module, run.data, run.device, ending.chosen):
+            with _uncollected():
+                problem = final_report(run.path, module, run.data, run.device, ending.chosen)
+            if problem:
                 run.output.warn(problem)
 
     def failed(self, error: BaseException) -> None:

@@ -22,6 +22,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from ..compile.cache import directory
 from ..config.resolved import Setting, as_yaml
 from ..data import Prepared
 from ..errors import ConfigError, LaunchError, absent
@@ -105,12 +106,12 @@ def _write(path: Path, text: str) -> None:
         ) from error
 
 
-def write_plots(run: str | Path, predictions: Predictions | None = None) -> list[Path]:
+def write_plots(run: str | Path | Record, predictions: Predictions | None = None) -> list[Path]:
     """Write plots/loss.png and, of one feature, plots/fit.png; returns the paths.
 
     Raises LaunchError without matplotlib or where a file cannot be written.
     """
-    record, pictures = Record.read(run), {}
+    record, pictures = run if isinstance(run, Record) else Record.read(run), {}
     if "loss" in record.fields:
         pictures["loss.png"] = figures.draw(curves([record], ["loss"]), record.name)
     if predictions is not None and predictions.fit is not None:
@@ -134,16 +135,16 @@ def final_report(
     cannot predict here (it may be the user's) costs the predictions alone: a run that has ended
     well stays so, whatever happens here.
     """
-    predictions, note = None, ""
+    predictions, note, record = None, "", None
     try:
         if data is not None:
-            loss = Record.read(run).setting("loss.type")
-            predictions = predict_rows(model, data, device, named, loss)
+            record = Record.read(run)
+            predictions = predict_rows(model, data, device, named, record.setting("loss.type"))
     except Exception as error:
         note = f"There are no predictions to show: {type(error).__name__}: {error}"
-    problems = [_attempt("report", write_report, run, None, predictions, note)]
+    problems = [_attempt("report", write_report, record or run, None, predictions, note)]
     if data is not None:
-        problems.append(_attempt("plots", write_plots, run, predictions))
+        problems.append(_attempt("plots", write_plots, record or run, predictions))
     return "; ".join(filter(None, problems)) or None
 
 
@@ -226,13 +227,15 @@ def sweep_html(record: Record) -> str:
 
 @functools.cache
 def _templates() -> Any:
-    """What renders pages; templates are compiled once, which takes longer than a page."""
+    """What renders pages; templates are compiled once, which takes ten times as long as a page."""
     try:
-        from jinja2 import Environment, FunctionLoader, StrictUndefined
+        from jinja2 import Environment, FileSystemBytecodeCache, FunctionLoader, StrictUndefined
     except ImportError as error:
         raise LaunchError(absent("jinja2", "plot", error)) from None
+    kept = directory()
     environment = Environment(
         autoescape=True,
+        bytecode_cache=None if kept is None else FileSystemBytecodeCache(str(kept)),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -18,7 +18,14 @@ from microtrain.config.load import load_config
 from microtrain.data import ArrayDataset, prepare
 from microtrain.errors import ConfigError, DataError, DivergedError, LaunchError
 from microtrain.report.mistakes import Given, worst
-from microtrain.report.page import final_report, report_html, runs_html, write_report, write_runs
+from microtrain.report.page import (
+    _templates,
+    final_report,
+    report_html,
+    runs_html,
+    write_report,
+    write_runs,
+)  # fmt: skip
 from microtrain.report.predictions import Predictions, confusion, fit
 from microtrain.report.record import Record
 from microtrain.report.side_by_side import readable
@@ -112,6 +119,29 @@ def test_only_its_own_script_may_run_and_nothing_may_be_loaded(tmp_path):
     assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() == own
     assert policy
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", page)
+
+
+def test_compiled_templates_are_kept_where_only_their_owner_writes(tmp_path, monkeypatch):
+    run = make_run(tmp_path)
+    home = tmp_path / "home"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home))
+    pages = []
+    for mode in (0o700, 0o700, 0o777):
+        (home / "microtrain").mkdir(mode=mode, parents=True, exist_ok=True)
+        (home / "microtrain").chmod(mode)
+        _templates.cache_clear()
+        pages.append(write_report(run).read_text())
+        kept = [*(home / "microtrain").iterdir()]
+        assert bool(kept) == (mode == 0o700)
+        if len(pages) == 2:  # damage costs time alone
+            for file in kept:
+                file.write_bytes(file.read_bytes()[:100])
+            _templates.cache_clear()
+            pages.append(write_report(run).read_text())
+            for file in kept:
+                file.unlink()
+    _templates.cache_clear()
+    assert len(set(pages)) == 1
 
 
 def test_header_configuration_and_environment_are_there(tmp_path):
