@@ -142,10 +142,10 @@ def run(folder: Path, ranks: int, config: str = CONFIG, *, profile: bool = False
         with meter.within("start"):
             run = training.Trainer.from_config(settings, comm, output, resume=resume)
         vars(run)["take_step"] = _within(meter, "step", run.take_step)
-        for observer in run.observers:
-            phase = phases.get(type(observer).__name__)
+        for callback in run.callbacks:
+            phase = phases.get(type(callback).__name__)
             if phase is not None:
-                vars(observer)["attend"] = _within(meter, phase, observer.attend)
+                vars(callback)["on_pause"] = _within(meter, phase, callback.on_pause)
         run.train()
         sys.setprofile(None)
         return run.path

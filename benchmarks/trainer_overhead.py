@@ -47,9 +47,9 @@ def measure(name: str, executor: str, rounds: int) -> tuple[float, float]:
     """Microseconds a step of the loop and of the bare step, medians over the rounds."""
     from microtrain.config.load import load_config
     from microtrain.distributed.single import SingleCommunicator
-    from microtrain.train.observers import OBSERVERS, Evaluator
+    from microtrain.train.observers import CALLBACKS, Evaluator
     from microtrain.train.output import Output
-    from microtrain.train.state import Event
+    from microtrain.train.state import Event, TrainingRun
     from microtrain.train.trainer import Trainer
 
     loops: list[float] = []
@@ -58,10 +58,10 @@ def measure(name: str, executor: str, rounds: int) -> tuple[float, float]:
     class Measured(Evaluator):
         """Measures the bare step where an evaluation would be, which is no time of the loop's."""
 
-        def attend(self, event: Event) -> None:
+        def on_pause(self, run: TrainingRun, event: Event) -> None:
             if not event.evaluate:
                 return
-            run, began = self.run, time.perf_counter()
+            began = time.perf_counter()
             assert isinstance(run, Trainer)
             loops.append((began - run.progress.since) / ROUND * 1e6)
             first = next(iter(run.loader.steps()))
@@ -89,8 +89,8 @@ def measure(name: str, executor: str, rounds: int) -> tuple[float, float]:
         output = Output(stream=io.StringIO())
 
         class Watched(Trainer):
-            observer_types = [
-                Measured if str(each).endswith(":Evaluator") else each for each in OBSERVERS
+            callback_types = [
+                Measured if str(each).endswith(":Evaluator") else each for each in CALLBACKS
             ]
 
         Watched.from_config(config, SingleCommunicator(), output).train()

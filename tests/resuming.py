@@ -14,8 +14,9 @@ from microtrain.config.load import load_config
 from microtrain.distributed import Communicator
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.runs.checkpoint import list_checkpoints
+from microtrain.train.callbacks import Callback
 from microtrain.train.output import Output
-from microtrain.train.state import Event, Observer, TrainingRun
+from microtrain.train.state import Event
 from microtrain.train.trainer import Trainer
 
 WALL_CLOCK = ("time", "samples_per_s", "comm_share")
@@ -110,17 +111,16 @@ class Crash(Exception):
     """What ends a run in the middle of a step."""
 
 
-class CrashAt(Observer):
+class CrashAt(Callback):
     """Ends a run after a step, and does not change it."""
 
-    def __init__(self, run: TrainingRun, step: int) -> None:
-        super().__init__(run)
+    def __init__(self, step: int) -> None:
         self.at = step
 
-    def due(self, step: int) -> float:
+    def due(self, trainer: Trainer, step: int) -> float:
         return self.at
 
-    def attend(self, event: Event) -> None:
+    def on_pause(self, trainer: Trainer, event: Event) -> None:
         if event.step == self.at:
             raise Crash
 
@@ -139,7 +139,7 @@ def train(
         output = Output(comm.rank, stream=nowhere)
         trainer = Trainer.from_config(settings, comm, output, resume=resume)
         if crash is not None:
-            trainer.observers.insert(0, CrashAt(trainer, crash))
+            trainer.callbacks.insert(0, CrashAt(crash))
             try:
                 trainer.train()
             except Crash:

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from ..distributed.agreement import settled
 from ..distributed.communicator import alone
 from ..errors import ConfigError, DivergedError
-from ..train.state import Ending, Observer
+from ..train.callbacks import Callback
+from ..train.state import Ending, TrainingRun
 
 __all__ = ["Report"]
 
@@ -27,7 +28,7 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-class Report(Observer):
+class Report(Callback):
     """Writes report.html and draws plots/ on rank 0, which alone imports what that takes.
 
     Nothing of it with `MICROTRAIN_REPORT=off` in the environment.
@@ -35,16 +36,15 @@ class Report(Observer):
 
     wanted = True
 
-    def start(self) -> None:
+    def on_start(self, run: TrainingRun) -> None:
         """Raises ConfigError for what MICROTRAIN_REPORT cannot be."""
         wish = os.environ.get("MICROTRAIN_REPORT", "on")
         if wish not in ("on", "off"):
             raise ConfigError(f"MICROTRAIN_REPORT: expected on or off, found {wish!r}")
         self.wanted = wish == "on"
 
-    def end(self, ending: Ending) -> None:
+    def on_end(self, run: TrainingRun, ending: Ending) -> None:
         """Of a run that has finished; whatever a picture meets, it stays so."""
-        run = self.run
         with settled(run.comm), alone("rank 0 alone draws and writes the report"):
             if run.directory is None or not ending.finished or not self.wanted:
                 return
@@ -56,9 +56,9 @@ class Report(Observer):
             if problem:
                 run.output.warn(problem)
 
-    def failed(self, error: BaseException) -> None:
+    def on_error(self, run: TrainingRun, error: BaseException) -> None:
         """Of a run that has diverged."""
-        if self.wanted and self.run.directory is not None and isinstance(error, DivergedError):
+        if self.wanted and run.directory is not None and isinstance(error, DivergedError):
             from .page import final_report
 
-            final_report(self.run.path)
+            final_report(run.path)

@@ -84,7 +84,7 @@ class _Stop:
 
 @dataclass
 class _Run:
-    """Of a run; observers check their own states."""
+    """Of a run; callbacks check their own states."""
 
     step: Count
     samples: Count

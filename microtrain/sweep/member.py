@@ -25,12 +25,13 @@ from ..distributed.single import SingleCommunicator
 from ..errors import DivergedError
 from ..runs.members import Result
 from ..runs.provenance import params_sha256
+from ..train.callbacks import Callback
 from ..train.executor import Execution
 from ..train.model_state import load_model_arrays, model_arrays
 from ..train.observers import RowWriter
 from ..train.output import Output
 from ..train.results import Results
-from ..train.state import Ending, Event, Observer, Parts
+from ..train.state import Ending, Event, Parts, TrainingRun
 from ..train.trainer import Trainer
 from .shared_step import Held
 
@@ -101,8 +102,7 @@ class Trained(Trainer):
         """Keep a row."""
         self.rows: list[dict[str, Any]] = vars(self).setdefault("rows", [])
         self.rows.append(row)
-        for observer in self.observers:
-            observer.logged(row)
+        self.notify("on_log", row)
 
     def train_alone(self) -> None:
         """Train to the end, or to the rung."""
@@ -140,49 +140,41 @@ class Trained(Trainer):
 class UnseenRows(RowWriter):
     """Keeps rows, which nobody sees."""
 
-    def show(self, values: dict[str, float]) -> None:
+    def show(self, run: TrainingRun, values: dict[str, float]) -> None:
         """Members have no rows on the terminal."""
 
 
-class KeepBest(Observer):
+class KeepBest(Callback):
     """Copies the model where it is the best so far, as checkpoints of a run do."""
 
-    run: Trained
-
-    def attend(self, event: Event) -> None:
+    def on_pause(self, run: Any, event: Event) -> None:
         """The last one is not copied: it stays."""
-        run = self.run
         if run.state.at_best and run.config.checkpoint.keep_best > 0 and not event.last:
             run.kept = run.step, run.samples, model_arrays(run.model)
 
-    def end(self, ending: Ending) -> None:
+    def on_end(self, run: Any, ending: Ending) -> None:
         """The parameters of the last step are those that are named."""
-        self.run.sha256 = ending.params_sha256 = params_sha256(model_arrays(self.run.model))
+        run.sha256 = ending.params_sha256 = params_sha256(model_arrays(run.model))
 
 
-class Rung(Observer):
+class Rung(Callback):
     """Ends the training where it is to be compared with others."""
 
-    run: Trained
-
-    def due(self, step: int) -> float:
+    def due(self, run: Any, step: int) -> float:
         """The rung, while it is ahead."""
-        return math.inf if self.run.pause is None or self.run.pause <= step else self.run.pause
+        return math.inf if run.pause is None or run.pause <= step else float(run.pause)
 
-    def attend(self, event: Event) -> None:
+    def on_pause(self, run: Any, event: Event) -> None:
         """Not where it ends anyway."""
-        if event.step == self.run.pause and not event.stop:
+        if event.step == run.pause and not event.stop:
             event.stop = RUNG
 
 
 class Measured(Results):
     """Measures the test data with the best model, from memory."""
 
-    run: Trained
-
-    def _take_best(self, ending: Ending) -> dict[str, Any]:
-        run, kept = self.run, self.run.kept
-        best = run.state.best
+    def _take_best(self, run: Any, ending: Ending) -> dict[str, Any]:
+        kept, best = run.kept, run.state.best
         step, samples = run.step, run.samples
         ending.chosen = ending.which = "the last"
         if kept is not None and best is not None and best[2] == kept[0] != run.step:
@@ -195,10 +187,10 @@ class Measured(Results):
             run.kept = step, samples, model_arrays(run.model)
         return {"step": step, "epoch": step / run.steps_per_epoch, "samples": samples}
 
-    def _write_down(self, ending: Ending, test: dict[str, Any] | None) -> None:
-        self.run.outcome, self.run.finished = test, ending.finished
+    def _write_down(self, run: Any, ending: Ending, test: dict[str, Any] | None) -> None:
+        run.outcome, run.finished = test, ending.finished
 
-    def failed(self, error: BaseException) -> None:
+    def on_error(self, run: Any, error: BaseException) -> None:
         """There is no run.json."""
 
 
@@ -214,14 +206,14 @@ def sharing() -> Iterator[None]:
 
 @functools.cache
 def _class_of(kind: Any) -> Any:
-    """The class of a member's run: the configured Trainer, with other observers."""
+    """The class of a member's run: the configured Trainer, with other callbacks."""
     instead: dict[Any, list[Any]] = {
         _CHECKPOINTS: [KeepBest], _RESULTS: [Rung, Measured], _ROWS: [UnseenRows]
     }  # fmt: skip
-    observers: list[Any] = []
-    for each in kind.observer_types:
-        observers += [] if each in _LEFT_OUT else instead.get(each, [each])
-    own = {"observer_types": tuple(observers)}
+    types: list[Any] = []
+    for each in kind.callback_types:
+        types += [] if each in _LEFT_OUT else instead.get(each, [each])
+    own = {"callback_types": tuple(types)}
     return type(kind.__name__, (Trained,) if kind is Trainer else (Trained, kind), own)
 
 

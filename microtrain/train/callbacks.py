@@ -1,14 +1,16 @@
-"""Callbacks: what observes a run without changing its mathematics.
+"""Callbacks: what is done between the steps of a run, without changing its mathematics.
 
-A callback is an object with any of eight hooks. Every rank calls them at the same points, in the
-order in which the callbacks are listed, unless a callback is `main_only`: then rank 0 alone does,
-and a collective in it raises at once instead of waiting for ranks that will never come.
+Every rank calls them at the same points, in the order in which they are listed, unless a callback
+is `main_only`: then rank 0 alone does, and a collective in it raises at once instead of waiting for
+ranks that will never come. What measures, prints and writes in a run is a callback, too; a
+configuration lists those that are the user's.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
+import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -20,12 +22,12 @@ from ..config.schema import Component
 from ..distributed.communicator import alone
 from ..errors import ConfigError, DataError
 from ..spelling import did_you_mean
-from .state import Ending, Event, Observer, TrainingRun, next_multiple
 
 if TYPE_CHECKING:
+    from .state import Ending, Event
     from .trainer import Trainer
 
-__all__ = ["AfterEvaluation", "Callback", "Callbacks", "every"]
+__all__ = ["Callback", "States", "call", "every", "of_configuration", "steps_between"]
 
 
 class Callback:
@@ -34,6 +36,7 @@ class Callback:
     Attributes:
         interval: how often `on_step` is called, such as `100 steps` or `1 epoch`; None: never.
         main_only: whether rank 0 alone calls the hooks.
+        state_name: of its state in a checkpoint; without one it is among those of `callbacks`.
 
     Example:
         >>> class PrintLoss(mt.train.Callback):
@@ -44,12 +47,26 @@ class Callback:
 
     interval: str | None = None
     main_only: bool = False
+    state_name: str = ""
+
+    def on_build(self, trainer: Trainer) -> None:
+        """When the run has been built; its state is loaded after that."""
 
     def on_start(self, trainer: Trainer) -> None:
         """Before the first step, also of a run that was resumed."""
 
     def on_step(self, trainer: Trainer) -> None:
         """After an optimiser step, every `interval`."""
+
+    def due(self, trainer: Trainer, step: int) -> float:
+        """The next step after `step` after which `on_pause` has something to do."""
+        return math.inf
+
+    def on_pause(self, trainer: Trainer, event: Event) -> None:
+        """After a step at which something is due, for this callback or another.
+
+        `event` has what those before it in the list have found, such as `measured`.
+        """
 
     def on_epoch(self, trainer: Trainer) -> None:
         """After the last step of an epoch."""
@@ -66,8 +83,14 @@ class Callback:
     def on_error(self, trainer: Trainer, error: BaseException) -> None:
         """When a run ends by an error; only where no rank can be waiting for another."""
 
+    def on_end(self, trainer: Trainer, ending: Ending) -> None:
+        """After the last step of a run that finished, or was stopped in good order.
+
+        The model may have the values of the best checkpoint.
+        """
+
     def on_stop(self, trainer: Trainer) -> None:
-        """At the end of a run that finished, or was stopped in good order."""
+        """After `on_end` of all; the model has the values of the last step."""
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps of it, as JSON has it; equal on all ranks or `main_only`."""
@@ -77,15 +100,16 @@ class Callback:
         """Take over what `state_dict` gave."""
 
 
-# With what each is called.
-HOOKS = {
-    **dict.fromkeys(("on_start", "on_step", "on_epoch"), ("trainer",)),
-    "on_eval": ("trainer", "measured"),
-    "on_log": ("trainer", "row"),
-    "on_save": ("trainer", "path"),
-    "on_error": ("trainer", "error"),
-    "on_stop": ("trainer",),
-}
+HOOKS = {name: hook for name, hook in vars(Callback).items() if name.startswith("on_")}
+
+
+def call(callback: Callback, hook: str, trainer: Any, *arguments: Any) -> None:
+    """Call a hook of a callback, where this rank is to."""
+    if callback.main_only and trainer.comm.rank != 0:
+        return
+    why = f"the callback {_name(callback)} is main_only, rank 0 alone calls it"
+    with alone(why) if callback.main_only else nullcontext():
+        getattr(callback, hook)(trainer, *arguments)
 
 
 class _Function(Callback):
@@ -115,92 +139,17 @@ def every(
     return lambda function: _Function(function, interval, main_only)
 
 
-class Callbacks(Observer):
-    """The callbacks of a run, called in their order.
+class States:
+    """The states of callbacks that have no name of their own in a checkpoint."""
 
-    Raises ConfigError for an object without hooks, and for an interval that is no duration.
-    """
-
-    name = "callbacks"
-
-    def __init__(self, run: TrainingRun) -> None:
-        super().__init__(run)
-        self.callbacks = [_callback(each) for each in run.config.callbacks]
-        self._intervals: list[tuple[int, Any]] = []
-        for callback in self.callbacks:
-            interval = getattr(callback, "interval", None)
-            if interval is not None:
-                try:
-                    duration = _in_steps(f"callback {_name(callback)}", interval)
-                except ValueError as error:
-                    raise ConfigError(str(error)) from error
-                steps = duration.steps(run.steps_per_epoch, run.total_steps)
-                self._intervals.append((steps, callback))
-        ours = Callback.on_epoch
-        heard = any(getattr(type(c), "on_epoch", ours) is not ours for c in self.callbacks)
-        self._epoch = run.steps_per_epoch if heard else None
-
-    def due(self, step: int) -> float:
-        """When the next interval ends, or an epoch, where somebody hears of that."""
-        ends = [next_multiple(step, n) for n, _ in self._intervals]
-        return min([next_multiple(step, self._epoch), *ends])
-
-    def start(self) -> None:
-        """One whose state cannot be saved is found now, not at a checkpoint."""
-        self._call("on_start")
-        self.state_dict()
-
-    def attend(self, event: Event) -> None:
-        """Before the evaluation: what a hook does to the model is measured."""
-        for n, callback in self._intervals:
-            if event.step % n == 0:
-                self._call_one(callback, "on_step")
-
-    def attend_evaluated(self, event: Event) -> None:
-        """The loss is that of the row, where there is one."""
-        if event.evaluate:
-            self._call("on_eval", {"train/loss": event.loss, **event.measured})
-        if event.step % self.run.steps_per_epoch == 0:
-            self._call("on_epoch")
-
-    def logged(self, row: Mapping[str, Any]) -> None:
-        """On rank 0 alone, which writes."""
-        with alone("on_log is called on rank 0 alone"):
-            self._call("on_log", row)
-
-    def saved(self, path: Path) -> None:
-        """On rank 0 alone, whose disk decides when it saves."""
-        self._call("on_save", path)
-
-    def stopped(self, ending: Ending) -> None:
-        """With the model of the last step."""
-        self._call("on_stop")
-
-    def failed(self, error: BaseException) -> None:
-        """Call `on_error` of all, whatever one of them does."""
-        try:
-            with alone("a rank that fails is alone"):
-                self._call("on_error", error)
-        except Exception as another:
-            self.run.output.warn(f"on_error of a callback: {type(another).__name__}: {another}")
-
-    def _call(self, hook: str, *arguments: Any) -> None:
-        for callback in self.callbacks:
-            self._call_one(callback, hook, *arguments)
-
-    def _call_one(self, callback: Any, hook: str, *arguments: Any) -> None:
-        method, main_only = getattr(callback, hook, None), getattr(callback, "main_only", False)
-        if method is None or (main_only and self.run.comm.rank != 0):
-            return
-        why = f"the callback {_name(callback)} is main_only, rank 0 alone calls it"
-        with alone(why) if main_only else nullcontext():
-            method(self.run, *arguments)
+    def __init__(self, callbacks: list[Callback]) -> None:
+        self.callbacks = [each for each in callbacks if not each.state_name]
 
     def state_dict(self) -> list[Any]:
         """Name and state of each, for a checkpoint; TypeError for a state that is no JSON."""
         states = []
         for callback in self.callbacks:
-            state = callback.state_dict() if hasattr(callback, "state_dict") else {}
+            state = callback.state_dict()
             try:
                 kept = json.loads(json.dumps(state, allow_nan=False))
             except (TypeError, ValueError) as error:
@@ -210,7 +159,8 @@ class Callbacks(Observer):
                     f"callback {_name(callback)}: state_dict() must be plain JSON (text keys, "
                     f"lists, finite numbers), got {state!r}"
                 )
-            states.append([_name(callback), kept])
+            if state:
+                states.append([_name(callback), kept])
         return states
 
     def load_state_dict(self, states: list[Any]) -> None:
@@ -224,7 +174,7 @@ class Callbacks(Observer):
         for callback in self.callbacks:
             mine = kept.get(_name(callback))
             state = mine.pop(0) if mine else {}
-            if state and hasattr(callback, "load_state_dict"):
+            if state:
                 try:
                     callback.load_state_dict(state)
                 except (KeyError, TypeError, ValueError) as error:
@@ -234,50 +184,49 @@ class Callbacks(Observer):
                     ) from error
 
 
-class AfterEvaluation(Observer):
-    """Calls `on_eval` and `on_epoch` of the callbacks, an observer before it."""
-
-    def __init__(self, run: TrainingRun) -> None:
-        super().__init__(run)
-        (self._callbacks,) = (each for each in run.observers if isinstance(each, Callbacks))
-
-    def attend(self, event: Event) -> None:
-        """When what was measured is there."""
-        self._callbacks.attend_evaluated(event)
+def of_configuration(components: list[Component]) -> list[Callback]:
+    """The callbacks that a configuration lists; ConfigError for what is not one."""
+    return [_callback(each) for each in components]
 
 
-def _callback(component: Component) -> Any:
-    """The object that a component of `callbacks` stands for; ConfigError where it is none."""
+def steps_between(callback: Callback, epoch: int, total: int | None) -> int | None:
+    """Its interval in steps; None without one, ConfigError for what is not a duration."""
+    if callback.interval is None:
+        return None
+    try:
+        return _in_steps(f"callback {_name(callback)}", callback.interval).steps(epoch, total)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _callback(component: Component) -> Callback:
     target = component.instance or load("callbacks", component.type)
     # What `every` has decorated is a callback already, as is an object.
     callback = build(component) if isinstance(target, type) else target
     name = _name(callback)
     if isinstance(callback, type):
         raise ConfigError(f"callback {name} is a class; give an instance: {name}(...)")
-    for hook, arguments in HOOKS.items():
-        if callable(method := getattr(callback, hook, None)):
-            try:
-                inspect.signature(method).bind(*arguments)
-            except TypeError:
-                raise ConfigError(
-                    f"callback {name}: {hook}{inspect.signature(method)} cannot take what it is "
-                    f"called with; expected {hook}({', '.join(('self', *arguments))})\n"
-                    f"{own('callbacks')}"
-                ) from None
-            except ValueError:  # some built-in callables
-                pass
-    if not any(callable(getattr(callback, hook, None)) for hook in HOOKS):
+    if not isinstance(callback, Callback):
         raise ConfigError(
-            f"callback {name} has none of the hooks {', '.join(HOOKS)}; derive it from "
-            "microtrain.train.Callback, or decorate a function with @microtrain.train.every\n"
-            f"{own('callbacks')}"
+            f"callback {name} is not a callback: derive it from microtrain.train.Callback, or "
+            f"decorate a function with @microtrain.train.every\n{own('callbacks')}"
         )
-    for other in dir(type(callback)):  # on_epoch_end of elsewhere would never be called
-        if other.startswith("on_") and other not in HOOKS:
+    for hook in dir(type(callback)):  # on_epoch_end of elsewhere would never be called
+        if hook.startswith("on_") and hook not in HOOKS:
             raise ConfigError(
-                f"callback {name}: {other} is none of the hooks {', '.join(HOOKS)}"
-                f"{did_you_mean(other, HOOKS)}"
+                f"callback {name}: {hook} is none of the hooks {', '.join(HOOKS)}"
+                f"{did_you_mean(hook, HOOKS)}"
             )
+    for hook, ours in HOOKS.items():
+        method, (_, *arguments) = getattr(callback, hook), inspect.signature(ours).parameters
+        try:
+            inspect.signature(method).bind(*arguments)
+        except TypeError:
+            raise ConfigError(
+                f"callback {name}: {hook}{inspect.signature(method)} cannot take what it is "
+                f"called with; expected {hook}({', '.join(('self', *arguments))})\n"
+                f"{own('callbacks')}"
+            ) from None
     return callback
 
 

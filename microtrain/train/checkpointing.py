@@ -12,25 +12,26 @@ from ..distributed.communicator import alone
 from ..runs.checkpoint import name_of
 from ..runs.keeper import Saver
 from ..runs.provenance import params_sha256
+from .callbacks import Callback
 from .model_state import checkpoint_of
 from .requests import SAVE
-from .state import Ending, Event, Observer, TrainingRun, next_multiple
+from .state import Ending, Event, TrainingRun, next_multiple
 
 __all__ = ["Checkpoints", "contents"]
 
 
-class Checkpoints(Observer):
+class Checkpoints(Callback):
     """Hands the state to the thread that writes it, on rank 0."""
 
-    def due(self, step: int) -> float:
+    def due(self, run: TrainingRun, step: int) -> float:
         """Where it is not by the clock, or by how long the disk takes."""
-        saver = self.run.checkpoints
+        saver = run.checkpoints
         when = math.inf if saver is None else saver.next_step(step)
-        return min(next_multiple(step, self.run.plan.save), when)
+        return min(next_multiple(step, run.plan.save), when)
 
-    def start(self) -> None:
+    def on_start(self, run: TrainingRun) -> None:
         """Make what writes them, on rank 0."""
-        run, keep = self.run, self.run.config.checkpoint
+        keep = run.config.checkpoint
         if run.directory is not None:
             run.checkpoints = Saver(
                 run.path / "checkpoints",
@@ -43,9 +44,9 @@ class Checkpoints(Observer):
                 epoch=run.steps_per_epoch if keep.every == "auto" else None,
             )
 
-    def attend(self, event: Event) -> None:
+    def on_pause(self, run: TrainingRun, event: Event) -> None:
         """At the end of a run `end` writes it."""
-        run, saver = self.run, self.run.checkpoints
+        saver = run.checkpoints
         if saver is None or event.last or event.stop:
             return
         best = run.state.at_best and run.config.checkpoint.keep_best > 0
@@ -53,34 +54,32 @@ class Checkpoints(Observer):
             run.requests.done(SAVE)
             saver.submit(contents(run), best, event.save)
             before = run.state.stop
-            self._tell()
+            self._tell(run)
             again = run.state.stop != before  # a callback heard of it, and has had enough
             if again:
                 saver.submit(contents(run), best, event.save)
         if saver.due(event.step):
             run.requests.note(SAVE)
 
-    def end(self, ending: Ending) -> None:
+    def on_end(self, run: TrainingRun, ending: Ending) -> None:
         """The last one, before the test row, which a longer run would not have."""
-        run, saver = self.run, self.run.checkpoints
+        saver = run.checkpoints
         with settled(run.comm), alone("rank 0 alone writes the end of the run"):
             if run.directory is not None and saver is not None:
                 last = contents(run)
                 saver.save(last)
                 ending.params_sha256 = params_sha256(last["model"])
-        self._tell()
+        self._tell(run)
 
-    def failed(self, error: BaseException) -> None:
+    def on_error(self, run: TrainingRun, error: BaseException) -> None:
         """What was handed over is on disk before anybody speaks of it."""
-        if self.run.checkpoints is not None:
-            self.run.checkpoints.wait()
+        if run.checkpoints is not None:
+            run.checkpoints.wait()
 
-    def _tell(self) -> None:
-        run = self.run
+    def _tell(self, run: TrainingRun) -> None:
         if run.directory is not None:  # when it saves is decided by the first rank's disk
             with alone("on_save is called on rank 0 alone"):
-                for observer in run.observers:
-                    observer.saved(run.path / "checkpoints" / name_of(run.step))
+                run.notify("on_save", run.path / "checkpoints" / name_of(run.step))
 
 
 def contents(run: TrainingRun) -> dict[str, Any]:

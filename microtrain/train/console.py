@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from .. import threads
 from ..config.components import import_paths
 from ..words import elapsed, labelled, number, plural, rate, size, table
+from .callbacks import Callback
 from .forecast import sizes
 from .models import learned_line
-from .state import Ending, Observer, Parts, TrainingRun
+from .state import Ending, Parts, TrainingRun
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,12 +28,11 @@ if TYPE_CHECKING:
 __all__ = ["Header", "Summary", "next_command", "truth_beside", "truth_lines"]
 
 
-class Header(Observer):
+class Header(Callback):
     """Says what is known before the first step; run.json has it, too."""
 
-    def start(self) -> None:
+    def on_start(self, run: TrainingRun) -> None:
         """Where mpirun names a process that was killed, run.json says which rank that was."""
-        run = self.run
         everyone = run.comm.gather_object((socket.gethostname(), os.getpid()))
         if everyone is None:
             return
@@ -51,17 +51,20 @@ class Header(Observer):
             run.output.say(*header(run, hosts, compiled, run.path))
 
 
-class Summary(Observer):
+class Summary(Callback):
     """Says what a run has come to, and what to type next."""
 
-    def stopped(self, ending: Ending) -> None:
-        """After all else."""
-        if self.run.directory is not None:
-            self.run.output.say(*ending.lines, "", *summary(self.run, ending))
+    def on_end(self, run: TrainingRun, ending: Ending) -> None:
+        """What it is to say."""
+        self._ending = ending
 
-    def failed(self, error: BaseException) -> None:
+    def on_stop(self, run: TrainingRun) -> None:
+        """After all else."""
+        if run.directory is not None:
+            run.output.say(*self._ending.lines, "", *summary(run, self._ending))
+
+    def on_error(self, run: TrainingRun, error: BaseException) -> None:
         """Of a run that somebody has interrupted."""
-        run = self.run
         if isinstance(error, KeyboardInterrupt) and run.directory is not None:
             run.output.say(
                 f"interrupted after step {run.step:,}; resume from the last checkpoint with "

@@ -1,7 +1,6 @@
-"""What is done between the steps of a run, in this order.
+"""The callbacks that every run has, in their order.
 
-Nothing here changes the mathematics: it measures, says, writes down, and passes on that the run is
-to end. One of your own is one class and one line: `Trainer.observer_types` (docs/observers.md).
+They measure, say, write down, and pass on that the run is to end.
 """
 
 from __future__ import annotations
@@ -15,23 +14,24 @@ from typing import Any, Final
 from ..config.measure import Measure
 from ..data import Source
 from ..distributed.replicas import check_replicas
+from .callbacks import Callback
 from .evaluation import evaluate, own_step
 from .metrics import Metric
 from .requests import EVALUATE, STOP
 from .rows import Rows, RowSchedule
-from .state import Ending, Event, Observer, TrainingRun, next_multiple
+from .state import Ending, Event, TrainingRun, next_multiple
 from .trace import Trace
 
-__all__ = ["OBSERVERS"]
+__all__ = ["CALLBACKS", "OF_CONFIGURATION"]
 
+OF_CONFIGURATION: Final = "callbacks"  # where those stand that a configuration lists
 # Each finds in the event what those before it have left there. Those of layers above are named.
-OBSERVERS: Final = (
+CALLBACKS: Final = (
     "microtrain.train.observers:Bar",
     "microtrain.train.console:Header",
-    "microtrain.train.callbacks:Callbacks",
+    OF_CONFIGURATION,
     "microtrain.train.observers:Evaluator",
     "microtrain.train.observers:RowWriter",
-    "microtrain.train.callbacks:AfterEvaluation",
     "microtrain.train.observers:Agreement",
     "microtrain.train.checkpointing:Checkpoints",
     "microtrain.train.results:Results",
@@ -41,36 +41,35 @@ OBSERVERS: Final = (
 )
 
 
-class Timeline(Observer):
+class Timeline(Callback):
     """Writes the timelines of all ranks, beside the metrics, where they are asked for."""
 
-    def start(self) -> None:
+    def on_start(self, run: TrainingRun) -> None:
         """Begin with all other ranks."""
-        run = self.run
         if run.wants_trace:
             run.comm.barrier()
             run.trace = Trace(run.comm.rank, socket.gethostname())
             run.model.on_reduced = run.trace.add
 
-    def end(self, ending: Ending) -> None:
+    def on_end(self, run: TrainingRun, ending: Ending) -> None:
         """Without timelines a run has not failed."""
-        if self.run.trace is not None:
+        if run.trace is not None:
             try:
-                self.run.trace.write(self.run.path / "trace")
+                run.trace.write(run.path / "trace")
             except OSError as error:  # another host may not see the directory
-                self.run.output.warn(f"no timeline of rank {self.run.comm.rank}: {error}")
+                run.output.warn(f"no timeline of rank {run.comm.rank}: {error}")
 
 
-class Evaluator(Observer):
+class Evaluator(Callback):
     """Measures the validation data; without such, the metrics of the training data."""
 
-    def due(self, step: int) -> float:
+    def due(self, run: TrainingRun, step: int) -> float:
         """Where it is not by the clock."""
-        return next_multiple(step, self.run.plan.evaluate)
+        return next_multiple(step, run.plan.evaluate)
 
-    def attend(self, event: Event) -> None:
+    def on_pause(self, run: TrainingRun, event: Event) -> None:
         """Leave what was measured, by column name, and a line in metrics.jsonl."""
-        run, split = self.run, self.run.evaluated
+        split = run.evaluated
         if event.asked[EVALUATE]:
             run.requests.done(EVALUATE)
         if not event.evaluate or (split == "train" and not run.metrics):
@@ -99,13 +98,13 @@ def measure(run: TrainingRun, dataset: Source, *more: Metric) -> dict[str, Any]:
     return values
 
 
-class RowWriter(Observer):
+class RowWriter(Callback):
     """Prints the rows of a run, and writes their values into metrics.jsonl."""
 
-    name = "rows"
+    state_name = "rows"
 
-    def __init__(self, run: TrainingRun) -> None:
-        super().__init__(run)
+    def on_build(self, run: TrainingRun) -> None:
+        """The schedule and the columns."""
         plan, split = run.plan, run.evaluated
         self._by_clock = plan.row is None and run.config.log.every != "auto"
         every = sys.maxsize if self._by_clock else plan.row
@@ -128,30 +127,33 @@ class RowWriter(Observer):
         """Of a schedule of the same run."""
         self._schedule.restore(state)
 
-    def due(self, step: int) -> float:
+    def due(self, run: TrainingRun, step: int) -> float:
         """As the schedule says."""
         return self._schedule.next_step(step)
 
-    def start(self) -> None:
+    def on_start(self, run: TrainingRun) -> None:
         """Print the heading."""
-        self.run.output.say("", self._rows.heading())
+        run.output.say("", self._rows.heading())
 
-    def attend(self, event: Event) -> None:
-        """Leave the loss of the row, where one is due."""
+    def on_pause(self, run: TrainingRun, event: Event) -> None:
+        """Leave the loss of the row, where one is due; it is the one that callbacks hear of."""
         evaluated = event.evaluate and self._every_evaluation
         if self._schedule.due(event.step) or (
             event.asked[EVALUATE] if self._by_clock else evaluated
         ):
-            event.loss = self._write(event.measured)
+            event.loss = self._write(run, event.measured)
+        if event.evaluate:
+            run.notify("on_eval", {"train/loss": event.loss, **event.measured})
+        if event.step % run.steps_per_epoch == 0:
+            run.notify("on_epoch")
 
-    def end(self, ending: Ending) -> None:
+    def on_end(self, run: TrainingRun, ending: Ending) -> None:
         """The last step of a run has a row."""
-        if ending.finished and self.run.progress.samples != self.run.samples:
-            self._write({})
+        if ending.finished and run.progress.samples != run.samples:
+            self._write(run, {})
 
-    def _write(self, measured: dict[str, float]) -> float:
+    def _write(self, run: TrainingRun, measured: dict[str, float]) -> float:
         """One row; returns the loss in it."""
-        run = self.run
         now, loss, speed = run.progress.take(run.samples)
         lr = run.optimizer.param_groups[0]["lr"]
         row = {"split": "train", **run.where(), "loss": loss, "lr": lr}
@@ -165,53 +167,50 @@ class RowWriter(Observer):
             values["lr"] = lr
         if run.monitor == "train/loss":
             run.state.note_best(values)
-        self.show({"step": run.step, "epoch": row["epoch"], **values, **speed})
+        self.show(run, {"step": run.step, "epoch": row["epoch"], **values, **speed})
         return loss
 
-    def show(self, values: dict[str, float]) -> None:
+    def show(self, run: TrainingRun, values: dict[str, float]) -> None:
         """Print a row."""
-        self.run.output.say(self._rows.row(values, best=self.run.state.at_best))
+        run.output.say(self._rows.row(values, best=run.state.at_best))
 
 
-class Bar(Observer):
+class Bar(Callback):
     """Moves the progress bar, where there is one: the first, so that it is above what is said."""
 
-    def __init__(self, run: TrainingRun) -> None:
-        super().__init__(run)
-        self._at = math.inf
+    _at = math.inf
 
-    def due(self, step: int) -> float:
+    def due(self, run: TrainingRun, step: int) -> float:
         """Ten times a second or less often."""
         return max(self._at, step + 1)
 
-    def start(self) -> None:
+    def on_start(self, run: TrainingRun) -> None:
         """Draw it."""
-        self._at = self.run.output.start_bar(self.run.total_steps, self.run.step)
+        self._at = run.output.start_bar(run.total_steps, run.step)
 
-    def attend(self, event: Event) -> None:
+    def on_pause(self, run: TrainingRun, event: Event) -> None:
         """Draw it anew, if its time has come: from numbers that every step leaves."""
         if event.step >= self._at:
-            run = self.run
             self._at = run.output.look(event.step, *run.progress.look(run.samples))
 
 
-class Agreement(Observer):
+class Agreement(Callback):
     """Lets all ranks end the run after the same step, for the same reason."""
 
-    def start(self) -> None:
+    def on_start(self, run: TrainingRun) -> None:
         """A run that is resumed may have ended, or have to end after one more step."""
-        state = self.run.state
+        state = run.state
         if state.resumed_at is None:
             return
         if state.to_be_stopped:
-            self.run.requests.ask(state.stop)
+            run.requests.ask(state.stop)
         else:
-            agree_to_stop(self.run)
+            agree_to_stop(run)
             state.ended = bool(state.stop)
 
-    def attend(self, event: Event) -> None:
+    def on_pause(self, run: TrainingRun, event: Event) -> None:
         """Where a checkpoint is written, rank 0 must know what others were asked for."""
-        run, stopping = self.run, bool(event.asked[STOP])
+        stopping = bool(event.asked[STOP])
         kept = event.evaluate or event.save or run.state.at_best
         if stopping or (kept and run.comm.any(bool(run.state.stop))):
             reason = agree_to_stop(run)

@@ -15,51 +15,52 @@ from ..distributed.communicator import alone
 from ..errors import DivergedError, LaunchError, UserError
 from ..runs.record import ClassCounts, Run
 from ..words import listed, number
+from .callbacks import Callback
 from .class_metrics import Confusion
 from .class_table import class_counts, class_lines, class_names, never_predicted
 from .console import truth_beside
 from .model_state import load_model_arrays, model_arrays
 from .observers import measure
-from .state import Ending, Observer
+from .state import Ending, TrainingRun
 
 __all__ = ["STOPPED", "Results"]
 
 STOPPED = 75  # exit code: stopped early, resumable
 
 
-class Results(Observer):
+class Results(Callback):
     """Measures the test data with the best checkpoint's model, and writes down the end.
 
     What is told of a finished run is told of one model, that of its best checkpoint where there is
-    one: its values are there until all observers have ended.
+    one: its values are there until all callbacks have ended.
     """
 
     _counts: ClassCounts | None = None
 
-    def end(self, ending: Ending) -> None:
+    def on_end(self, run: TrainingRun, ending: Ending) -> None:
         """The test row of a finished run, and run.json."""
         test: dict[str, Any] | None = None
         if ending.finished:
-            where = self._take_best(ending)
-            values = self._measure(ending)
-            if self.run.data.test is not None:
+            where = self._take_best(run, ending)
+            values = self._measure(run, ending)
+            if run.data.test is not None:
                 test = values
                 measured = "  ".join(f"{name} {number(value)}" for name, value in test.items())
                 ending.lines += ["", f"test  {measured}  ({ending.which})"]
             if self._counts is not None:
                 ending.lines += ["", *class_lines(self._counts, ending.which)]
-            ending.lines += truth_beside(self.run.model.module, self.run.data, ending.which)
-        with settled(self.run.comm), alone("rank 0 alone writes the end of the run"):
+            ending.lines += truth_beside(run.model.module, run.data, ending.which)
+        with settled(run.comm), alone("rank 0 alone writes the end of the run"):
             if test is not None:
-                self.run.log_metrics({"split": "test", **where, **test, "time": ending.seconds})
+                run.log_metrics({"split": "test", **where, **test, "time": ending.seconds})
                 test = {"step": where["step"], **test}
-            if self.run.directory is not None:
-                self.run.directory.flush()  # what run.json speaks of is there
-            self._write_down(ending, test)
+            if run.directory is not None:
+                run.directory.flush()  # what run.json speaks of is there
+            self._write_down(run, ending, test)
 
-    def _measure(self, ending: Ending) -> dict[str, Any]:
+    def _measure(self, run: TrainingRun, ending: Ending) -> dict[str, Any]:
         """Measure the test data, and count classes there or else in the validation data."""
-        run, data = self.run, self.run.data
+        data = run.data
         split, part = ("val", data.val) if data.test is None else ("test", data.test)
         loss = run.loss if run.eval_step is None else None  # it says nothing of that prediction
         names = class_names(loss, run.metrics, data.classes, (data.train, data.val, data.test))
@@ -76,9 +77,8 @@ class Results(Observer):
                 )
         return values
 
-    def _take_best(self, ending: Ending) -> dict[str, Any]:
+    def _take_best(self, run: TrainingRun, ending: Ending) -> dict[str, Any]:
         """Give the model the values that the run is known by; returns where these were taken."""
-        run = self.run
 
         @alone("rank 0 alone reads the best checkpoint")
         def read() -> tuple[int, int, str, dict[str, Any] | None]:
@@ -101,9 +101,9 @@ class Results(Observer):
             load_model_arrays(run.model, best)
         return {"step": step, "epoch": step / run.steps_per_epoch, "samples": samples}
 
-    def _write_down(self, ending: Ending, test: dict[str, Any] | None) -> None:
+    def _write_down(self, run: TrainingRun, ending: Ending, test: dict[str, Any] | None) -> None:
         """All that run.json says of the end, on rank 0."""
-        run, skips = self.run, self.run.skips
+        skips = run.skips
         if run.directory is None:
             return
         run.directory.update(
@@ -118,9 +118,8 @@ class Results(Observer):
             **({} if skips is None else {"skipped_steps": skips.total}),
         )
 
-    def failed(self, error: BaseException) -> None:
+    def on_error(self, run: TrainingRun, error: BaseException) -> None:
         """Note in run.json and the log how a run ended that did not finish."""
-        run = self.run
         if run.directory is None:
             return
         status, code = "failed", getattr(error, "exit_code", 1)

@@ -172,7 +172,7 @@ def restore(run: TrainingRun, checkpoint: Checkpoint) -> None:
     begin_batch(*draws)  # as before any pass, where a pass is taken up in its middle too
     run.loader.epoch = run.step // run.steps_per_epoch
     for name, keeper in run.stateful().items():
-        if name in state:  # an observer that the run did not have before starts afresh
+        if name in state:  # a callback that the run did not have before starts afresh
             keeper.load_state_dict(state[name])
 
 

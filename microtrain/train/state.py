@@ -1,9 +1,9 @@
-"""What a run is made of, where it is, what is due when, and what watches it: the types of all."""
+"""What a run is made of, where it is, and what is due when: the types of all."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..config.duration import Duration
 from ..config.schema import Config
+from ..distributed.communicator import alone
+from .callbacks import Callback, call
 from .requests import EVALUATE, SAVE
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from .schedules import Rates
     from .trace import Trace
 
-__all__ = ["Ending", "Event", "Observer", "Parts", "Plan", "RunState", "TrainingRun"]
+__all__ = ["Ending", "Event", "Parts", "Plan", "RunState", "TrainingRun"]
 
 
 @dataclass(frozen=True)
@@ -212,7 +214,7 @@ class RunState:
 
 @dataclass
 class Event:
-    """A point between two steps; observers are called in order, and leave what they find.
+    """A point between two steps; callbacks are called in order, and leave what they find.
 
     Attributes:
         step: optimiser steps taken.
@@ -236,7 +238,7 @@ class Event:
 
 @dataclass
 class Ending:
-    """The end of a run in good order; observers are called in order, and leave what they find.
+    """The end of a run in good order; callbacks are called in order, and leave what they find.
 
     Attributes:
         finished: whether nothing is left to do; else it was stopped, and can be resumed.
@@ -269,7 +271,7 @@ class Stateful(Protocol):
 
 
 class Executor(Protocol):
-    """What executes the steps of a run, as its observers see it."""
+    """What executes the steps of a run, as its callbacks see it."""
 
     name: str
     pending: bool
@@ -278,12 +280,12 @@ class Executor(Protocol):
 
 
 class TrainingRun(Parts):
-    """A run as its executor and observers see it: its parts, its state; the Trainer is one.
+    """A run as its executor and callbacks see it: its parts, its state; the Trainer is one.
 
     Attributes:
         state: where it is.
         output: where lines go.
-        observers: what watches it, in their order.
+        callbacks: what is done between its steps, in their order.
         requests: what it is asked for from outside.
         progress: losses and time since the last row.
         directory: what rank 0 writes to; None on other ranks.
@@ -298,7 +300,7 @@ class TrainingRun(Parts):
 
     state: RunState
     output: Output
-    observers: list[Observer]
+    callbacks: list[Callback]
     requests: Requests
     progress: Progress
     directory: RunDirectory | None = None
@@ -357,8 +359,13 @@ class TrainingRun(Parts):
         """A row of metrics.jsonl, on rank 0."""
         if self.directory is not None:
             self.directory.log_metrics(row)
-            for observer in self.observers:
-                observer.logged(row)
+            with alone("on_log is called on rank 0 alone"):
+                self.notify("on_log", row)
+
+    def notify(self, hook: str, *arguments: Any) -> None:
+        """Call a hook of all callbacks, in their order."""
+        for callback in self.callbacks:
+            call(callback, hook, self, *arguments)
 
     def gradients(self, first: bool, last: bool, batch: tuple[Tensor, ...]) -> None:
         """Add the gradients of one micro-batch to those of its step."""
@@ -375,53 +382,6 @@ class TrainingRun(Parts):
     def stateful(self) -> dict[str, Stateful]:
         """What keeps a state of its own in a checkpoint, by the name of that."""
         raise NotImplementedError
-
-
-class Observer:
-    """What watches a run without changing its mathematics; every rank calls it at equal points.
-
-    A class derived from it does something in some of the methods below. `name` is that of its
-    state in a checkpoint; without one it has none.
-    """
-
-    name = ""
-
-    def __init__(self, run: TrainingRun) -> None:
-        self.run = run
-
-    def due(self, step: int) -> float:
-        """The next step after `step` after which `attend` has something to do."""
-        return math.inf
-
-    def start(self) -> None:
-        """Before the first step, also of a run that was resumed; its state has been loaded."""
-
-    def attend(self, event: Event) -> None:
-        """After a step at which something is due, for this observer or another."""
-
-    def logged(self, row: Mapping[str, Any]) -> None:
-        """After a row of metrics.jsonl; on rank 0 alone, so nothing in it may be collective."""
-
-    def saved(self, path: Path) -> None:
-        """After the state was handed to a checkpoint that will be at `path`; on rank 0 alone."""
-
-    def end(self, ending: Ending) -> None:
-        """After the last step of a run that finished, or was stopped in good order.
-
-        The model may have the values of the best checkpoint.
-        """
-
-    def stopped(self, ending: Ending) -> None:
-        """After `end` of all; the model has the values of the last step."""
-
-    def failed(self, error: BaseException) -> None:
-        """Where the run has failed; on one rank perhaps, so nothing in it may be collective."""
-
-    def state_dict(self) -> Any:
-        """What a checkpoint keeps of it, as JSON has it."""
-
-    def load_state_dict(self, state: Any) -> None:
-        """Go on as `state_dict` found it."""
 
 
 def next_multiple(step: int, every: int | None) -> float:

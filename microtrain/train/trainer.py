@@ -1,8 +1,8 @@
 """The training loop of a run described by a configuration, to be read from top to bottom.
 
 What changes the mathematics stands here: the order of batches, accumulation, the policy for values
-that are not finite. What only observes is an observer, and `observers.py` has their order:
-evaluation, rows, callbacks, checkpoints, the report.
+that are not finite. What only observes is a callback, and `observers.py` has their order: those of
+the user, evaluation, rows, checkpoints, the report.
 
 Every rank runs the same code; rank 0 alone prints and writes. Mistakes of the user that some ranks
 may meet and others not (a file missing on one host) are settled before training, so that all ranks
@@ -32,24 +32,26 @@ from ..data.cache import PROGRESS, during
 from ..data.view import layout
 from ..distributed import warden, watchdog
 from ..distributed.agreement import agreed, same, settled
+from ..distributed.communicator import alone
 from ..distributed.connection import ranks_of
 from ..errors import ConfigError, DivergedError
 from ..runs.lines import EVERY
 from ..tensor import TENSORS, Tensor
 from .assembly import build_run
 from .autopsy import autopsy
+from .callbacks import Callback, States, call, of_configuration, steps_between
 from .console import next_command
 from .divergence import NotFinite, worst_gradient
 from .executor import BEGIN, Execution
 from .forecast import dry_run, peak_memory
 from .losses import loss_of_rows
-from .observers import OBSERVERS
+from .observers import CALLBACKS, OF_CONFIGURATION
 from .output import Output
 from .progress import Progress
 from .requests import EVALUATE, SAVE, Requests
 from .results import STOPPED
 from .resume import choose_run, run_directory, take_initial_values, take_up
-from .state import Ending, Event, Observer, Parts, RunState, Stateful, TrainingRun
+from .state import Ending, Event, Parts, RunState, Stateful, TrainingRun, next_multiple
 
 if TYPE_CHECKING:
     from ..data.loader import MicroBatches
@@ -90,8 +92,8 @@ class Trainer(TrainingRun):
             which metrics get, and the loss, a mean over the rows or the sum and what it is divided
             by. It calls `self.model`, and of the trainer has `loss`, `config` and `device` for
             certain, as where `microtrain evaluate` measures a run that has ended.
-        observer_types: what is done between steps: classes, or import paths of such.
-        observers: these, of this run.
+        callback_types: what is done between steps: classes, or import paths of such.
+        callbacks: these, of this run, with those of the configuration among them.
 
     Raises (all on every rank): ConfigError, DataError, LaunchError before anything is trained,
     DivergedError when a loss or gradient is not finite.
@@ -110,7 +112,7 @@ class Trainer(TrainingRun):
 
     execution: Execution
     eval_step: Callable[[tuple[Tensor, ...]], tuple[Any, Any]] | None = None
-    observer_types: Sequence[str | type[Observer]] = OBSERVERS
+    callback_types: Sequence[str | type[Callback]] = CALLBACKS
     _nothing_to_do: int | None = None  # the exit code, where the run to go on with has finished
 
     def __init__(
@@ -188,10 +190,20 @@ class Trainer(TrainingRun):
         self.execution = self._executor()
         self._execute: Callable[..., None] = self.execution
         with settled(comm):
-            self.observers = []
-            for each in self.observer_types:  # one after the other: they may look at those before
-                observer = load("observer", each) if isinstance(each, str) else each
-                self.observers.append(observer(self))
+            self.callbacks = []
+            for each in self.callback_types:
+                if each == OF_CONFIGURATION:
+                    self.callbacks += of_configuration(config.callbacks)
+                else:
+                    kind: Any = load("callback", each) if isinstance(each, str) else each
+                    self.callbacks.append(kind())
+            span = self.steps_per_epoch, self.total_steps
+            self._intervals = [
+                (steps, each) for each in self.callbacks if (steps := steps_between(each, *span))
+            ]
+            hears = any(type(each).on_epoch is not Callback.on_epoch for each in self.callbacks)
+            self._epoch = self.steps_per_epoch if hears else None
+            self.notify("on_build")
             if resume is None and self._nothing_to_do is None:
                 take_initial_values(self)
 
@@ -231,9 +243,17 @@ class Trainer(TrainingRun):
                 with np.errstate(all="ignore"), default_dtype(self.config.dtype):
                     return self._end(self._loop())
             except BaseException as error:
-                for observer in self.observers:
-                    observer.failed(error)
+                self._fail(error)
                 raise
+
+    def _fail(self, error: BaseException) -> None:
+        """Call `on_error` of all, whatever one of them does."""
+        with alone("a rank that fails is alone"):
+            for callback in self.callbacks:
+                try:
+                    call(callback, "on_error", self, error)
+                except Exception as another:
+                    self.output.warn(f"on_error of a callback: {type(another).__name__}: {another}")
 
     def _loop(self) -> str:
         """Take the steps; returns why the run ends before the last one, if it does."""
@@ -243,8 +263,8 @@ class Trainer(TrainingRun):
         if "duration" in ends:  # of the whole run; max_time is of this part of it
             ends["duration"] = max(ends["duration"] - state.elapsed, 0.0)
         with Requests(model, path, ends, plan.intervals) as self.requests:
-            for observer in self.observers:
-                observer.start()
+            self.notify("on_start")
+            States(self.callbacks).state_dict()  # what cannot be saved is found now
             if self.directory is not None:
                 self.directory.flush()
             if self.trace is not None:
@@ -273,7 +293,9 @@ class Trainer(TrainingRun):
     def _next_attention(self) -> float:
         """The next step after which there is more to do than to go on."""
         step, total = self.state.step, self.total_steps
-        due = [1 << step.bit_length(), *(observer.due(step) for observer in self.observers)]
+        due = [1 << step.bit_length(), *(callback.due(self, step) for callback in self.callbacks)]
+        due += [next_multiple(step, steps) for steps, _ in self._intervals]
+        due += [next_multiple(step, self._epoch)]
         due += [] if total is None else [total]
         return min(n for n in due if n > step or n == total)
 
@@ -286,25 +308,25 @@ class Trainer(TrainingRun):
         if evaluate or not step & (step - 1):
             self.execution.settle()
         event = Event(step, last, evaluate, save, noted, self.model.loss)
-        for observer in self.observers:
-            observer.attend(event)
+        for steps, callback in self._intervals:
+            if step % steps == 0:
+                call(callback, "on_step", self)  # before: what it does to the model is measured
+        self.notify("on_pause", event)
         if self.directory is not None:
             self.directory.flush(EVERY)
         return event.stop
 
     def _end(self, stop: str) -> int:
-        """Let observers write what they know; returns the exit code."""
+        """Let callbacks write what they know; returns the exit code."""
         self.output.end_bar()
         state, seconds = self.state, time.perf_counter() - self.started
         state.ended = bool(state.stop)
         finished = state.step == self.total_steps or state.ended
         ending = Ending(finished, stop, seconds, peak_memory())
         with ending.undo:
-            for observer in self.observers:
-                observer.end(ending)
+            self.notify("on_end", ending)
         warden.tell(words="")  # a rank that is killed from now on has nothing left to go on with
-        for observer in self.observers:
-            observer.stopped(ending)
+        self.notify("on_stop")
         return 0 if finished else STOPPED
 
     def __repr__(self) -> str:
@@ -402,4 +424,5 @@ class Trainer(TrainingRun):
         keepers: dict[str, Stateful] = {"compile": self.execution, "progress": self.progress}
         if self.skips is not None:
             keepers["skips"] = self.skips
-        return {**keepers, **{each.name: each for each in self.observers if each.name}}
+        named = {each.state_name: each for each in self.callbacks if each.state_name}
+        return {**keepers, **named, "callbacks": States(self.callbacks)}

@@ -225,7 +225,7 @@ class Elsewhere(mt.train.Callback):
 @pytest.mark.parametrize(
     ("callback", "words"),
     [
-        (object(), "object has none of the hooks on_start"),
+        (object(), "object is not a callback: derive it from microtrain.train.Callback"),
         (Noting("5 min"), "expected an interval in steps or epochs"),
         (Noting("often"), "not a duration"),
         (Noting(5), "in steps or epochs such as `100 steps`, got 5"),  # type: ignore[arg-type]

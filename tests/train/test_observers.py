@@ -1,4 +1,4 @@
-"""The list of observers is what is done between steps; one more is one class and one line."""
+"""The list of callbacks is what is done between steps; one more is one class and one line."""
 
 from __future__ import annotations
 
@@ -12,36 +12,38 @@ from microtrain.config.load import load_config
 from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.runs.checkpoint import list_checkpoints
-from microtrain.train.observers import OBSERVERS
+from microtrain.train.callbacks import Callback
+from microtrain.train.observers import CALLBACKS
 from microtrain.train.output import Output
-from microtrain.train.state import Ending, Event, Observer
+from microtrain.train.state import Ending, Event
 from microtrain.train.trainer import Trainer
 
 
-class Journal(Observer):
+class Journal(Callback):
     """Notes every call, and counts the pauses over a resume."""
 
-    name = "journal"
+    state_name = "journal"
 
-    def __init__(self, run):
-        super().__init__(run)
+    def __init__(self):
         self.calls, self.pauses = [], 0
-        run.journal = self
 
-    def due(self, step):
+    def on_build(self, trainer):
+        trainer.journal = self
+
+    def due(self, trainer, step):
         return (step // 7 + 1) * 7
 
-    def start(self):
+    def on_start(self, trainer):
         self.calls.append("start")
 
-    def attend(self, event: Event):
+    def on_pause(self, trainer, event: Event):
         self.pauses += 1
         self.calls.append((event.step, event.last, sorted(event.measured)))
 
-    def end(self, ending: Ending):
+    def on_end(self, trainer, ending: Ending):
         self.calls.append(("end", ending.finished))
 
-    def failed(self, error):
+    def on_error(self, trainer, error):
         self.calls.append(type(error).__name__)
 
     def state_dict(self):
@@ -52,17 +54,17 @@ class Journal(Observer):
 
 
 def trainer_of(
-    folder: Path, comm=None, resume=None, kinds=(*OBSERVERS, Journal), crash=None
+    folder: Path, comm=None, resume=None, kinds=(*CALLBACKS, Journal), crash=None
 ) -> Trainer:
     class Observed(Trainer):
-        observer_types = kinds
+        callback_types = kinds
 
     settings = load_config(folder / "run.yaml", [f"run_dir={folder / 'runs'}"], trust=True)
     comm = comm or SingleCommunicator()
     output = Output(comm.rank, progress="off")
     trainer = Observed.from_config(settings, comm, output, resume=resume)
     if crash is not None:
-        trainer.observers.insert(0, CrashAt(trainer, crash))
+        trainer.callbacks.insert(0, CrashAt(crash))
     return trainer
 
 
@@ -86,7 +88,7 @@ def test_it_is_called_on_every_rank_at_equal_points(tmp_path, ranks):
 
 def test_its_state_is_in_the_checkpoint_under_its_name(tmp_path):
     write_run(tmp_path)
-    first = (Journal, *OBSERVERS)  # before the one that writes the checkpoint
+    first = (Journal, *CALLBACKS)  # before the one that writes the checkpoint
     whole = trainer_of(tmp_path, kinds=first)
     whole.train()
     trainer = trainer_of(tmp_path, kinds=first, crash=11)
@@ -102,7 +104,7 @@ def test_its_state_is_in_the_checkpoint_under_its_name(tmp_path):
 
 def test_one_that_the_run_did_not_have_before_starts_afresh(tmp_path):
     write_run(tmp_path)
-    trainer = trainer_of(tmp_path, kinds=OBSERVERS, crash=11)
+    trainer = trainer_of(tmp_path, kinds=CALLBACKS, crash=11)
     with pytest.raises(Crash):
         trainer.train()
     again = trainer_of(tmp_path, resume=trainer.path)

@@ -27,10 +27,11 @@ from microtrain.errors import LaunchError
 from microtrain.runs.checkpoint import list_checkpoints
 from microtrain.runs.directory import RunDirectory
 from microtrain.runs.record import newest_run
+from microtrain.train.callbacks import Callback
 from microtrain.train.checkpointing import contents
 from microtrain.train.output import Output
 from microtrain.train.resume import choose_run
-from microtrain.train.state import Observer, RunState
+from microtrain.train.state import RunState
 from microtrain.train.trainer import Trainer
 
 TESTED = "data.split={train: 0.75, val: 0.125, test: 0.125}"
@@ -92,20 +93,19 @@ def fast(monkeypatch):
     monkeypatch.setattr("microtrain.report.page.write_plots", lambda *_: None)
 
 
-class Kill(Observer):
+class Kill(Callback):
     """Counts what is done to files from a step on; kills this process after the n-th."""
 
-    def __init__(self, run, step, n):
-        super().__init__(run)
+    def __init__(self, step, n):
         self.at, self.left = step, n
         self.done = 0
         self.lock = threading.Lock()
 
-    def due(self, step):
+    def due(self, trainer, step):
         return self.at
 
-    def attend(self, event):
-        if event.step == self.at and self.run.comm.rank == 0:
+    def on_pause(self, trainer, event):
+        if event.step == self.at and trainer.comm.rank == 0:
             threading.setprofile(self._seen)  # of the saver
             sys.setprofile(self._seen)
 
@@ -143,7 +143,7 @@ def run(config, settings, ranks, extra=None):
                 given, comm, Output(comm.rank, stream=nowhere), resume=place
             )
             if extra is not None:
-                trainer.observers.insert(0, extra(trainer))
+                trainer.callbacks.insert(0, extra())
             trainer.train()
         return trainer
 
@@ -159,8 +159,8 @@ def killed(config, settings, ranks, step, n):
         try:
             kills = []
 
-            def kill(trainer):
-                mine = Kill(trainer, step, n)
+            def kill():
+                mine = Kill(step, n)
                 kills.append(mine)
                 return mine
 
@@ -264,8 +264,8 @@ def test_a_time_that_has_run_out_is_not_begun_again(tmp_path, monkeypatch, ended
     assert run(config, longer, 1).step == more
 
 
-def crash_before_run_json(results, *_):
-    results.run.checkpoints.save(contents(results.run))
+def crash_before_run_json(_, run, *__):
+    run.checkpoints.save(contents(run))
     raise ArithmeticError
 
 
@@ -274,7 +274,7 @@ def test_a_stop_of_a_callback_that_hears_of_a_checkpoint_is_in_it(tmp_path):
     asks = f"callbacks=[{{type: {tmp_path}/net.py:Asks, step: 6, hook: on_save}}]"
     settings = (*settings[:2], asks)
     with pytest.raises(Crash):
-        run(config, settings, 1, lambda trainer: CrashAt(trainer, 7))
+        run(config, settings, 1, lambda: CrashAt(7))
     assert run(config, settings, 1).step == 7
 
 
