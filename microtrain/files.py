@@ -18,7 +18,7 @@ import shlex
 import shutil
 import stat
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,30 @@ MOST = 64 * 2**20  # bytes of a file that is read whole and of which nothing tel
 YOUNG = 60.0  # seconds in which a file may not be locked by its writer yet
 TORCH = (".pt", ".pth", ".bin", ".ckpt")  # how the names of PyTorch's pickles end
 DEEPEST = 100  # levels of JSON: what goes through it level by level must come to an end
+_WAITS = [True]
+
+
+@contextlib.contextmanager
+def without_syncing() -> Iterator[None]:
+    """Write without waiting for the disk: a kill loses none of it, a power cut may."""
+    before = _WAITS[0]
+    try:
+        _WAITS[0] = False
+        yield
+    finally:
+        _WAITS[0] = before
+
+
+def to_disk(descriptor: int) -> None:
+    """Wait until the disk has an open file."""
+    if _WAITS[0]:
+        os.fsync(descriptor)
+
+
+def sync_file(path: Place) -> None:
+    """Wait until the disk has a file, also where nothing else is waited for."""
+    with open_plain(path) as file:
+        os.fsync(file.fileno())
 
 
 def open_plain(path: Place) -> BufferedReader:
@@ -215,7 +239,7 @@ def write_whole(
             file.writelines(pieces)
             file.flush()
             if sync:
-                os.fsync(file.fileno())
+                to_disk(file.fileno())
         partial.replace(path)
     except BaseException:  # also of what makes the content
         partial.unlink(missing_ok=True)  # on a full disk its space is wanted
@@ -238,7 +262,7 @@ def sync_directory(path: Place) -> None:
     """Wait until the disk has the directory's names (a rename is not durable before)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        to_disk(descriptor)
     finally:
         os.close(descriptor)
 

@@ -245,7 +245,7 @@ def test_a_run_that_is_interrupted_where_recording_is_switched(tmp_path: Path) -
         trainer.train()
 
     codes, number = code_of(mt.no_grad.__enter__, mt.no_grad.__exit__), 0
-    for number, _ in enumerate(interrupted(run, codes)):  # noqa: B007
+    for number, _ in enumerate(interrupted(run, codes)):
         assert mt.is_grad_enabled()
         if number == 20:
             break

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import click
 
-from ..runs.members import SEVERAL
-from .members import member_option
-
 PARTS = ("train", "val", "test")
 
 
@@ -30,7 +27,6 @@ PARTS = ("train", "val", "test")
     default="best",
     help="Which checkpoint; default: the best one, else the last.",
 )
-@member_option()
 @click.option("--trust", is_flag=True, help="Run the code that the run's import paths name.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of lines.")
 def evaluate(
@@ -38,7 +34,6 @@ def evaluate(
     part: str | None,
     data_file: str | None,
     checkpoint: str,
-    member: str | None,
     trust: bool,
     as_json: bool,
 ) -> None:
@@ -48,8 +43,7 @@ def evaluate(
     recorded ones. Import paths in the configuration run code by the author of the run and need
     --trust. Under mpirun or srun the rows are divided among the ranks.
 
-    Of a sweep its best member is evaluated, or another --member; with --member all or best-setting
-    the mean of what these members predict, on the test part or on --data.
+    A sweep stands for its best member; each of its members is a run.
     """
     from microtrain.distributed import world
     from microtrain.train.output import Output
@@ -65,19 +59,7 @@ def evaluate(
         if comm.rank == 0:
             output.warn(text)
 
-    if member in SEVERAL:
-        from ..inference.evaluate_all import evaluate_all
-
-        if checkpoint != "best":
-            raise click.UsageError(
-                f"--checkpoint is of one run; leave it out with --member {member}"
-            )
-        evaluation = evaluate_all(
-            run, part, comm=comm, warn=warn, trust=trust, data_file=data_file, member=member
-        )
-    else:
-        evaluation = evaluate_run(
-            run, part, comm=comm, warn=warn, trust=trust, checkpoint=checkpoint,
-            data_file=data_file, member=member,
-        )  # fmt: skip
+    evaluation = evaluate_run(
+        run, part, comm=comm, warn=warn, trust=trust, checkpoint=checkpoint, data_file=data_file
+    )
     output.say(*([evaluation.to_json()] if as_json else evaluation.lines()))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import click
 
-from .members import member_option
-
 
 @click.command()
 @click.argument("run")
@@ -26,7 +24,6 @@ from .members import member_option
     default="best",
     help="Which checkpoint; default: the best that was kept, else the last.",
 )
-@member_option(several=False)
 @click.option("--force", is_flag=True, help="Replace an output that exists.")
 @click.option("--trust", is_flag=True, help="Run the code that the run's import paths name.")
 def export(
@@ -34,7 +31,6 @@ def export(
     kind: str,
     output: str | None,
     checkpoint: str,
-    member: str | None,
     force: bool,
     trust: bool,
 ) -> None:
@@ -54,6 +50,6 @@ def export(
     def note(text: str) -> None:
         click.echo(f"note: {text}", err=True)
 
-    model = TrainedModel(read_saved(run, checkpoint, trust=trust, warn=note, member=member))
+    model = TrainedModel(read_saved(run, checkpoint, trust=trust, warn=note))
     written = export_run(model, kind, output, force, note)
     click.echo(f"exported the {model.chosen}: {written}")

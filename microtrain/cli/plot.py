@@ -39,7 +39,9 @@ from .list import warn_of
     help="Draw moving averages, the values themselves faintly: 0 (not at all) to 0.99.",
 )
 @click.option(
-    "--group", is_flag=True, help="Runs that differ in their seed alone as mean and deviation."
+    "--group",
+    is_flag=True,
+    help="Runs that differ in seed and fold alone as mean and deviation; of a sweep always.",
 )
 def plot(
     runs: tuple[str, ...],
@@ -58,28 +60,18 @@ def plot(
     """
     from ..report import figures
     from ..report.curves import choose, curves
-    from ..report.record import read_records
+    from ..report.record import Record, read_records
 
     records = read_records(runs)
     warn_of(records)
-    alone = len(records) == 1
-    if any(record.info.sweep for record in records):
-        if not alone or x != "step" or smooth or group:
-            raise click.UsageError(
-                "a sweep is drawn by itself, over steps, the mean of each setting with its "
-                "deviation: microtrain plot SWEEP [--metric NAME] [--output FILE]"
-            )
-        from ..report.sweep_curves import sweep_curves
-        from ..report.sweeps import Sweep
-
-        charts = sweep_curves(Sweep.read(records[0].path), metrics)
-    else:
-        charts = curves(records, choose(records, metrics), x, smooth, group)
-    figure = figures.draw(charts, records[0].name if alone else "")
+    place = Record.read(runs[0]) if len(runs) == 1 else None
+    group = group or (place is not None and place.info.sweep)
+    charts = curves(records, choose(records, metrics), x, smooth, group)
+    figure = figures.draw(charts, "" if place is None else place.name)
     if output is not None:
         path = Path(os.path.expanduser(output))
-    elif alone:
-        path = figures.plots_folder(records[0].path) / "curves.png"
+    elif place is not None:
+        path = figures.plots_folder(place.path) / "curves.png"
     else:
         path = Path("curves.png")
     figures.write(figure, path)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import click
 
-from ..runs.members import SEVERAL
-from .members import member_option
-
 
 @click.command()
-@click.argument("run")
+@click.argument("runs", metavar="RUN ...", nargs=-1, required=True)
 @click.option(
     "--input", "source", metavar="FILE", required=True, help="CSV, NPZ, Parquet, .npy, HDF5 or Zarr"
     " by its name, or keys as of data: '{inputs: [a.npy, b.npy]}'; - is CSV from standard input.",
@@ -24,7 +21,6 @@ from .members import member_option
     default="best",
     help="Which checkpoint; default: the best that was kept, else the last.",
 )
-@member_option()
 @click.option("--proba", is_flag=True, help="Write the probability of each class, too.")
 @click.option(
     "--keep", metavar="NAMES", multiple=True, help="Columns of the input to write, too, separated"
@@ -40,11 +36,10 @@ from .members import member_option
 @click.option("--force", is_flag=True, help="Replace an output that exists.")
 @click.option("--trust", is_flag=True, help="Run the code that the run's import paths name.")
 def predict(
-    run: str,
+    runs: tuple[str, ...],
     source: str,
     output: str,
     checkpoint: str,
-    member: str | None,
     proba: bool,
     keep: tuple[str, ...],
     threshold: float | None,
@@ -54,15 +49,16 @@ def predict(
 ) -> None:
     """Predict with the trained model of RUN: a run directory, runs/NAME, or one checkpoint.
 
-    Of a sweep with its best member, or with another --member. With --member all or best-setting:
-    the mean of what these members predict and its standard deviation over them, spread_<target>; of
-    classes that of the highest mean probability, and the deviation of this one, spread.
+    A sweep stands for its best member. Of several runs: the mean of what they predict and its
+    standard deviation over them, spread_<target>; of classes that of the highest mean probability,
+    and the deviation of this one, spread.
 
     Columns are found by their names, in any order, and standardized as in training; columns that
     the model does not use are named and left out. Nothing is written if anything is wrong.
 
     \b
     microtrain predict runs/iris --input new.csv --output species.csv
+    microtrain predict runs/sweep/latest/members/* --input new.csv --output species.csv
     """
     from microtrain.threads import launch_environment
 
@@ -73,23 +69,14 @@ def predict(
     from ..inference.ensemble import TrainedEnsemble
     from ..inference.model import TrainedModel
     from ..inference.predict import predict_file
-    from ..inference.saved import read_all, read_saved
+    from ..inference.saved import read_saved
 
     def note(text: str) -> None:
         click.echo(f"note: {text}", err=True)
 
-    model: TrainedModel | TrainedEnsemble
-    if member in SEVERAL:
-        if checkpoint != "best":
-            raise click.UsageError(
-                f"--checkpoint is of one run; leave it out with --member {member}"
-            )
-        model = TrainedEnsemble(read_all(run, trust=trust, member=member))
-        if model.settings > 1:
-            note(f"the mean is over members of {model.settings} settings, good and bad ones")
-    else:
-        saved = read_saved(run, checkpoint, trust=trust, warn=note, member=member)
-        model = TrainedModel(saved)
+    saved = [read_saved(run, checkpoint, trust=trust, warn=note) for run in runs]
+    several = len(saved) > 1
+    model = TrainedEnsemble(saved) if several else TrainedModel(saved[0])
     kept = [name.strip() for name in ",".join(keep).split(",") if name.strip()]
     count = predict_file(
         model, source, output, note, proba=proba, threshold=threshold, force=force,

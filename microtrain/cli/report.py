@@ -27,16 +27,16 @@ def report(runs: tuple[str, ...], output: str | None, trust: bool) -> None:
     one file that loads nothing. For the predictions the trained model is made again: import paths
     in its configuration are code of whoever made the run and need --trust.
 
-    Of a sweep it has the table of its settings, curves with bands, the settings' scores against
-    what varied, and all members. Of several runs it has their curves in one chart each, and their
-    results and the settings that differ side by side.
+    Of several runs it has their curves in one chart each, and their results and the settings that
+    differ side by side; of those that differ in seed and fold alone, as the members of a sweep do,
+    their means, with bands.
     """
     from microtrain.errors import ConfigError, DataError
 
     from ..report.page import write_report, write_runs
-    from ..report.record import Record
+    from ..report.record import Record, read_records
 
-    warn_of(map(Record.read, runs))
+    warn_of(read_records(runs))
     if len(runs) > 1:
         click.echo(write_runs(runs, output))
         return
@@ -44,7 +44,7 @@ def report(runs: tuple[str, ...], output: str | None, trust: bool) -> None:
     note = ""
     record = Record.read(runs[0])
     if record.info.sweep:
-        click.echo(write_report(record, output))
+        click.echo(write_runs(runs, output or record.path / "report.html"))
         return
     try:
         predictions = _predict(runs[0], trust)

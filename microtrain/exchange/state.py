@@ -17,7 +17,6 @@ from ..backend import as_dtype
 from ..errors import DataError, LaunchError
 from ..files import TORCH, open_plain, reason, write_whole
 from ..runs.checkpoint import MANIFEST, list_checkpoints, peek_state
-from ..runs.members import SEVERAL
 from ..spelling import did_you_mean
 from ..tensor import kind_of
 from .state_file import WRITERS, length, parse
@@ -164,22 +163,20 @@ def load(
     checkpoint: str | int = "best",
     model: Module | None = None,
     bfloat16: Any = None,
-    member: str | int | None = None,
 ) -> Any:
     """What a file holds, or the trained model of a run.
 
     A file is read as data, whatever its name: safetensors and `.npz` give what was saved, with
     Tensors on the CPU. A pickle of PyTorch is an error that says how to convert it. A directory is
     a run, or one checkpoint of one, and gives a `TrainedModel`: its model, with the preparation of
-    its inputs. Of a sweep it is the best member; `member="all"` gives a `TrainedEnsemble`: the mean
-    of all that have finished, and their spread; `"best-setting"` that of the members with the best
-    mean over seeds and folds.
+    its inputs. Of a sweep it is the best member. A list of runs gives a `TrainedEnsemble`: the mean
+    of what they predict, and their spread.
 
     Args:
         path: a file; a run directory, `<runs>/<name>` or its `latest` for the newest run of that
             name; or one checkpoint directory. Or a file object with a file of safetensors or npz
             from its position on, behind which it then stands: what was saved one behind the other
-            is loaded so.
+            is loaded so. Or a list of two runs or more.
         trust: run the code that the run's import paths name. Everything else is read without
             running anything: there is no pickle in a run.
         checkpoint: `best` (where that was not kept, the last, with a UserWarning), `last`, or a
@@ -188,11 +185,10 @@ def load(
             configuration describes, as for a run whose model was given to `Trainer` in Python.
         bfloat16: `mt.float32` widens Tensors of bfloat16 in a file to it, which is exact; without
             it they are an error, since NumPy has no such dtype.
-        member: of a sweep: `best` (where none is given), a number, `all` or `best-setting`.
 
-    Raises ConfigError for import paths without `trust` and for a `member` of a run that is not a
-    sweep, DataError for what is missing, damaged or does not fit, TypeError for a `model` that is
-    not a Module and arguments of the other form.
+    Raises ConfigError for import paths without `trust` and for runs that predict different things,
+    DataError for what is missing, damaged or does not fit, TypeError for a `model` that is not a
+    Module and arguments of the other form.
 
     Example:
         >>> mt.save(model.state_dict(), "weights.safetensors")
@@ -201,9 +197,15 @@ def load(
         >>> iris = mt.load("runs/iris")
         >>> iris.predict([[5.1, 3.5, 1.4, 0.2]])
         array(['setosa'], dtype='<U10')
-        >>> flowers = mt.load("runs/iris-sweep", member="all")
+        >>> flowers = mt.load([f"runs/iris-sweep/latest/members/{n}" for n in (0, 1)])
         >>> species, spread = flowers.predict([[5.1, 3.5, 1.4, 0.2]], spread=True)
     """
+    if isinstance(path, list | tuple):
+        from ..inference.ensemble import load_all
+
+        if model is not None or bfloat16 is not None:
+            raise TypeError("load(): model= and bfloat16= are of one model or file; leave them out")
+        return load_all(path, trust=trust, checkpoint=checkpoint)
     stream = hasattr(path, "read")
     if not stream and not isinstance(path, str | os.PathLike):
         way = "; wrap it: io.BytesIO(content)" if isinstance(path, bytes | bytearray) else ""
@@ -217,7 +219,6 @@ def load(
             "trust": trust,
             "checkpoint": checkpoint != "best",
             "model": model,
-            "member": member is not None,
         }.items():
             if given:
                 raise TypeError(
@@ -227,17 +228,9 @@ def load(
     if bfloat16 is not None:
         raise TypeError(f"load(): bfloat16= is of a file, and {path} is not one; leave it out")
     _refuse_loop(place, path)
-    if member in SEVERAL:
-        from ..inference.ensemble import load_all
-
-        if checkpoint != "best" or model is not None:
-            raise TypeError(
-                f"load(): checkpoint= and model= are of one model; leave out member={member!r}"
-            )
-        return load_all(path, trust=trust, member=str(member))
     from ..inference.model import load as load_run
 
-    return load_run(path, trust=trust, checkpoint=checkpoint, model=model, member=member)
+    return load_run(path, trust=trust, checkpoint=checkpoint, model=model)
 
 
 def _refuse_loop(place: Path, path: Place) -> None:

@@ -1,11 +1,12 @@
-"""All members of a sweep as one model: the mean of what they predict, and how far they are apart.
+"""Several runs as one model: the mean of what they predict, and how far they are apart.
 
-Members of other folds were standardised by other rows, so each prepares raw rows itself. A block of
-rows goes through one member after the other: what is kept of them is a mean and a sum of squares.
+Runs of different folds were standardised by different rows, so each prepares raw rows itself. A
+block of rows goes through one after the other: what is kept is a mean and a sum of squares.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from ..data.frame import Frame
 from ..errors import ConfigError, DataError
 from ..words import plural
 from .model import TrainedModel, warn_user
-from .saved import Saved, read_all
+from .saved import Saved, read_saved
 
 __all__ = ["Pooled", "TrainedEnsemble", "load_all"]
 
@@ -26,10 +27,15 @@ Array = NDArray[Any]
 
 
 def load_all(
-    path: str | os.PathLike[str], *, trust: bool = False, member: str = "all"
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    trust: bool = False,
+    checkpoint: str | int = "best",
 ) -> TrainedEnsemble:
-    """All members of a sweep that have finished, or of its `best-setting`; raises as `load`."""
-    return TrainedEnsemble(read_all(path, trust=trust, member=member))
+    """The mean of several runs; raises as `load`."""
+    return TrainedEnsemble(
+        [read_saved(path, checkpoint, trust=trust, warn=warn_user) for path in paths]
+    )
 
 
 @dataclass(frozen=True)
@@ -56,41 +62,41 @@ class _Taken:
 
 
 class TrainedEnsemble:
-    """What `mt.load(sweep, member="all")` gives, or `"best-setting"`: predictions of many members.
+    """What `mt.load([run, ...])` gives: predictions of several runs.
 
     Regression: the mean of their predictions. Classes: those of their mean probabilities (where the
     loss says nothing of probabilities, of their mean scores).
 
     Attributes:
         members: a `TrainedModel` each, in order.
-        numbers: of the members, in the sweep.
-        settings: how many settings these are of; a mean over several has bad ones among good.
         first: the first of them, for what all have in common: classes, names of targets.
         chosen: what they are, in words.
 
-    Raises ConfigError for members that predict other things than the first.
+    Raises ConfigError for fewer than two runs, and for one that predicts different things from the
+    first.
 
     Example:
-        >>> flowers = mt.load("runs/iris-sweep", member="all")
+        >>> flowers = mt.load([f"runs/iris-sweep/latest/members/{n}" for n in (0, 1)])
         >>> species, spread = flowers.predict([[5.1, 3.5, 1.4, 0.2]], spread=True)
     """
 
     def __init__(self, saved: Sequence[Saved]) -> None:
+        if len(saved) < 2:
+            raise ConfigError(f"a mean and its spread take two runs or more, got {len(saved)}")
         self.members = [TrainedModel(each) for each in saved]
         self.first = self.members[0]
-        results = [each.result for each in saved if each.result is not None]
-        self.numbers = [result.number for result in results]
-        self.settings = len({result.setting for result in results})
-        self.chosen = f"mean of {plural(len(self.members), 'member')}"
-        for number, member in zip(self.numbers, self.members, strict=True):
+        self.chosen = f"mean of {plural(len(self.members), 'run')}"
+        for member in self.members:
             if _predicts(member) != _predicts(self.first):
                 raise ConfigError(
-                    f"member {number} predicts something else than member {self.numbers[0]} "
-                    "(other targets, classes or kind of loss): there is no mean of both"
+                    f"{member.path} predicts something different from {self.first.path} (targets, "
+                    "classes or kind of loss): there is no mean of both"
                 )
         groups: dict[str, list[int]] = {}
-        for i, result in enumerate(results):
-            groups.setdefault(result.data, []).append(i)
+        for i, each in enumerate(saved):
+            state = each.checkpoint.state
+            prepared = json.dumps([state.get(key) for key in ("preprocessing", "table", "inputs")])
+            groups.setdefault(prepared, []).append(i)
         self.groups = [*groups.values()]  # places of members with one preparation
 
     def __repr__(self) -> str:
@@ -185,7 +191,7 @@ class TrainedEnsemble:
         try:
             return self.members[i].scores(arrays, first)
         except DataError as error:
-            raise DataError(f"member {self.numbers[i]}: {error}") from error
+            raise DataError(f"{self.members[i].path}: {error}") from error
 
     def pool(self, values: Iterable[Array]) -> Pooled:
         """Mean and deviation of values that come one by one, by Welford's method."""

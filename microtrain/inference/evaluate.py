@@ -23,7 +23,6 @@ from ..train.assembly import build_loss, load_data, load_once
 from ..train.class_metrics import Confusion
 from ..train.class_table import class_counts, class_lines, class_names
 from ..train.evaluation import evaluate, step_of
-from ..train.model_state import model_arrays
 from ..train.own import build_metrics
 from ..train.trainer import Trainer
 from ..words import number, table
@@ -86,18 +85,15 @@ def evaluate_run(
     trust: bool = False,
     checkpoint: str | int = "best",
     data_file: str | None = None,
-    member: str | int | None = None,
 ) -> Evaluation:
     """Loss and metrics of a run's parts (or of one, or of a file's rows). Collective.
 
     The first rank reads run and checkpoint, every rank loads the data, as in training. Of a sweep
-    it is one `member`, by default the best. Raises ConfigError for import paths without `trust`
+    it is the best member. Raises ConfigError for import paths without `trust`
     and a part that the run has not, DataError for what is missing, damaged, or does not fit the
     model any more.
     """
-    saved = from_root(
-        comm, lambda: read_saved(path, checkpoint, trust=trust, warn=warn, member=member)
-    )
+    saved = from_root(comm, lambda: read_saved(path, checkpoint, trust=trust, warn=warn))
     model = together(comm, lambda: TrainedModel(saved))
     config = saved.config
     evaluation = Evaluation(saved.run.path if saved.run else model.path, model.step, saved.chosen)
@@ -166,15 +162,10 @@ def _compare(
 ) -> None:
     """Note in each part what the run recorded at this step, and warn of what differs."""
     step, recorded, steps = evaluation.step, run.info.params_sha256, run.info.steps
-    arrays = saved.checkpoint.model
-    if saved.result is not None:
-        recorded, steps = saved.result.params_sha256, saved.result.step
-        arrays = model_arrays(model.module)  # the file has another order
-    if recorded and steps == step and recorded != params_sha256(arrays):
-        place = "run.json" if saved.result is None else "results.csv"
-        warn(f"the parameters are not those of which {place} has the sha256")
+    if recorded and steps == step and recorded != params_sha256(saved.checkpoint.model):
+        warn("the parameters are not those of which run.json has the sha256")
     try:
-        recorded_at = _recorded(run, saved, step)
+        recorded_at = {split: each.at(step) for split, each in run.history.entries.items()}
     except DataError as error:
         warn(f"nothing to compare with: {error}")
         return
@@ -195,19 +186,3 @@ def _compare(
                 for key in part.differs
             )
             warn(f"{name} differs from what the run recorded at step {step:,}: {values}")
-
-
-def _recorded(run: Run, saved: Saved, step: int) -> dict[str, dict[str, Any]]:
-    """By split what was measured at a step; of a member what results.csv has of it."""
-    result = saved.result
-    if result is None:
-        return {split: each.at(step) for split, each in run.history.entries.items()}
-    found: dict[str, dict[str, Any]] = {}
-    for column, value in result.values.items():
-        split, _, name = column.partition("/")
-        # All but the test data were measured at the best step, which may not have been kept.
-        if value is not None and (
-            split == "test" or not result.best or result.best["step"] == step
-        ):
-            found.setdefault(split, {})[name] = value
-    return found

@@ -45,24 +45,21 @@ def load(
     trust: bool = False,
     checkpoint: str | int = "best",
     model: Module | None = None,
-    member: str | int | None = None,
 ) -> TrainedModel:
-    """The trained model of a run, or of a member of a sweep, with the preparation of its inputs.
+    """The trained model of a run, with the preparation of its inputs.
 
     Args:
         path: a run directory, `<runs>/<name>` or its `latest` for the newest run of that name, or
-            one checkpoint directory.
+            one checkpoint directory. A sweep stands for its best member.
         trust: run the code that the run's import paths name. Everything else is read without
             running anything: there is no pickle in a run.
         checkpoint: `best` (where that was not kept, the last, with a UserWarning), `last`, or a
             step.
         model: of the same architecture, whose values are replaced; instead of what the
             configuration describes, as for a run whose model was given to `Trainer` in Python.
-        member: of a sweep: `best`, which it is where none is given, or a number.
 
-    Raises ConfigError for import paths without `trust` and a `member` of what is no sweep,
-    DataError for what is missing, damaged or does not fit, TypeError for a `model` that is no
-    Module.
+    Raises ConfigError for import paths without `trust`, DataError for what is missing, damaged or
+    does not fit, TypeError for a `model` that is not a Module.
 
     Example:
         >>> model = mt.load("runs/iris")
@@ -72,7 +69,7 @@ def load(
         ...                "petal_length": [1.4], "petal_width": [0.2]})
         array(['setosa'], dtype='<U10')
     """
-    saved = read_saved(path, checkpoint, trust=trust, warn=warn_user, member=member)
+    saved = read_saved(path, checkpoint, trust=trust, warn=warn_user)
     return TrainedModel(saved, model)
 
 

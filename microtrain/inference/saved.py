@@ -25,26 +25,16 @@ from pydantic import (
     model_validator,
 )
 
-from ..config.load import load_config, load_sweep
+from ..config.load import load_config
 from ..config.resolved import resolved_yaml
 from ..config.same_run import FREE_TRAINED, compare_configs
 from ..config.schema import Config
 from ..data import Encoder, Preprocessing
 from ..errors import ConfigError, DataError
 from ..runs.checkpoint import MANIFEST, Checkpoint, load_checkpoint
-from ..runs.members import (
-    Of,
-    Result,
-    best_setting,
-    check_members,
-    last_of_each,
-    models,
-    read_members,
-)
-from ..runs.record import Best, Run
-from ..words import number, plural
+from ..runs.record import Run
 
-__all__ = ["Saved", "Signature", "read_all", "read_saved"]
+__all__ = ["Saved", "Signature", "read_saved"]
 
 Size = Annotated[StrictInt, Field(ge=1)]
 Names = tuple[StrictStr, ...]
@@ -147,14 +137,12 @@ class Saved:
         config: every value of the run.
         checkpoint: arrays of the model, without those of the optimizer; state.
         chosen: which checkpoint it is, in words: `checkpoint of step 300, the best (...)`.
-        result: of a member of a sweep; None for a run.
     """
 
     run: Run | None
     config: Config
     checkpoint: Checkpoint
     chosen: str
-    result: Result | None = None
 
 
 def read_saved(
@@ -163,7 +151,6 @@ def read_saved(
     *,
     trust: bool,
     warn: Callable[[str], None],
-    member: str | int | None = None,
 ) -> Saved:
     """The checkpoint `best`, `last` or of a step of the run at `path`, or `path` if it is one.
 
@@ -171,10 +158,10 @@ def read_saved(
     end; and the last one where that was not kept, is damaged, or nothing was measured. `warn` gets
     the reason, and the text of a damaged checkpoint that is passed over.
 
-    Of a sweep the model of a `member`: `best` (where none is given) or its number.
+    Of a sweep it is that of its best member.
 
-    Raises ConfigError for import paths without `trust`, another `checkpoint` and a `member` of what
-    is no sweep, DataError for what is missing or damaged.
+    Raises ConfigError for import paths without `trust` and another `checkpoint`, DataError for what
+    is missing or damaged.
     """
     directory, which = Path(os.path.expanduser(path)), str(checkpoint)
     if not re.fullmatch("best|last|[0-9]{1,18}", which):
@@ -186,16 +173,10 @@ def read_saved(
             raise ConfigError(
                 f"{path} is one checkpoint; name its run to choose checkpoint {which}"
             )
-        if member is not None:
-            raise ConfigError(f"{path} is one checkpoint, and no sweep: it has no members")
         run, loaded, chosen, fell_back = None, load_checkpoint(directory), "", ""
         config = load_config(directory / "config.yaml", off, trust=trust)
     else:
-        run = Run.read(directory)
-        if run.info.sweep:
-            return _read_member(run, which, "best" if member is None else str(member), trust)
-        if member is not None:
-            raise ConfigError(f"the run {run.path} is one run, and no sweep: it has no members")
+        run = Run.read(directory).one()
         config = load_config(run.path / "config.yaml", off, trust=trust)
         if not run.checkpoints:
             status = run.status
@@ -224,99 +205,3 @@ def _compare(text: str, config: Config, path: Path, way_out: str = "restore them
         refused="was edited since its training: its config.yaml has other settings",
         way_out=way_out,
     )
-
-
-def read_all(path: str | os.PathLike[str], *, trust: bool, member: str = "all") -> list[Saved]:
-    """All members of the sweep at `path` that have finished, in order; or of its `best-setting`.
-
-    Raises ConfigError for import paths without `trust` and a run that is no sweep, DataError for
-    what is missing or damaged, and where fewer than two members have finished.
-    """
-    run = Run.read(Path(os.path.expanduser(path)))
-    if not run.info.sweep:
-        raise ConfigError(f"the run {run.path} is one run, and no sweep: it has no members")
-    results, data, its = read_members(run.path)
-    last = last_of_each(results).values()
-    ended, whose = [r for r in last if r.status == "finished"], f"the sweep {run.path}"
-    if member == "best-setting" and ended:
-        keep = _saved(run, ended[:1], data, its, trust)[0].config.checkpoint
-        chosen = best_setting(last, str(keep.monitor), 1 if keep.mode == "max" else -1)
-        ended = [r for r in ended if r.setting == chosen]
-        whose = f"the best setting of {whose}"
-    if len(ended) < 2:
-        raise DataError(
-            f"of {whose} {plural(len(ended), 'member')} finished; a mean and its spread take two "
-            "or more"
-        )
-    return _saved(run, ended, data, its, trust)
-
-
-def _read_member(run: Run, checkpoint: str, member: str, trust: bool) -> Saved:
-    """The best member of a sweep, or one by its number."""
-    if checkpoint != "best":
-        raise ConfigError(
-            f"checkpoint {checkpoint}: {run.path} is a sweep, and of each member the best model "
-            "alone is kept; choose a member"
-        )
-    if not re.fullmatch("best|[0-9]{1,18}", member):
-        raise ConfigError(f"member: expected best or a number, got {member!r:.40}")
-    results, data, of = read_members(run.path)
-    last = last_of_each(results)
-    if member == "best" and run.info.best_member is None:
-        why = (
-            "no member has finished with a value of what is monitored"
-            if run.info.status == "finished"
-            else f"its status is {run.status}; microtrain resume {run.path}"
-        )
-        raise DataError(f"the sweep {run.path} has no best member: {why}")
-    chosen = run.info.best_member if member == "best" else int(member)
-    assert chosen is not None
-    result = last.get(chosen)
-    if result is None or result.status != "finished":
-        became = "is not there, or was not trained yet"
-        if result is not None:
-            became = {
-                "paused": f"was paused at step {result.step:,}: other settings were better",
-                "diverged": f"has diverged: {result.error}",
-            }.get(result.status, f"is {result.status}")
-        ended = [n for n, each in last.items() if each.status == "finished"]
-        shown = ", ".join(map(str, ended[:10])) + ", ..." * (len(ended) > 10)
-        raise DataError(
-            f"the sweep {run.path} has no model of member {chosen}: it {became}; "
-            f"finished: {shown or 'none'}"
-        )
-    saved = _saved(run, [result], data, of, trust)[0]
-    if member == "best" and run.info.best != (result.best and Best(**result.best)):
-        raise DataError(
-            f"{run.path / 'run.json'} says that member {chosen} is the best, with {run.info.best}, "
-            f"and the member has {result.best}"
-        )
-    return saved
-
-
-def _saved(
-    run: Run, results: list[Result], data: dict[str, Any], of: Of, trust: bool
-) -> list[Saved]:
-    """Members with their own configurations, models and data."""
-    # Nothing is trained here, so no compiler need be there.
-    sweep = load_sweep(run.path / "config.yaml", ["train.compile=off"], trust=trust)
-    check_members(of, Of(run.info.id, resolved_yaml(sweep.config)), run.path)
-    found = sweep.members
-    arrays = models(run.path, [result.number for result in results])
-    members = []
-    for result in results:
-        if result.number >= len(found):
-            raise DataError(
-                f"the sweep {run.path} is damaged: its config.yaml describes "
-                f"{plural(len(found), 'member')}, and there is a member {result.number}"
-            )
-        config, best, step = found[result.number].config, result.best, result.step
-        words = f"member {result.number}"
-        if best is not None and config.checkpoint.keep_best > 0:
-            step = best["step"]
-            best_of_all = ", the best" * (result.number == run.info.best_member)
-            words += f"{best_of_all} ({best['name']} {number(best['value'])})"
-        state, model = data.get(result.data, {}), arrays[result.number]
-        checkpoint = Checkpoint(run.path, step, model, {}, state, run.config_text)
-        members.append(Saved(run, config, checkpoint, words, result))
-    return members

@@ -50,7 +50,7 @@ def curves(
         fields: from `choose`.
         x: the horizontal axis, one of `AXES`.
         smooth: from 0 to below 1: what the values before count in a moving average.
-        group: whether runs that differ in their seed alone are one curve, their mean.
+        group: whether runs that differ in seed and fold alone are one curve, their mean.
 
     Raises DataError where a run has not written down `x`.
     """
@@ -203,15 +203,15 @@ def choose(records: Sequence[Record], metrics: Sequence[str]) -> list[str]:
 
 
 def groups(records: Sequence[Record]) -> tuple[list[list[Record]], list[str]]:
-    """Runs that differ in their seed alone together, and what to call each group."""
+    """Runs that differ in seed and fold alone together, and what to call each group."""
     found, settings = by_seed(records)
     names = []
     for row in found:
         said = ", ".join(
             f"{key.rpartition('.')[2]}={v[row[0]] or '-'}" for key, v in settings.items()
         )
-        seeds = f" ({plural(len(row), 'seed')})" * (len(row) > 1)
-        names.append((said or records[row[0]].name) + seeds)
+        many = f" ({plural(len(row), 'run')})" * (len(row) > 1)
+        names.append((said or records[row[0]].name) + many)
     if len(set(names)) < len(names):
         names = [f"{name}, {i}" for i, name in enumerate(names, start=1)]
     return [[records[i] for i in row] for row in found], names

@@ -1,7 +1,7 @@
 """Many runs, one a line: columns that can be sorted, written as CSV, and read in 80 characters.
 
 Columns that do not fit into the width are left out, the least important first, and named below the
-table: lines are never wrapped.
+table: lines are never wrapped. What varied is always shown.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import csv
 import io
 import math
 import os
-import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,14 +20,16 @@ from ..errors import ConfigError, DataError
 from ..runs.record import Run
 from ..spelling import did_you_mean
 from ..words import number, printable, table
-from .record import Record, by_seed, differing_settings, direction
+from .record import Record, differing_settings, direction
+from .spread import Spread
 
 __all__ = [
-    "Column", "Spread", "as_number", "comparison", "find_runs", "in_csv", "in_lines", "listing",
-    "setting_columns", "sort",
+    "Column", "as_number", "find_runs", "in_csv", "in_lines", "listing", "setting_columns", "sort",
+    "table_of_runs",
 ]  # fmt: skip
 
 _LONGEST = 24  # characters of a setting
+ALWAYS = 9.0  # a weight: what is never left out
 _PLACES = ("name", "run_dir")  # where a run is kept says nothing of what it computes
 
 
@@ -39,7 +40,8 @@ class Column:
     Attributes:
         name: the heading.
         values: one a run; None where there is nothing to say.
-        weight: of the importance: columns of little weight are left out first, of 0 always.
+        weight: of the importance: columns of little weight are left out first, of 0 always, and
+            of `ALWAYS` and more never.
         better: 1 where higher values are better, -1 where lower ones are; 0: neither.
         show: a value as text.
     """
@@ -81,7 +83,9 @@ def in_lines(columns: Iterable[Column], width: int) -> list[str]:
     left_out: list[str] = []
     while len(cells) > 1 and max(map(len, table([*zip(*cells.values(), strict=True)]))) > width:
         least = min(reversed(cells), key=lambda column: column.weight)
-        left_out.insert(0, least.name)
+        if least.weight >= ALWAYS:
+            break
+        left_out[:0] = [least.name] if least.name else []
         del cells[least]
     lines = table([*zip(*cells.values(), strict=True)])
     if left_out:
@@ -141,6 +145,8 @@ def find_runs(places: Sequence[str | Path]) -> list[Path]:
         if not root.is_dir():
             raise DataError(f"no runs at {place}: there is no such directory")
         below = [root, *root.glob("*"), *root.glob("*/*")]
+        if not (root / "run.json").is_file():  # the members of a sweep are listed where it is named
+            below = [path for path in below if not (path.parent / "run.json").is_file()]
         runs = [path for path in below if path == root or not path.is_symlink()]
         runs = [path.resolve() for path in runs if (path / "run.json").is_file()]
         if not runs:
@@ -194,39 +200,37 @@ def _steps(run: Run) -> int | None:
 # microtrain compare of more than two --------------------------------------------------------------
 
 
-def comparison(records: Sequence[Record], by: str | None = None) -> tuple[list[Column], ...]:
-    """The runs, and the groups of those that differ in their seed alone, as columns.
+def table_of_runs(records: Sequence[Record]) -> list[Column]:
+    """A line for each run: in what they differ, and what was measured.
 
     The values of a run are those at its best step by the monitored measure, its test values what
-    they are. Both tables are sorted by that measure, or by the column `by`; there are no columns
-    of groups where no two runs differ in their seed alone.
+    they are.
     """
     monitor = records[0].monitor
     settings = {k: v for k, v in differing_settings(records).items() if k not in _PLACES}
     names = [record.name for record in records]
     labels = names if len(set(names)) == len(names) else [record.label for record in records]
     status = [record.status for record in records]
-    told = [
+    return [
         Column("run", labels, 10),
         Column("status", status, 9 if set(status) != {"finished"} else 0),
         *setting_columns(settings),
         *_measures(records, monitor),
         Column("steps", [_steps(record) for record in records], 2),
         Column("seconds", [r.info.seconds("train_s") for r in records], 1, show="{:,.1f}".format),
+        Column("params_sha256", [record.info.params_sha256 for record in records]),
+        Column("error", [record.info.error for record in records]),
         Column("path", [str(record.path) for record in records]),
     ]
-    by = by or (monitor if any(c.name == monitor for c in told) else "run")
-    return sort(told, by), _groups(records, told, by)
 
 
-def setting_columns(settings: dict[str, list[str | None]], full: bool = False) -> list[Column]:
-    """A column for each; its heading is the `full` key, or the last of it that no other has."""
+def setting_columns(settings: dict[str, list[str | None]]) -> list[Column]:
+    """A column for each; its heading is the last of its key, or all where another has that."""
     ends = {key: key.removesuffix(".type").rpartition(".")[2] for key in settings}
     columns = []
-    for i, (key, row) in enumerate(settings.items()):
-        short = key if full or [*ends.values()].count(ends[key]) > 1 else ends[key]
-        weight = 8 - i / 100 if max(len(value or "") for value in row) < _LONGEST else 3
-        columns.append(Column(short, [*map(as_number, row)], weight, show=_cut))
+    for key, row in settings.items():
+        short = key if [*ends.values()].count(ends[key]) > 1 else ends[key]
+        columns.append(Column(short, [*map(as_number, row)], ALWAYS, show=_cut))
     return columns
 
 
@@ -260,37 +264,6 @@ def _measures(records: Sequence[Record], monitor: str) -> list[Column]:
                 found = found[steps == best[1]] if best else found[:0]
             values.append(float(found[-1]) if len(found) else None)
         weight = 9 if name == monitor else 7 if test else 6
-        columns.append(Column(name, values, weight - len(columns) / 100, direction(records, name)))
+        less = 0 if name == monitor else len(columns) / 100
+        columns.append(Column(name, values, weight - less, direction(records, name)))
     return columns
-
-
-def _groups(records: Sequence[Record], told: Sequence[Column], by: str) -> list[Column]:
-    """A line for each group of runs that differ in their seed alone: their number, mean +- std."""
-    rows, settings = by_seed(records)
-    if max(map(len, rows)) < 2:
-        return []
-    columns = [
-        replace(column, values=[column.values[row[0]] for row in rows])
-        for column in setting_columns(settings)
-    ]
-    columns.append(Column("seeds", [len(row) for row in rows], 10))
-    for column in (column for column in told if "/" in column.name):
-        values = [[v for i in row if (v := column.values[i]) is not None] for row in rows]
-        columns.append(replace(column, values=[*map(Spread.of, values)]))
-    return sort(columns, by if any(column.name == by for column in columns) else columns[-1].name)
-
-
-class Spread(float):
-    """A mean that knows its sample standard deviation."""
-
-    deviation: float = math.nan
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread | None:
-        """Of some values; None where there are none."""
-        if not values:
-            return None
-        spread = cls(statistics.fmean(values))
-        if len(values) > 1:
-            spread.deviation = statistics.stdev(values)
-        return spread

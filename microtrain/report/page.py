@@ -32,12 +32,11 @@ from ..version import __version__
 from ..words import elapsed, listed, number, plural, rate
 from . import figures
 from .chart import MOST_POINTS
-from .curves import WORDS, constant, curves, run_names, speed
+from .curves import FEW, WORDS, constant, curves, run_names, speed
+from .groups import Comparison
 from .predictions import Predictions, counted, predict_rows
-from .record import Record
+from .record import Record, read_records
 from .side_by_side import readable, tables
-from .sweep_page import sweep_fields
-from .sweeps import Sweep
 
 __all__ = ["final_report", "report_html", "runs_html", "write_plots", "write_report", "write_runs"]
 
@@ -51,12 +50,12 @@ def write_report(
     predictions: Predictions | None = None,
     note: str = "",
 ) -> Path:
-    """Write the report of a run or a sweep and return its path; the file is whole or not there.
+    """Write the report of a run and return its path; the file is whole or not there.
 
     Args:
         run: a record, or what `Record.read` takes: the run directory, or `<runs>/<name>`.
         output: the file; report.html in the run directory by default.
-        predictions: what `predict_rows` gives; of a run.
+        predictions: what `predict_rows` gives.
         note: why there are none.
 
     Raises DataError for a damaged run, LaunchError without jinja2 or where the file cannot be
@@ -64,10 +63,7 @@ def write_report(
     """
     record = run if isinstance(run, Record) else Record.read(run)
     path = record.path / "report.html" if output is None else Path(os.path.expanduser(output))
-    if record.info.sweep:
-        _write(path, sweep_html(record))
-    else:
-        _write(path, report_html(record, predictions, note, path.parent))
+    _write(path, report_html(record, predictions, note, path.parent))
     return path
 
 
@@ -75,26 +71,15 @@ def write_runs(runs: Sequence[str | Path], output: str | Path | None = None) -> 
     """Write one page of several runs side by side and return its path, as `write_report` does.
 
     It is report.html in the working directory by default: a file beside runs would be one of
-    `runs/*`. Raises ConfigError where a run is named twice.
+    `runs/*`. A sweep stands for its members. Raises ConfigError where a run is named twice.
     """
-    records = [Record.read(run) for run in runs]
-    refuse_sweeps(records)
+    records = read_records([str(run) for run in runs])
     for i, record in enumerate(records):
         if record.path in (other.path for other in records[:i]):
             raise ConfigError(f"the run {record.path} is named twice; name every run once")
     path = Path("report.html" if output is None else os.path.expanduser(output))
     _write(path, runs_html(records))
     return path
-
-
-def refuse_sweeps(records: Sequence[Record]) -> None:
-    """ConfigError for sweeps, whose members are no runs to stand side by side with others."""
-    for record in records:
-        if record.info.sweep:
-            raise ConfigError(
-                f"{record.path} is a sweep, and this page is of runs; its own: microtrain report "
-                f"{record.path}; beside another sweep: microtrain compare"
-            )
 
 
 def _write(path: Path, text: str) -> None:
@@ -197,32 +182,19 @@ def report_html(
 @np.errstate(all="ignore")
 def runs_html(records: Sequence[Record]) -> str:
     """The page of several runs as text. Raises LaunchError without jinja2."""
-    title = plural(len(records), "run")
+    comparison = Comparison(records)
+    grouped = bool(comparison.groups)
     return _render(
         "runs.html",
-        records,
-        title=title,
+        comparison.of_best_groups(FEW) if grouped else records,
+        grouped,
+        title=plural(len(records), "run"),
         version=__version__,
-        made_from=listed([str(record.path) for record in records]),
-        tables=tables(records),
+        made_from=listed([str(record.path) for record in records], 10),
+        tables=[] if grouped else tables(records),
+        grids={"Settings": comparison.groups, "Runs": comparison.runs} if grouped else {},
+        notes=comparison.notes() if grouped else [],
     )
-
-
-@np.errstate(all="ignore")
-def sweep_html(record: Record) -> str:
-    """The page of a sweep as text. Raises LaunchError without jinja2."""
-    page: str = (
-        _templates()
-        .get_template("sweep.html")
-        .render(
-            style=_beside("report.css"),
-            script=_beside("report.js"),
-            version=record.info.versions.get("microtrain", __version__),
-            made_from=record.path,
-            **sweep_fields(Sweep.read(record.path)),
-        )
-    )
-    return page
 
 
 @functools.cache
@@ -249,24 +221,25 @@ def _templates() -> Any:
     return environment
 
 
-def _render(template: str, records: Sequence[Record], **known: Any) -> str:
+def _render(template: str, records: Sequence[Record], grouped: bool = False, **known: Any) -> str:
     fields = list(dict.fromkeys(field for record in records for field in record.fields))
     same = {f: value for f in fields if (value := constant(records, f)) is not None}
-    charts = curves(records, [f for f in fields if f not in same][:_CHARTS])
-    axes = [_axes(record) for record in records]
+    charts = curves(records, [f for f in fields if f not in same][:_CHARTS], group=grouped)
+    # As the legend of each chart has them, with what became of each.
+    runs = list(dict.fromkeys(c.run for chart in charts for c in chart.curves))
+    axes = [[] for _ in runs] if grouped else [_axes(record) for record in records]
     found = _templates().get_template(template)
     page: str = found.render(
         style=_beside("report.css"),
         script=_beside("report.js"),
         curves=charts,
-        # As the legend of each chart has them, with what became of each.
-        runs=list(dict.fromkeys(c.run for chart in charts for c in chart.curves))
-        or run_names(records),
+        runs=runs or run_names(records),
         constants=[f"{field} {value:.5g}" for field, value in same.items()],
         axes=axes,
         axis_names=[
             n for i, n in enumerate(_AXES) if all(r[i] is not None for a in axes for r in a)
         ],
+        grouped=grouped,
         **known,
     )
     return page

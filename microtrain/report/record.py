@@ -7,14 +7,25 @@ import os
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
 from ..config.resolved import Setting, as_yaml, read_settings
+from ..errors import DataError
 from ..runs.record import Run
 
-__all__ = ["Record", "by_seed", "differing_settings", "direction", "read_records"]
+__all__ = [
+    "LUCK",
+    "Record",
+    "by_seed",
+    "differing_settings",
+    "direction",
+    "luck_of",
+    "read_records",
+]
+
+LUCK = ("seed", "data.split.fold")  # what runs of one setting differ in
 
 
 class Record(Run):
@@ -62,13 +73,19 @@ class Record(Run):
 
 
 def read_records(paths: Sequence[str]) -> list[Record]:
-    """The runs at these places; a link, such as `latest`, adds none that is there already.
+    """The runs at these places, of a sweep its members; a link to one that is there adds none.
 
     Raises DataError.
     """
-    records = [(path, Record.read(path)) for path in paths]
-    named = {record.path for path, record in records if not os.path.islink(path)}
-    return [r for path, r in records if not (os.path.islink(path) and r.path in named)]
+    found: list[tuple[str, Record]] = []
+    for path in paths:
+        record = Record.read(path)
+        places = [str(each) for each in record.members] if record.info.sweep else [path]
+        if not places:
+            raise DataError(f"the sweep {record.path} has no members: none has begun")
+        found += [(p, record if p is path else Record.read(p)) for p in places]
+    named = {record.path for path, record in found if not os.path.islink(path)}
+    return [r for path, r in found if not (os.path.islink(path) and r.path in named)]
 
 
 def direction(runs: Sequence[Run], column: str) -> int:
@@ -86,16 +103,21 @@ def differing_settings(records: Sequence[Record]) -> dict[str, list[str | None]]
 def by_seed(
     records: Sequence[Record],
 ) -> tuple[list[list[int]], dict[str, list[str | None]]]:
-    """Numbers of the runs that differ in their seed alone, and the other settings that differ.
+    """Numbers of the runs that differ in seed and fold alone, and the other settings that differ.
 
-    Of runs with one seed the last counts. A name and a place are no settings.
+    Of runs with one seed and fold the last counts. A name and a place are no settings.
     """
     settings = differing_settings(records)
-    seeds = settings.pop("seed", ["" for _ in records])
-    for place in ("name", "run_dir"):
-        settings.pop(place, None)
-    members: dict[tuple[str | None, ...], dict[str | None, int]] = {}
-    for i, seed in enumerate(seeds):
-        key = tuple(row[i] for row in settings.values())
-        members.setdefault(key, {})[seed] = i
+    luck = luck_of(records)
+    for key in (*LUCK, "name", "run_dir"):
+        settings.pop(key, None)
+    members: dict[tuple[str | None, ...], dict[Any, int]] = {}
+    for i, own in enumerate(luck):
+        setting = tuple(row[i] for row in settings.values())
+        members.setdefault(setting, {})[own] = i
     return [[*group.values()] for group in members.values()], settings
+
+
+def luck_of(records: Sequence[Record]) -> list[tuple[str, ...]]:
+    """Seed and fold of each run."""
+    return [tuple(str(r.config[k].value) if k in r.config else "" for k in LUCK) for r in records]

@@ -32,6 +32,7 @@ from ..files import (
     reason,
     remove,
     sync_directory,
+    to_disk,
 )
 from .array_file import Content, array_content, arrays_in
 from .typed import Count, typed
@@ -155,7 +156,7 @@ def write_files(place: Path, contents: Mapping[str, Content]) -> dict[str, dict[
             for file, (name, content) in zip(files, contents.items(), strict=True)
         }
         for file in files:
-            os.fsync(file.fileno())
+            to_disk(file.fileno())
     return entries
 
 

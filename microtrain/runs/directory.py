@@ -123,20 +123,46 @@ class RunDirectory:
             latest = path.with_name("latest")
             if latest.is_symlink() or not latest.exists():  # else someone's own
                 point(latest, path)
-            run.update(
-                status="running",
-                exit_code=None,
-                id=os.urandom(16).hex(),
-                name=name,
-                started=now.isoformat(timespec="seconds"),
-                versions=versions(),
-                git=git_state(),
-                command=command_line(),
-            )
+            run.begin(name, now, git=git_state())
         except BaseException:
             run.close()
             raise
         return run
+
+    @classmethod
+    def create_member(cls, path: Path, name: str, config_text: str, **of: Any) -> RunDirectory:
+        """Make the directory of a member of a sweep at `path`; its run.json says `of` the sweep.
+
+        Raises LaunchError when it cannot be made.
+        """
+        try:
+            for each in (path.parent, path):
+                make_directory(each)
+        except OSError as error:
+            raise LaunchError(
+                f"cannot make the run directory {path}: {reason(error)}\n{_WAY_OUT}"
+            ) from error
+        run = cls(path)
+        try:
+            run.write_config(config_text)
+            run.begin(name, datetime.now().astimezone(), **of)
+        except BaseException:
+            run.close()
+            raise
+        return run
+
+    def begin(self, name: str, now: datetime, **fields: Any) -> None:
+        """Say in run.json that the run goes on: from now on it can be resumed."""
+        self.update(
+            status="running",
+            exit_code=None,
+            id=os.urandom(16).hex(),
+            name=name,
+            started=now.isoformat(timespec="seconds"),
+            versions=versions(),
+            command=command_line(),
+            **fields,
+        )
 
     def info(self, field: str, default: Any = None) -> Any:
         """A field of run.json."""
@@ -149,7 +175,7 @@ class RunDirectory:
     def update(self, **fields: Any) -> None:
         """Set fields of run.json: status, exit_code, params_sha256, hosts, ranks, timings, best.
 
-        A status is running, finished, stopped, diverged or failed.
+        A status is running, finished, stopped, paused (by halving), diverged or failed.
         """
         with self._updating:
             self._info.update(fields)

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from ..errors import LaunchError
-from ..files import beginning, open_to_write
+from ..files import beginning, open_to_write, to_disk
 
 __all__ = ["EVERY", "Lines", "Unwritten"]
 
@@ -59,7 +59,7 @@ class Lines:
     def sync(self) -> None:
         """Wait until the disk has all lines."""
         self.flush()
-        self._try(lambda: os.fsync(self._file.fileno()))
+        self._try(lambda: to_disk(self._file.fileno()))
 
     def sha256(self, length: int | None = None) -> str:
         """Of all lines, with those not yet written; of so many bytes where a length is given."""

@@ -125,7 +125,10 @@ class RunInfo:
     timings: dict[str, Number | None] = field(default_factory=dict)
     sweep: bool = False
     members: dict[str, int] = field(default_factory=dict)
-    best_member: int | None = None
+    best_member: str | None = None
+    halved: dict[str, list[Count]] = field(default_factory=dict)
+    of_sweep: str | None = None
+    rung: int | None = None
     has_checkpoints: bool = False
     resumed_at: list[Count] = field(default_factory=list)
 
@@ -171,6 +174,22 @@ class Run:
         except (OSError, UnicodeDecodeError) as error:
             detail = reason(error) if isinstance(error, OSError) else "config.yaml is not UTF-8"
             raise DataError(f"cannot read the run {path}: {detail}") from error
+
+    @property
+    def members(self) -> list[Path]:
+        """The directories of the members of a sweep that have begun, in order."""
+        return sorted(path.parent for path in self.path.glob("members/[0-9]*/run.json"))
+
+    def one(self) -> Self:
+        """Itself; of a sweep its best member. Raises DataError while there is none."""
+        if not self.info.sweep:
+            return self
+        if self.info.best_member is None:
+            why = f"its status is {self.status}; microtrain resume {self.path}"
+            if self.info.status == "finished":
+                why = "no member has finished with a value of what is monitored"
+            raise DataError(f"the sweep {self.path} has no best member: {why}")
+        return self.read(self.path / "members" / Path(self.info.best_member).name)
 
     @property
     def name(self) -> str:
@@ -365,7 +384,7 @@ def checkpoint_at(path: str | Path, warn: Callable[[str], None]) -> Checkpoint:
         return load_checkpoint(directory)
     if list_checkpoints(directory):
         return load_newest_checkpoint(directory, warn)
-    run = Run.read(path)
+    run = Run.read(path).one()
     return load_newest_checkpoint(run.path / "checkpoints", warn, run.own)
 
 

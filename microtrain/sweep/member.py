@@ -1,7 +1,8 @@
-"""One member of a sweep: a run like any other, of which the memory is kept instead of a directory.
+"""A member of a sweep: an ordinary run in a directory of its own, by the code of a run.
 
-It is built and trained by the code of a run, so it has the bits that it would have alone. What
-prints, draws and writes files of its own is left out.
+What it does not need is left out: what it would print, its page and pictures, a sync of the disk
+for each file, and checkpoints in its first seconds. Of its checkpoints the best one stays at its
+end; a resume takes the steps after it again, with the same bits.
 """
 
 from __future__ import annotations
@@ -10,297 +11,251 @@ import contextlib
 import copy
 import functools
 import math
+import os
+import socket
 import time
-from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
-import numpy as np
-
-from ..backend import default_dtype
 from ..config.components import load
-from ..config.schema import Config
 from ..config.sweep import Member
 from ..distributed.single import SingleCommunicator
 from ..errors import DivergedError
-from ..runs.members import Result
+from ..files import remove, sync_file, without_syncing
+from ..runs.checkpoint import list_checkpoints, step_of
+from ..runs.directory import RunDirectory, point
 from ..runs.provenance import params_sha256
 from ..train.callbacks import Callback
-from ..train.executor import Execution
-from ..train.model_state import load_model_arrays, model_arrays
+from ..train.checkpointing import Checkpoints, contents
+from ..train.console import next_command
+from ..train.model_state import model_arrays
 from ..train.observers import RowWriter
 from ..train.output import Output
-from ..train.results import Results
-from ..train.state import Ending, Event, Parts, TrainingRun
+from ..train.resume import LOCK_WAIT
+from ..train.state import Ending, Event, TrainingRun
 from ..train.trainer import Trainer
-from .shared_step import Held
 
-if TYPE_CHECKING:
-    from ..distributed.communicator import Communicator
-    from ..tensor import Tensor
+__all__ = ["Sweep", "train_member"]
 
-__all__ = ["Trained", "sharing", "train_member"]
-
-RUNG = "rung"  # why a member ends that is to be compared with others
+PAUSED = "halving"  # why a member stops that is to be compared with others
+PATIENCE = 5.0  # seconds before the first checkpoint: shorter members are begun again
 _LEFT_OUT = {
     f"microtrain.{name}"
     for name in (
-        "train.observers:Bar", "train.console:Header", "report.observer:Report",
-        "train.observers:Timeline", "train.console:Summary",
+        "train.observers:Bar", "report.observer:Report", "train.observers:Timeline",
+        "train.console:Summary",
     )
 }  # fmt: skip
-_CHECKPOINTS, _RESULTS, _ROWS = (
-    "microtrain.train.checkpointing:Checkpoints",
-    "microtrain.train.results:Results",
-    "microtrain.train.observers:RowWriter",
-)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What all members have in common.
+
+    Attributes:
+        path: the directory of the sweep.
+        about: fields of each member's run.json: the id of the sweep, the commit it was begun from.
+        count: of the members.
+    """
+
+    path: Path
+    about: dict[str, Any]
+    count: int
+
+    def place(self, number: int) -> Path:
+        """The directory of a member."""
+        return self.path / "members" / f"{number:0{len(str(self.count - 1))}}"
 
 
 class Quiet(Output):
-    """Says nothing, and warns as the output of the sweep does: of each thing once.
+    """Says nothing; warnings go into the log of the member, and to the sweep, which is told each.
 
     Attributes:
-        warnings: the first lines of those of its member.
+        warnings: of the member, in their order.
     """
 
-    def __init__(self, output: Output) -> None:
-        super().__init__(output.rank, progress="off")
-        self._of_sweep = output
+    def __init__(self) -> None:
+        super().__init__(progress="off")
         self.warnings: list[str] = []
 
     def say(self, *lines: str) -> None:
         """Members have no rows on the terminal."""
 
     def warn(self, text: str) -> None:
-        """Say it once for all members, and note it for this one."""
-        if (first := text.partition("\n")[0]) not in self.warnings:
-            self.warnings.append(first)
-        self._of_sweep.warn(text)
+        """Keep it."""
+        self.warnings.append(text)
+        if self.log is not None:
+            self.log(f"warning: {text}")
 
 
-class Trained(Trainer):
-    """The run of a member, once its class is known: see `_class_of`.
+class MemberRun(Trainer):
+    """The run of a member.
 
     Attributes:
-        pause: the step after which it is to be compared; None at its end.
-        rows: of metrics.
-        kept: step and samples of its best model, with the values of that; None before.
-        outcome: of the test data; None without.
+        sweep: that it is of.
+        place: where its directory is to be.
+        rung: it pauses after 1/rung of its steps; None: it goes on to its end.
+        stopped_by: why it ended before its last step.
     """
 
-    pause: int | None = None
-    kept: tuple[int, int, dict[str, Any]] | None = None
-    outcome: dict[str, Any] | None = None
-    sha256 = ""
-    finished = False
+    sweep: Sweep
+    place: Path
+    rung: int | None = None
     stopped_by = ""
-    held: ClassVar[Held | None] = None  # steps of others, of which a member may have one
-    kind: Any = None
-    taken: Execution | None = None  # of such a step
 
-    def log_metrics(self, row: dict[str, Any]) -> None:
-        """Keep a row."""
-        self.rows: list[dict[str, Any]] = vars(self).setdefault("rows", [])
-        self.rows.append(row)
-        self.notify("on_log", row)
+    def open_directory(self, resume: Path | None) -> RunDirectory:
+        """In the place of the member, which nothing else names."""
+        if resume is not None:
+            return RunDirectory(resume, LOCK_WAIT)
+        return RunDirectory.create_member(
+            self.place, self.config.name, self.config_text, **self.sweep.about
+        )
 
-    def train_alone(self) -> None:
-        """Train to the end, or to the rung."""
-        self.path = Path()
-        self.started = time.perf_counter()
-        with np.errstate(all="ignore"), default_dtype(self.config.dtype):
-            self.stopped_by = self._loop()
-            self._end(self.stopped_by)
-
-    def _build(self, config: Config, comm: Communicator, output: Output) -> Parts:
-        """What another member of its kind has left is taken over."""
-        parts = super()._build(config, comm, output)
-        if self.held is not None:
-            self.kind, self.taken = self.held.lend(parts)
-        return parts
-
-    def _executor(self) -> Execution:
-        if self.taken is None:
-            return Execution(self, shared=self.kind is not None)
-        self.taken.begin(self)
-        return self.taken
+    @property
+    def pause(self) -> float:
+        """The first evaluation after 1/rung of the steps; infinite where the run ends with it."""
+        total, every = self.total_steps, self.plan.evaluate
+        if self.rung is None or total is None or every is None:
+            return math.inf
+        step = -(-total // (self.rung * every)) * every
+        return math.inf if step >= total else step
 
     def _loop(self) -> str:
-        """A first step is none of those that are captured: the optimizer has no state yet."""
-        if self.taken is not None:
-            self._execute = self._first_step
-        return super()._loop()
+        """Killed after its last checkpoint before a rung, there is no step to be taken."""
+        return PAUSED if self.step == self.pause else super()._loop()
 
-    def _first_step(self, first: bool, last: bool, *batch: Tensor) -> None:
-        self.execution.eagerly(first, last, *batch)
-        if last:
-            self._execute = self.execution
+    def _way_on(self) -> str:
+        return next_command(self.config, self.sweep.path, "resume")
+
+
+class Begin(Callback):
+    """What run.json has of a run that has begun."""
+
+    def on_start(self, run: TrainingRun) -> None:
+        """Without what it would say."""
+        run.update_info(
+            hosts=[socket.gethostname()],
+            processes=[os.getpid()],
+            ranks=1,
+            parameters=sum(p.numel() for p in run.model.parameters()),
+            compile=run.execution.about(),
+        )
 
 
 class UnseenRows(RowWriter):
-    """Keeps rows, which nobody sees."""
+    """Writes rows, which nobody sees."""
 
     def show(self, run: TrainingRun, values: dict[str, float]) -> None:
         """Members have no rows on the terminal."""
 
 
-class KeepBest(Callback):
-    """Copies the model where it is the best so far, as checkpoints of a run do."""
-
-    def on_pause(self, run: Any, event: Event) -> None:
-        """The last one is not copied: it stays."""
-        if run.state.at_best and run.config.checkpoint.keep_best > 0 and not event.last:
-            run.kept = run.step, run.samples, model_arrays(run.model)
-
-    def on_end(self, run: Any, ending: Ending) -> None:
-        """The parameters of the last step are those that are named."""
-        run.sha256 = ending.params_sha256 = params_sha256(model_arrays(run.model))
-
-
 class Rung(Callback):
-    """Ends the training where it is to be compared with others."""
+    """Pauses the training where it is to be compared with others."""
 
     def due(self, run: Any, step: int) -> float:
         """The rung, while it is ahead."""
-        return math.inf if run.pause is None or run.pause <= step else float(run.pause)
+        return float(run.pause) if run.pause > step else math.inf
 
     def on_pause(self, run: Any, event: Event) -> None:
         """Not where it ends anyway."""
         if event.step == run.pause and not event.stop:
-            event.stop = RUNG
+            event.stop = PAUSED
+
+    def on_end(self, run: Any, ending: Ending) -> None:
+        """A paused run is a stopped one, and says so."""
+        run.stopped_by = ending.stop
+        if ending.stop == PAUSED:
+            ending.about |= {"status": "paused", "rung": run.rung}
 
 
-class Measured(Results):
-    """Measures the test data with the best model, from memory."""
+class FewCheckpoints(Checkpoints):
+    """Of a run that has finished the best one is all that is kept; a short one writes no other."""
 
-    def _take_best(self, run: Any, ending: Ending) -> dict[str, Any]:
-        kept, best = run.kept, run.state.best
-        step, samples = run.step, run.samples
-        ending.chosen = ending.which = "the last"
-        if kept is not None and best is not None and best[2] == kept[0] != run.step:
-            step, samples, values = kept
-            last = model_arrays(run.model)
-            ending.undo.callback(load_model_arrays, run.model, last)
-            load_model_arrays(run.model, values)
-            ending.chosen = ending.which = "the best"
-        else:
-            run.kept = step, samples, model_arrays(run.model)
-        return {"step": step, "epoch": step / run.steps_per_epoch, "samples": samples}
+    _best: dict[str, Any] | None = None  # a copy, which nothing has written yet
 
-    def _write_down(self, run: Any, ending: Ending, test: dict[str, Any] | None) -> None:
-        run.outcome, run.finished = test, ending.finished
+    def on_start(self, run: TrainingRun) -> None:
+        """Note the time."""
+        super().on_start(run)
+        self._began = time.monotonic()
 
-    def on_error(self, run: Any, error: BaseException) -> None:
-        """There is no run.json."""
+    def on_pause(self, run: TrainingRun, event: Event) -> None:
+        """At first the best stays in memory, unless a checkpoint was asked for."""
+        saver = run.checkpoints
+        if saver is None or event.last or event.stop:
+            return
+        if event.save or time.monotonic() - self._began > PATIENCE:
+            if self._best is not None:
+                saver.submit(self._best, best=True)
+                self._best = None
+            super().on_pause(run, event)
+        elif run.state.at_best and run.config.checkpoint.keep_best > 0:
+            found = contents(run)
+            for kind in ("model", "optimizer"):
+                found[kind] = {name: array.copy() for name, array in found[kind].items()}
+            self._best = found
 
-
-@contextlib.contextmanager
-def sharing() -> Iterator[None]:
-    """Inside, members that are trained one after the other share captured steps."""
-    try:
-        Trained.held = Held()
-        yield
-    finally:
-        Trained.held = None
+    def on_end(self, run: TrainingRun, ending: Ending) -> None:
+        """The best; the last where that is the best, or none was kept."""
+        saver, best = run.checkpoints, run.state.best
+        last_is_best = ending.finished and best is not None and best[2] == run.step
+        if saver is not None and self._best is not None and not last_is_best:
+            saver.save(self._best)
+        if saver is None or best is None or not ending.finished:
+            super().on_end(run, ending)
+            return
+        saver.wait()
+        ending.params_sha256 = params_sha256(model_arrays(run.model))
+        if best[2] not in map(step_of, list_checkpoints(saver.directory)):
+            super().on_end(run, ending)
+        paths = {step_of(path): path for path in list_checkpoints(saver.directory)}
+        kept = paths.pop(best[2] if best[2] in paths else run.step)
+        for path in paths.values():
+            remove(path)
+        for name in ("best", "last"):
+            point(saver.directory / name, kept)
 
 
 @functools.cache
 def _class_of(kind: Any) -> Any:
-    """The class of a member's run: the configured Trainer, with other callbacks."""
+    """The class of a member's run: the configured Trainer, with fewer callbacks."""
     instead: dict[Any, list[Any]] = {
-        _CHECKPOINTS: [KeepBest], _RESULTS: [Rung, Measured], _ROWS: [UnseenRows]
-    }  # fmt: skip
+        "microtrain.train.console:Header": [Begin],
+        "microtrain.train.observers:RowWriter": [UnseenRows],
+        "microtrain.train.checkpointing:Checkpoints": [Rung, FewCheckpoints],
+    }
     types: list[Any] = []
     for each in kind.callback_types:
         types += [] if each in _LEFT_OUT else instead.get(each, [each])
     own = {"callback_types": tuple(types)}
-    return type(kind.__name__, (Trained,) if kind is Trainer else (Trained, kind), own)
+    return type(kind.__name__, (MemberRun,) if kind is Trainer else (MemberRun, kind), own)
 
 
 def train_member(
-    member: Member, output: Output, rung: int | None = None
-) -> tuple[Result, dict[str, Any], dict[str, Any]]:
-    """Train a member in this process; its result, its best model, and what that takes and gives.
+    sweep: Sweep, member: Member, rung: int | None = None, resume: Path | None = None
+) -> list[str]:
+    """Train a member in this process, to its end or to a rung; returns what it warned of.
 
-    rung: it is to be compared with others after 1/rung of its steps; None: to its end.
+    Args:
+        sweep: that it is of.
+        member: its number and its configuration.
+        rung: it is to be compared with others after 1/rung of its steps; None: to its end.
+        resume: its directory, where it was begun before.
 
     Raises KeyboardInterrupt where a signal has stopped it, and the errors of a run, but for
-    DivergedError, which is a result.
+    DivergedError: its run.json says that.
     """
-    began = time.perf_counter()
     config = copy.deepcopy(member.config)  # class weights are filled in
     kind = Trainer if config.trainer is None else load("trainer", str(config.trainer))
-    quiet = Quiet(output)
-    run: Trained = _class_of(kind).from_config(config, SingleCommunicator(), quiet)
-    run.pause, run.rows = _pause(run, rung), []
-    status, error = "finished", ""
-    try:
-        run.train_alone()
-    except DivergedError as diverged:
-        status, error = "diverged", str(diverged).splitlines()[0]
-    else:
-        if run.stopped_by == RUNG:
-            status = "paused"
-        elif not run.finished:
-            raise KeyboardInterrupt(run.stopped_by)
-        if run.held is not None and run.execution.compiled is not None and run.kind is not None:
-            run.held.add(run.kind, run, run.execution)
-    best = run.state.best_as_dict()
-    values = _values_at(run.rows, best["step"] if best else run.step)
-    if run.outcome is not None:
-        values |= {f"test/{name}": value for name, value in run.outcome.items() if name != "step"}
-    result = Result(
-        number=member.number,
-        setting=member.setting,
-        varied=member.varied,
-        status=status,
-        rung=rung if status == "paused" else None,
-        step=run.step,
-        best=best,
-        values={name: _finite(value) for name, value in values.items()},
-        params_sha256=run.sha256,
-        data=run.data_state["data_hash"],
-        seconds=time.perf_counter() - began,
-        error=error,
-        warnings=quiet.warnings,
-        curve=_curve(run.rows),
-    )
-    arrays = run.kept[2] if status == "finished" and run.kept is not None else {}
-    return result, arrays, run.data_state
-
-
-def _pause(run: Trained, rung: int | None) -> int | None:
-    """The first evaluation after 1/rung of the steps; None where the run ends with it."""
-    total, every = run.total_steps, run.plan.evaluate
-    assert total is not None and every is not None  # the clock has no say in a sweep
-    step = total if rung is None else -(-total // (rung * every)) * every
-    return None if step >= total else step
-
-
-_OF_THE_CLOCK = {"time", "samples_per_s", "comm_share", "split", "step", "epoch", "samples"}
-
-
-def _values_at(rows: Sequence[dict[str, Any]], step: int) -> dict[str, float]:
-    """What was measured at a step, by column."""
-    return {
-        f"{row['split']}/{name}": value
-        for row in rows
-        if row["step"] == step and row["split"] != "test"
-        for name, value in row.items()
-        if name not in _OF_THE_CLOCK and name not in ("lr", "grad_norm", "skipped")
-    }
-
-
-def _curve(rows: Sequence[dict[str, Any]]) -> dict[str, list[float | None]]:
-    """The measured columns, a value for each step that has any."""
-    steps = sorted({row["step"] for row in rows if row["split"] != "test"})
-    at = {step: _values_at(rows, step) for step in steps}
-    names = dict.fromkeys(name for values in at.values() for name in values)
-    curve: dict[str, list[float | None]] = {"step": [float(step) for step in steps]}
-    for name in names:
-        curve[name] = [_finite(at[step].get(name)) for step in steps]
-    return curve
-
-
-def _finite(value: Any) -> float | None:
-    return None if value is None or not math.isfinite(value) else float(value)
+    quiet = Quiet()
+    with without_syncing():
+        run: MemberRun = _class_of(kind).from_config(
+            config, SingleCommunicator(), quiet, resume=resume
+        )
+        run.sweep, run.place, run.rung = sweep, sweep.place(member.number), rung
+        with contextlib.suppress(DivergedError):
+            run.train()
+    sync_file(run.path / "run.json")
+    if run.stopped_by not in ("", PAUSED) and not run.state.ended:
+        raise KeyboardInterrupt(run.stopped_by)
+    return quiet.warnings

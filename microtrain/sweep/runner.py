@@ -1,60 +1,56 @@
-"""Trains the members of a sweep, dealt over the ranks, and writes down what became of them.
+"""Trains the members of a sweep, dealt over the ranks.
 
 A member is trained by one rank, and the ranks say nothing to each other meanwhile: at a rung of
-`stop: halving` and at the end each hears the others' results. Which member is trained where and in
-which order changes no bit of it, so a sweep can be killed and resumed on another number of ranks.
+`stop: halving` and at the end each hears what became of the others' members. Which member is
+trained where and in which order changes no bit of it, so a sweep can be killed and resumed on
+another number of ranks.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import os
+import re
 import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..config.components import FROM_DATA
 from ..config.duration import Duration
-from ..config.resolved import as_yaml, resolved_yaml, whole_yaml
-from ..config.same_run import compare_configs
+from ..config.resolved import as_yaml, whole_yaml
+from ..config.same_run import FREE, compare_configs
 from ..config.schema import Config
 from ..config.sweep import Member
 from ..distributed import watchdog
 from ..distributed.agreement import from_root, settled
 from ..errors import ConfigError, DataError, LaunchError, UserError
-from ..files import reason
-from ..report.overview import in_csv
-from ..report.sweeps import Sweep
+from ..files import reason, remove
+from ..report.groups import summary
+from ..report.record import read_records
+from ..runs.checkpoint import OtherRun
 from ..runs.directory import RunDirectory
-from ..runs.members import (
-    MEMBERS,
-    Of,
-    Result,
-    Store,
-    check_members,
-    gather,
-    read_members,
-    without_curve,
-)
-from ..runs.record import Run
+from ..runs.record import Run, RunInfo
 from ..train.data_cache import reading_once
 from ..train.output import Output
 from ..train.results import STOPPED
 from ..train.resume import LOCK_WAIT
-from ..words import elapsed, number, plural, size
-from .member import sharing, train_member
+from ..words import elapsed, number, plural
+from .member import Sweep, train_member
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
 
-__all__ = ["run_sweep"]
+__all__ = ["check", "run_sweep"]
 
-WRITE = 5.0  # seconds between two files of finished members
 SAY = 10.0  # seconds between two lines of progress, where no bar shows it
 KEEP = 3  # halving keeps a third of the settings
+ENDED = ("finished", "diverged")
 MAY_CHANGE = ("name", "run_dir", "base", "data.path", "data.cache", "log.", "checkpoint.every")
 
 
@@ -74,16 +70,13 @@ def run_sweep(
         output: where lines go.
         resume: the directory of a sweep to go on with.
 
-    Raises ConfigError for what no sweep can have, and another sweep than that of `resume`; the
-    errors of a run, which end the sweep. Members that were finished are kept.
+    Raises ConfigError for what no sweep can have, and a different sweep from that of `resume`; the
+    errors of a run, which end the sweep. Members that have finished stay.
     """
     with settled(comm):
         check(config)
-    with _directory(config, comm, output, resume) as (path, directory):
-        of = from_root(comm, lambda: _of(directory, config))
-        done = {} if resume is None else from_root(comm, lambda: _done(path, of, output))
-        store = Store(path, comm.rank, of)
-        runner = _Runner(members, comm, output, store, done, config)
+    with _directory(config, comm, output, resume) as directory:
+        runner = _Runner(members, comm, output, directory, config)
         began = time.perf_counter()
         runner.begin()
         try:
@@ -93,17 +86,9 @@ def run_sweep(
                 stopped = isinstance(error, KeyboardInterrupt)
                 directory.update(status="stopped" if stopped else "failed", error=str(error))
             raise
-        seconds = time.perf_counter() - began
-        if directory is not None:
-            runner.end(directory, finished, seconds)
-        comm.barrier()
+        with settled(comm):
+            runner.end(finished, time.perf_counter() - began)
     return 0 if finished else STOPPED
-
-
-def tested(result: Result) -> dict[str, float | None] | None:
-    """What run.json says of the test data, of a member; None without any."""
-    values = {k[5:]: v for k, v in result.values.items() if k.startswith("test/")}
-    return values or None
 
 
 def check(config: Config) -> None:
@@ -113,37 +98,36 @@ def check(config: Config) -> None:
         if value is not None and Duration(value).unit == "min":
             raise ConfigError(
                 f"train.{key}: {value} is counted by a clock, and the members of a sweep would be "
-                "other ones each time; count steps or epochs"
+                "different each time; count steps or epochs"
             )
     for number_, callback in enumerate(config.callbacks):
         if callback.type in ("tensorboard", "mlflow", "wandb"):
             raise ConfigError(
-                f"callbacks.{number_}: {callback.type} keeps the log of one run, and a sweep has "
-                "many; leave it out, and train the best member by itself for such a log"
+                f"callbacks.{number_}: {callback.type} is of few runs; leave it out, and "
+                "train the best member by itself, from its config.yaml, for such a log"
             )
 
 
 @contextlib.contextmanager
 def _directory(
     config: Config, comm: Communicator, output: Output, resume: Path | None
-) -> Iterator[tuple[Path, RunDirectory | None]]:
-    """The directory of the sweep, on all ranks its path; held open and locked by rank 0."""
+) -> Iterator[RunDirectory | None]:
+    """The directory of the sweep, held open and locked by rank 0; None on other ranks."""
     directory: RunDirectory | None = None
-    with settled(comm):
-        if comm.rank == 0:
-            text = whole_yaml(config)
-            if resume is None:
-                directory = RunDirectory.create(config.run_dir, config.name, config_text=text)
-                directory.update(sweep=True, ranks=comm.size)
-            else:
-                stored = Run.read(resume)
-                compare_configs(stored.config_text, text, stored.path, free=MAY_CHANGE)
-                directory = RunDirectory(resume, wait_s=LOCK_WAIT)
-                directory.update(status="running", exit_code=None, error=None)
-            output.log = directory.log
-    path = Path(comm.broadcast_object("" if directory is None else str(directory.path)))
     try:
-        yield path, directory
+        with settled(comm):
+            if comm.rank == 0:
+                text = whole_yaml(config)
+                if resume is None:
+                    directory = RunDirectory.create(config.run_dir, config.name, config_text=text)
+                    directory.update(sweep=True, ranks=comm.size)
+                else:
+                    stored = Run.read(resume)
+                    compare_configs(stored.config_text, text, stored.path, free=MAY_CHANGE)
+                    directory = RunDirectory(resume, wait_s=LOCK_WAIT)
+                    directory.update(status="running", exit_code=None, error=None)
+                output.log = directory.log
+        yield directory
     finally:
         output.end_bar()
         if directory is not None:
@@ -168,47 +152,81 @@ def _interrupted_by(number_: signal.Signals) -> Iterator[None]:
         signal.signal(number_, before)
 
 
-def _of(directory: RunDirectory | None, config: Config) -> Of:
-    assert directory is not None
-    return Of(directory.info("id"), resolved_yaml(config))
-
-
-def _done(path: Path, of: Of, output: Output) -> dict[tuple[int, int | None], Result]:
-    """What is there already; a damaged file is set aside, and its members are trained again.
-
-    Raises OtherRun and ConfigError for members of another sweep, DataError where all are damaged.
-    """
-
-    def damaged(file: Path, error: DataError) -> None:
-        if file.name == MEMBERS:  # it is all that a sweep has which has come to its end
-            raise error
-        try:
-            file.replace(aside := file.with_name(f"{file.name}.damaged"))
-        except OSError as refused:
-            raise LaunchError(f"cannot set aside {reason(refused)}") from refused
-        output.warn(f"{error}\nits members are trained again; it is now {aside}")
-
-    found, _, its = read_members(path, damaged)
-    if found:
-        check_members(its, of, path)
-    return {(result.number, result.rung): without_curve(result) for result in found}
-
-
 class _Runner:
+    """The members of a sweep, and what became of each so far: what its run.json says."""
+
     def __init__(
         self,
         members: Sequence[Member],
         comm: Communicator,
         output: Output,
-        store: Store,
-        done: dict[tuple[int, int | None], Result],
+        directory: RunDirectory | None,
         config: Config,
     ) -> None:
         self.members, self.comm, self.output = members, comm, output
-        self.store, self.done, self.config = store, done, config
+        self.directory, self.config = directory, config
         self.settings = len({member.setting for member in members})
-        self._written = self._said = time.monotonic()
-        self._sized = False
+        self._said = time.monotonic()
+        self._warned: set[str] = set()
+        self.sweep, self.done, self.halved = from_root(comm, self._found)
+
+    def _found(self) -> tuple[Sweep, dict[int, RunInfo], dict[str, list[int]]]:
+        """The sweep, what is there of its members already, and which settings have gone on."""
+        assert self.directory is not None
+        path, info = self.directory.path, self.directory.info
+        about = {"of_sweep": info("id"), "git": info("git")}
+        self.sweep = Sweep(path, about, len(self.members))
+        found = {}
+        for member in self.members:
+            if (path := self.sweep.place(member.number)).exists() and (its := self._usable(member)):
+                found[member.number] = its
+        return self.sweep, found, info("halved", {})
+
+    def _usable(self, member: Member) -> RunInfo | None:
+        """What became of a member that can stay or be gone on with; others begin again.
+
+        Raises OtherRun and ConfigError for a run that is not that member of this sweep.
+        """
+        path = self.sweep.place(member.number)
+        if not (path / "run.json").exists():
+            remove(path)  # killed as it began
+            return None
+        try:
+            run = Run.read(path)
+            if run.info.of_sweep != self.sweep.about["of_sweep"]:
+                raise OtherRun(
+                    f"{path} is not of this sweep: its run.json names the sweep "
+                    f"{run.info.of_sweep or '(none)'!s:.40}; put it back where it was"
+                )
+            free: tuple[str, ...] = MAY_CHANGE if run.info.status in ENDED else FREE
+            loss, model = member.config.loss.arguments, member.config.model.arguments
+            free += tuple(f"loss.{key}" for key, value in loss.items() if value == "balanced")
+            free += tuple(f"model.{key}" for key in FROM_DATA if model.get(key) is None)
+            compare_configs(
+                run.config_text,
+                whole_yaml(member.config),
+                path,
+                free,
+                before="the member",
+                refused="has different settings from those of the sweep",
+                way_out="restore them, in its config.yaml or in that of the sweep",
+            )
+            if run.had_checkpoints:
+                which = "best" if run.info.status == "finished" else "last"
+                run.checkpoint(which, self.output.warn)
+            return run.info
+        except OtherRun:
+            raise
+        except DataError as error:
+            aside = path.with_name(f".{path.name}.damaged")
+            try:
+                if aside.exists():
+                    remove(aside)
+                path.replace(aside)
+            except OSError as refused:
+                raise LaunchError(f"cannot set aside {reason(refused)}") from refused
+            self.output.warn(f"{error}\nthe member is trained again; what is there is now {aside}")
+            return None
 
     def begin(self) -> None:
         """Say what is about to happen."""
@@ -218,76 +236,71 @@ class _Runner:
         seeds = len(self.members) // (self.settings * (sweep.folds or 1))
         ranks = f" on {plural(self.comm.size, 'rank')}" if self.comm.size > 1 else ""
         output.say(
-            f"sweep   {self.store.path}",
+            f"sweep   {self.sweep.path}",
             f"members {len(self.members):,}: {plural(self.settings, 'setting')}{folds} x "
             f"{plural(seeds, 'seed')}{ranks}",
         )
         if self.done:
-            count = sum(rung is None for _, rung in self.done)
+            count = sum(info.status in ENDED for info in self.done.values())
             output.say(f"resumed with {count:,} of {len(self.members):,} finished")
 
     def train(self) -> bool:
         """Train what is left; returns whether that is all. Collective."""
+        assert self.config.sweep is not None
         alive = list(self.members)
-        for rung in self._rungs():
+        # Settings are compared after 1/9 and 1/3 of the steps.
+        for rung in [None] if self.config.sweep.stop is None else [KEEP**2, KEEP, None]:
             if not self._train(alive, rung):
                 return False
             if rung is not None:
                 alive = self._better_third(alive, rung)
         return True
 
-    def _rungs(self) -> list[int | None]:
-        """After which parts of the steps settings are compared, 1/9 and 1/3; None: the end."""
-        assert self.config.sweep is not None
-        return [None] if self.config.sweep.stop is None else [KEEP**2, KEEP, None]
-
     def _train(self, alive: Sequence[Member], rung: int | None) -> bool:
-        todo = [member for member in alive if self._result(member, rung) is None]
+        gone_on = rung is not None and str(rung) in self.halved
+        todo = [m for m in alive if not (gone_on or self._has_come_to(m, rung))]
         mine = todo[self.comm.rank :: self.comm.size]
-        found: list[Result] = []
+        found: dict[int, RunInfo] = {}
         output, began, stopped = self.output, time.monotonic(), False
         at = output.start_bar(len(mine), noun="member")
-        with settled(self.comm), _interrupted_by(signal.SIGTERM), reading_once(), sharing():
+        with settled(self.comm), _interrupted_by(signal.SIGTERM), reading_once():
             try:
                 for count, member in enumerate(mine):
-                    try:
-                        result, arrays, data = train_member(member, output, rung)
-                    except UserError as error:
-                        what = ", ".join(f"{k}={as_yaml(v)}" for k, v in member.varied.items())
-                        raise type(error)(f"member {member.number} ({what}): {error}") from error
-                    self._tell_size(arrays)
-                    found.append(without_curve(result))
-                    self.store.add(result, arrays, data)
-                    if time.monotonic() - self._written > WRITE:
-                        self.store.write()
-                        self._written = time.monotonic()
+                    found[member.number] = self._train_one(member, rung)
                     if count + 1 >= at:
                         at = output.look(count + 1)
                     self._say(count + 1, len(mine), found, began)
             except KeyboardInterrupt:
                 stopped = True
-            finally:
-                self.store.write()
+            os.sync()  # all at once: members do not wait for the disk
         watchdog.limits(math.inf, math.inf)  # a rank may have many members left
         output.end_bar()
         for results in self.comm.all_gather_object(found):
-            self.done |= {(result.number, result.rung): result for result in results}
+            self.done |= results
         return not self.comm.any(stopped)
 
-    def _result(self, member: Member, rung: int | None) -> Result | None:
-        """What became of it until a rung; at its end, if it came to that before."""
-        return self.done.get((member.number, rung), self.done.get((member.number, None)))
+    def _has_come_to(self, member: Member, rung: int | None) -> bool:
+        info = self.done.get(member.number)
+        if info is None or info.status in ENDED:
+            return info is not None
+        return None not in (rung, info.rung) and info.rung <= rung  # type: ignore[operator]
 
-    def _tell_size(self, arrays: dict[str, object]) -> None:
-        """What the members of all will take, once the first is there."""
-        if not self._sized and arrays:
-            self._sized = True
-            each = sum(array.nbytes for array in arrays.values())  # type: ignore[attr-defined]
-            self.output.say(
-                f"state   {size(each)} a member, {size(each * len(self.members))} in all"
-            )
+    def _train_one(self, member: Member, rung: int | None) -> RunInfo:
+        path = self.sweep.place(member.number)
+        resume = path if member.number in self.done else None
+        try:
+            warnings = train_member(self.sweep, member, rung, resume)
+        except UserError as error:
+            what = ", ".join(f"{k}={as_yaml(v)}" for k, v in member.varied.items())
+            raise type(error)(f"member {member.number} ({what}): {error}") from error
+        for text in warnings:  # of each kind one: steps and values are those of the member
+            kind = re.sub(r"\d[\d.,]*", "0", text.partition("\n")[0])
+            if kind not in self._warned:
+                self._warned.add(kind)
+                self.output.warn(f"member {member.number}: {text}")
+        return Run.read(path).info
 
-    def _say(self, count: int, total: int, found: Sequence[Result], began: float) -> None:
+    def _say(self, count: int, total: int, found: dict[int, RunInfo], began: float) -> None:
         """A line now and then, where no bar says it."""
         now = time.monotonic()
         if now - self._said < SAY or self.output.draws:
@@ -295,65 +308,58 @@ class _Runner:
         self._said = now
         left = (now - began) / count * (total - count)
         share = " of rank 0" if self.comm.size > 1 else ""
-        states = Counter(result.status for result in found)
-        gone = f"  {states['diverged']} diverged" if states["diverged"] else ""
+        diverged = sum(info.status == "diverged" for info in found.values())
+        gone = f"  {diverged} diverged" if diverged else ""
         self.output.say(f"{count:>6,} of {total:,} members{share}{gone}  {elapsed(left)} left")
 
     def _better_third(self, alive: Sequence[Member], rung: int) -> list[Member]:
         """The members of the best third of the settings, by the mean of what is monitored."""
-        sign = 1 if self.config.checkpoint.mode == "min" else -1
-        scores: dict[int, list[float]] = {}
-        for member in alive:
-            result = self._result(member, rung)
-            assert result is not None
-            lost = result.best is None or result.status == "diverged"
-            value = math.inf if lost else sign * result.best["value"]  # type: ignore[index]
-            scores.setdefault(member.setting, []).append(value)
-        order = sorted(scores, key=lambda s: (math.fsum(scores[s]) / len(scores[s]), s))
-        kept = {*order[: max(1, math.ceil(len(order) / KEEP))]}
+        settings = dict.fromkeys(member.setting for member in alive)
+        if str(rung) not in self.halved:
+            scores = {s: [self._score(m) for m in alive if m.setting == s] for s in settings}
+            order = sorted(scores, key=lambda s: (math.fsum(scores[s]) / len(scores[s]), s))
+            self.halved[str(rung)] = order[: max(1, math.ceil(len(order) / KEEP))]
+            with settled(self.comm):
+                if self.directory is not None:  # those that go on will have other values
+                    self.directory.update(halved=self.halved)
+        kept = self.halved[str(rung)]
         self.output.say(
             f"halving after 1/{rung} of the steps: {plural(len(kept), 'setting')} of "
-            f"{len(order)} {'go' if len(kept) > 1 else 'goes'} on"
+            f"{len(settings)} {'go' if len(kept) > 1 else 'goes'} on"
         )
         return [member for member in alive if member.setting in kept]
 
-    def end(self, directory: RunDirectory, finished: bool, seconds: float) -> None:
-        """One file of all, the table, run.json; on rank 0."""
-        path = directory.path
+    def _score(self, member: Member) -> float:
+        """The lower the better."""
+        info, sign = self.done[member.number], 1 if self.config.checkpoint.mode == "min" else -1
+        lost = info.status == "diverged" or info.best is None or info.best.value is None
+        return math.inf if lost else sign * info.best.value  # type: ignore[union-attr,operator]
+
+    def end(self, finished: bool, seconds: float) -> None:
+        """The table, and run.json; on rank 0."""
+        if self.directory is None:
+            return
+        path = self.sweep.path
+        counts = dict(Counter(info.status for info in self.done.values()))
         if not finished:
-            directory.update(status="stopped", exit_code=STOPPED, members=self._counts())
+            self.directory.update(status="stopped", exit_code=STOPPED, members=counts)
             self.output.say("", f"stopped; go on with: microtrain resume {path}")
             return
-        results = self._last()
-        gather(path, results, self.store.of)
-        summary = self._summary(results)
-        directory.write("results.csv", in_csv(summary.members()))
-        best = summary.best
-        directory.update(
+        scores = {m.number: self._score(m) for m in self.members}
+        ended = [n for n in scores if self.done[n].status == "finished" and scores[n] < math.inf]
+        best = min(ended, key=lambda n: scores[n], default=None)
+        info = RunInfo() if best is None else self.done[best]
+        self.directory.update(
             status="finished",
             exit_code=0,
-            members=self._counts(),
-            best_member=None if best is None else best.number,
-            best=None if best is None else best.best,  # for list, which reads no members
-            test=None if best is None else tested(best),
+            members=counts,
+            best_member=None if best is None else self.sweep.place(best).name,
+            best=info.best and asdict(info.best),  # for list, which reads no members
+            test=info.test,
             timings={"train_s": seconds},
         )
-        self.output.say("", *summary.lines(), "")
-        if best is not None and best.best is not None:
-            said = f"{best.best['name']} {number(best.best['value'])}"
-            self.output.say(f"best    member {best.number}: {said}; microtrain predict {path}")
-        self.output.say(f"table   {path / 'results.csv'}", f"time    {elapsed(seconds)}")
-
-    def _summary(self, results: Sequence[Result]) -> Sweep:
-        keep, folds = self.config.checkpoint, self.config.data.split.folds or 0
-        better = 1 if keep.mode == "max" else -1
-        return Sweep(self.config.name, results, str(keep.monitor), better, folds)
-
-    def _last(self) -> list[Result]:
-        """Of each member what became of it last."""
-        order = sorted(self.done.items(), key=lambda item: item[0][1] or 0, reverse=True)
-        last = {member: result for (member, _), result in order}  # of 1/9, 1/3, the end: the last
-        return [last[member] for member in sorted(last)]
-
-    def _counts(self) -> dict[str, int]:
-        return dict(Counter(result.status for result in self._last()))
+        self.output.say("", *summary(read_records([str(path)])), "")
+        if best is not None and info.best is not None and info.best.value is not None:
+            said = f"{info.best.name} {number(info.best.value)}"
+            self.output.say(f"best    {self.sweep.place(best)}: {said}")
+        self.output.say(f"next    microtrain report {path}", f"time    {elapsed(seconds)}")

@@ -107,15 +107,18 @@ class Results(Callback):
         if run.directory is None:
             return
         run.directory.update(
-            status="finished" if ending.finished else "stopped",
-            exit_code=0 if ending.finished else STOPPED,
-            steps=run.step,
-            best=run.state.best_as_dict(),
-            test=test,
-            classes=self._counts and asdict(self._counts),
-            params_sha256=ending.params_sha256,
-            timings={"train_s": ending.seconds, "comm_s": run.model.comm_seconds},
-            **({} if skips is None else {"skipped_steps": skips.total}),
+            **{
+                "status": "finished" if ending.finished else "stopped",
+                "exit_code": 0 if ending.finished else STOPPED,
+                "steps": run.step,
+                "best": run.state.best_as_dict(),
+                "test": test,
+                "classes": self._counts and asdict(self._counts),
+                "params_sha256": ending.params_sha256,
+                "timings": {"train_s": ending.seconds, "comm_s": run.model.comm_seconds},
+                **({} if skips is None else {"skipped_steps": skips.total}),
+                **ending.about,
+            }
         )
 
     def on_error(self, run: TrainingRun, error: BaseException) -> None:

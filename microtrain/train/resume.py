@@ -114,13 +114,7 @@ def run_directory(run: TrainingRun, resume: Path | None) -> Iterator[None]:
         with settled(run.comm):
             if run.comm.rank == 0:
                 run.config_text = whole_yaml(run.config)  # once: as long as many steps
-                run.directory = (
-                    RunDirectory.create(
-                        run.config.run_dir, run.config.name, config_text=run.config_text
-                    )
-                    if resume is None
-                    else RunDirectory(resume, wait_s=LOCK_WAIT)
-                )
+                run.directory = run.open_directory(resume)
                 run.output.log = run.directory.log
         own = "" if run.directory is None else str(run.directory.path)
         run.path = Path(run.comm.broadcast_object(own))

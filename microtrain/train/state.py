@@ -248,6 +248,7 @@ class Ending:
         which: in a few words the checkpoint whose model the run is known by.
         chosen: the same in full.
         undo: puts back the values of the last step, where the model has others meanwhile.
+        about: more fields of run.json.
         lines: to be said before the summary.
     """
 
@@ -259,6 +260,7 @@ class Ending:
     which: str = ""
     chosen: str = ""
     undo: ExitStack = field(default_factory=ExitStack)
+    about: dict[str, Any] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
 
 
@@ -366,6 +368,10 @@ class TrainingRun(Parts):
         """Call a hook of all callbacks, in their order."""
         for callback in self.callbacks:
             call(callback, hook, self, *arguments)
+
+    def open_directory(self, resume: Path | None) -> RunDirectory:
+        """The run's directory, a new one or that of `resume`, open for writing; on rank 0."""
+        raise NotImplementedError
 
     def gradients(self, first: bool, last: bool, batch: tuple[Tensor, ...]) -> None:
         """Add the gradients of one micro-batch to those of its step."""

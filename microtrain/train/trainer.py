@@ -35,6 +35,7 @@ from ..distributed.agreement import agreed, same, settled
 from ..distributed.communicator import alone
 from ..distributed.connection import ranks_of
 from ..errors import ConfigError, DivergedError
+from ..runs.directory import RunDirectory
 from ..runs.lines import EVERY
 from ..tensor import TENSORS, Tensor
 from .assembly import build_run
@@ -50,7 +51,7 @@ from .output import Output
 from .progress import Progress
 from .requests import EVALUATE, SAVE, Requests
 from .results import STOPPED
-from .resume import choose_run, run_directory, take_initial_values, take_up
+from .resume import LOCK_WAIT, choose_run, run_directory, take_initial_values, take_up
 from .state import Ending, Event, Parts, RunState, Stateful, TrainingRun, next_multiple
 
 if TYPE_CHECKING:
@@ -214,6 +215,17 @@ class Trainer(TrainingRun):
     def _executor(self) -> Execution:
         return Execution(self)
 
+    def open_directory(self, resume: Path | None) -> RunDirectory:
+        """The directory of the run, made or that of `resume`; on rank 0."""
+        if resume is not None:
+            return RunDirectory(resume, wait_s=LOCK_WAIT)
+        place = self.config.run_dir, self.config.name
+        return RunDirectory.create(*place, config_text=self.config_text)
+
+    def _way_on(self) -> str:
+        """The command that goes on with it."""
+        return next_command(self.config, self.path, "resume")
+
     # Training -------------------------------------------------------------------------------------
 
     @keeping_grad_mode
@@ -234,7 +246,7 @@ class Trainer(TrainingRun):
         with run_directory(self, self._resume):
             if self._resume is not None:
                 take_up(self)
-            warden.tell(words=f"resume with: {next_command(self.config, self.path, 'resume')}")
+            warden.tell(words=f"resume with: {self._way_on()}")
             if self.comm.num_nodes > 1:
                 watchdog.share(self.path / "board")
             self.started = time.perf_counter() - self.state.elapsed

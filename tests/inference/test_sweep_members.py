@@ -1,10 +1,10 @@
-"""A sweep in use: the best member, one, or all of them, from Python and as commands."""
+"""A sweep in use: its best member, each as the run that it is, and the mean of several runs."""
 
 from __future__ import annotations
 
 import csv
 import json
-from collections import Counter
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +14,6 @@ from test_trained_model import IRIS, ROOT
 import microtrain as mt
 from microtrain.cli.main import main
 from microtrain.errors import ConfigError, DataError
-from microtrain.runs.directory import RunDirectory
-from microtrain.runs.members import read_members
 from microtrain.runs.record import Run
 
 TABLE = ROOT / "configs/data/iris.csv"
@@ -64,30 +62,34 @@ def columns_of(reader):
     return {name: [float(row[name]) for row in found] for name in IRIS}
 
 
+def members(sweep: Path) -> list[str]:
+    return [str(path) for path in Run.read(sweep).members]
+
+
 def columns(path: Path) -> dict[str, list[str]]:
     with open(path, newline="") as file:
         found = list(csv.DictReader(file))
     return {name: [row[name] for row in found] for name in found[0]}
 
 
-def test_the_default_is_the_best_member(flowers, rows):
+def test_a_sweep_stands_for_its_best_member(flowers):
     best = Run.read(flowers).info.best_member
-    default, named = mt.load(flowers), mt.load(flowers, member=best)
-    assert f"member {best}, the best (val/loss" in default.chosen
-    np.testing.assert_array_equal(default.predict_proba(rows), named.predict_proba(rows))
-    other = mt.load(flowers, member=(best + 1) % 6)
-    assert not np.array_equal(other.predict_proba(rows), named.predict_proba(rows))
+    default, named = mt.load(flowers), mt.load(f"{flowers}/latest/members/{best}")
+    assert default.path == named.path.resolve()
+    losses = [Run.read(path).info.best.value for path in members(flowers)]
+    assert Run.read(members(flowers)[losses.index(min(losses))]).path.name == best
+    assert mt.load(flowers, checkpoint="last").path.parts[-3] == best
 
 
-def test_all_members_prepare_rows_themselves_and_give_their_mean_and_spread(flowers, rows):
-    ensemble = mt.load(flowers, member="all")
-    members = [mt.load(flowers, member=number) for number in range(6)]
-    assert len({tuple(member.preprocessing.mean) for member in members}) == 3  # folds
-    chances = np.stack([member.predict_proba(rows) for member in members])
+def test_runs_prepare_rows_themselves_and_give_their_mean_and_spread(flowers, rows):
+    ensemble = mt.load(members(flowers))
+    models = [mt.load(path) for path in members(flowers)]
+    assert len({tuple(model.preprocessing.mean) for model in models}) == 3  # folds
+    chances = np.stack([model.predict_proba(rows) for model in models])
     np.testing.assert_allclose(ensemble.predict_proba(rows), chances.mean(axis=0), rtol=1e-12)
     labels, spread = ensemble.predict(rows, spread=True)
     codes = chances.mean(axis=0).argmax(axis=1)
-    np.testing.assert_array_equal(labels, np.array(members[0].classes)[codes])
+    np.testing.assert_array_equal(labels, np.array(models[0].classes)[codes])
     apart = chances.std(axis=0, ddof=1)[np.arange(len(codes)), codes]
     np.testing.assert_allclose(spread, apart, rtol=1e-9)
 
@@ -100,10 +102,10 @@ def test_a_source_is_read_once_whatever_the_number_of_members(line):
         read.extend(rows)
         return x[rows], x[rows]
 
-    ensemble = mt.load(line, member="all")
+    ensemble = mt.load(members(line)[:2])
     values, spread = ensemble.predict(mt.data.FunctionSource(some, 50), spread=True)
     assert sorted(read) == list(range(50))
-    expected = np.stack([mt.load(line, member=number).predict(x) for number in (0, 1)])
+    expected = np.stack([mt.load(path).predict(x) for path in members(line)[:2]])
     np.testing.assert_allclose(values, expected.mean(axis=0), rtol=1e-5)
     np.testing.assert_allclose(spread, expected.std(axis=0, ddof=1), rtol=1e-4)
     assert values.dtype == spread.dtype == np.float32
@@ -111,11 +113,11 @@ def test_a_source_is_read_once_whatever_the_number_of_members(line):
 
 def test_predict_writes_the_mean_and_the_spread(flowers, line, rows, tmp_path, capsys):
     out, arrays = tmp_path / "out.csv", tmp_path / "out.npz"
-    command = ["predict", str(flowers), "--input", str(TABLE), "--member", "all", "--proba"]
+    command = ["predict", *members(flowers), "--input", str(TABLE), "--proba"]
     assert main([*command, "--output", str(out)]) == 0
-    assert "150 rows predicted by the mean of 6 members" in capsys.readouterr().out
+    assert "150 rows predicted by the mean of 6 runs" in capsys.readouterr().out
     assert main([*command, "--output", str(arrays)]) == 0
-    ensemble = mt.load(flowers, member="all")
+    ensemble = mt.load(members(flowers))
     labels, spread = ensemble.predict(rows, spread=True)
     found = columns(out)
     assert list(found)[:2] == ["species", "spread"]
@@ -126,62 +128,52 @@ def test_predict_writes_the_mean_and_the_spread(flowers, line, rows, tmp_path, c
         np.testing.assert_array_equal(stored["spread"], spread)
         np.testing.assert_array_equal(stored["probability"], ensemble.predict_proba(rows))
     (tmp_path / "x.csv").write_text("x1,x2\n1,2\n-1,0.5\n")
-    command = ["predict", str(line), "--input", str(tmp_path / "x.csv"), "--member", "all"]
+    command = ["predict", *members(line)[:2], "--input", str(tmp_path / "x.csv")]
     assert main([*command, "--output", str(tmp_path / "y.csv")]) == 0
     (name,) = mt.load(line).target_names
     assert list(columns(tmp_path / "y.csv")) == [name, f"spread_{name}"]
 
 
-def test_members_that_have_no_model_are_named(line, flowers):
-    with pytest.raises(DataError, match=r"no model of member 2: it has diverged.*finished: 0, 1"):
-        mt.load(line, member=2)
-    with pytest.raises(DataError, match="no model of member 77: it is not there"):
-        mt.load(flowers, member=77)
-    with pytest.raises(ConfigError, match="is a sweep, and of each member the best"):
-        mt.load(flowers, checkpoint="last")
-    with pytest.raises(ConfigError, match="expected best or a number"):
-        mt.load(flowers, member="worst")
+def test_one_run_or_runs_of_different_targets_have_no_mean(line, flowers):
+    with pytest.raises(ConfigError, match="two runs or more, got 1"):
+        mt.load(members(flowers)[:1])
+    with pytest.raises(ConfigError, match="predicts something different"):
+        mt.load([flowers, line])
+    with pytest.raises(TypeError, match="of one model or file"):
+        mt.load(members(flowers), model=mt.nn.Linear(1, 1))
 
 
-@pytest.mark.parametrize("options", [["--member", "x"], ["--member", "all", "--checkpoint", "3"]])
-def test_options_that_do_not_go_together(flowers, options, capsys):
-    assert main(["evaluate", str(flowers), *options]) == 2
-    assert "--" in capsys.readouterr().err
+def test_a_sweep_without_a_best_member_says_why(tmp_path):
+    text = LINE.replace("[0.1, 1.0e+30]", "[1.0e+30]")
+    with pytest.raises(DataError, match="has no best member: no member has finished"):
+        mt.load(train(tmp_path, "gone", text))
 
 
-def test_a_run_has_no_members(tmp_path):
-    with RunDirectory.create(tmp_path, "one", config_text="name: one\n") as directory:
-        run = directory.path
-    for member in (0, "all"):
-        with pytest.raises(ConfigError, match="one run, and no sweep"):
-            mt.load(run, member=member)
+def test_rows_that_were_scaled_by_a_power_of_two_are_prepared_by_each_run(tmp_path):
+    """What is trained on has the same bits, and raw rows are standardized otherwise."""
+    x = np.random.default_rng(0).normal(size=(40, 1))
+    for name, factor in (("small", 1.0), ("large", 1024.0)):
+        np.savez(tmp_path / f"{name}.npz", x=x * factor, y=x)
+        text = (
+            f"data: {{type: npz, path: {tmp_path}/{name}.npz, standardize: true}}\n"
+            "model: linear_regression\nloss: mse\n"
+        )
+        train(tmp_path, name, text + COMMON)
+    small, large = (mt.load(tmp_path / "runs" / name) for name in ("small", "large"))
+    mean = mt.load([tmp_path / "runs/small", tmp_path / "runs/large"]).predict(x)
+    np.testing.assert_allclose(mean, (small.predict(x) + large.predict(x)) / 2, rtol=1e-6)
 
 
 @pytest.mark.parametrize("number", range(6))
 def test_a_member_is_evaluated_as_recorded(flowers, number, capsys):
-    assert main(["evaluate", str(flowers), "--member", str(number)]) == 0
+    assert main(["evaluate", members(flowers)[number]]) == 0
     out, err = capsys.readouterr()
     assert out.count("as recorded") == 2
     assert err == ""
 
 
-def test_all_are_evaluated_on_the_rows_they_share(flowers, rows, capsys):
-    assert main(["evaluate", str(flowers), "--member", "all", "--json"]) == 0
-    out, err = capsys.readouterr()
-    assert '"test":{"rows":30' in out
-    assert '"val"' not in out
-    assert "other validation rows" in err
-    assert main(["evaluate", str(flowers), "--member", "all", "--data", str(TABLE)]) == 0
-    labels = mt.load(flowers, member="all").predict(rows)
-    right = np.mean(labels == np.array(columns(TABLE)["species"]))
-    assert f"accuracy {right:.5f}" in capsys.readouterr().out
-    assert main(["evaluate", str(flowers), "--member", "all", "--part", "val"]) == 2
-    assert "no val data that all members share" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("member", ["3", "all", "best-setting"])
-def test_members_are_evaluated_the_same_on_two_ranks(flowers, mpirun, capsys, member):
-    command = ["evaluate", str(flowers), "--member", member, "--json"]
+def test_a_member_is_evaluated_the_same_on_two_ranks(flowers, mpirun, capsys):
+    command = ["evaluate", members(flowers)[3], "--json"]
     assert main(command) == 0
     one = json.loads(capsys.readouterr().out)
     job = mpirun(2, "-m", "microtrain", *command)
@@ -194,81 +186,20 @@ def test_members_are_evaluated_the_same_on_two_ranks(flowers, mpirun, capsys, me
     assert two == one
 
 
-@pytest.mark.parametrize("loss", ["bce", "cross_entropy"])
-def test_the_ranking_of_all_members_does_not_round_to_one(loss, tmp_path, capsys):
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(60, 1)) * 100, rng.integers(0, 2, 60)
-    learned, column = x[:, 0] > 0, (-1, 1) if loss == "bce" else (-1,)
-    kind = float if loss == "bce" else int
-    np.savez(tmp_path / "near.npz", x=x, y=learned.reshape(column).astype(kind))
-    x += 3000
-    np.savez(tmp_path / "far.npz", x=x, y=y.reshape(column).astype(kind))
-    text = (
-        f"data: {{type: npz, path: {tmp_path}/near.npz, split: {{train: 0.5, test: 0.5}}}}\n"
-        f"model: {{type: mlp, hidden: []}}\nloss: {loss}\nmetrics: [roc_auc]\n"
-        "optimizer: {type: sgd, lr: 0.02}\ntrain: {duration: 4 steps, batch_size: 30}\n"
-        "sweep: {seeds: 3}\n"
-    )
-    sweep = train(tmp_path, "far", text)
-    members = mt.load(sweep, member="all").members
-    scores = [next(member.outputs(x)).astype(np.longdouble) for member in members]
-    if loss == "cross_entropy":
-        scores = [(each[:, 1] - each[:, 0])[:, None] for each in scores]
-    assert min(each.min() for each in scores) > 40
-    below = np.mean([1 / (1 + np.exp(each)) for each in scores], axis=0)
-    above = np.mean([1 / (1 + np.exp(-each)) for each in scores], axis=0)
-    odds, wanted = (np.log(above) - np.log(below))[:, 0], y == 1
-    expected = np.mean(
-        [1.0 if a > b else 0.5 * (a == b) for a in odds[wanted] for b in odds[~wanted]]
-    )
-    capsys.readouterr()
-    command = ["--data", str(tmp_path / "far.npz"), "--member", "all"]
-    assert main(["evaluate", str(sweep), *command]) == 0
-    assert f"roc_auc {expected:.5f}" in capsys.readouterr().out
-
-
-def test_export_writes_one_member(flowers, tmp_path):
-    output = tmp_path / "m.npz"
-    command = ["export", str(flowers), "--to", "npz", "--output", str(output), "--member", "3"]
-    assert main(command) == 0
+def test_export_writes_a_member(flowers, tmp_path):
+    output, place = tmp_path / "m.npz", members(flowers)[3]
+    assert main(["export", place, "--to", "npz", "--output", str(output)]) == 0
     with np.load(output) as stored:
-        state = mt.load(flowers, member=3).module.state_dict()
+        state = mt.load(place).module.state_dict()
         for name, value in state.items():
             np.testing.assert_array_equal(stored[name], value.numpy())
 
 
-def test_members_of_the_best_setting(tmp_path, rows, capsys):
-    text = FLOWERS.replace("folds: 3", "folds: 3, grid: {optimizer.lr: [0.0001, 0.05]}")
-    sweep = train(tmp_path, "rates", text)
-    capsys.readouterr()
-    assert main(["compare", str(sweep), "--json"]) == 0
-    (told,) = json.loads(capsys.readouterr().out)["sweeps"]
-    best, other = told["settings"]
-    assert (best["optimizer.lr"], best["mark"]) == (0.05, "best")
-    assert best["val/loss"]["mean"] < other["val/loss"]["mean"]
-    results = read_members(Run.read(sweep).path)[0]
-    numbers = [each.number for each in results if each.varied["optimizer.lr"] == 0.05]
-    assert best["members"] == len(numbers) == 6
-    ensemble = mt.load(sweep, member="best-setting")
-    assert ensemble.numbers == numbers
-    expected = np.mean([mt.load(sweep, member=n).predict_proba(rows) for n in numbers], axis=0)
-    np.testing.assert_allclose(ensemble.predict_proba(rows), expected, rtol=1e-6)
-    command = ["--member", "best-setting"]
-    out = ["--input", str(TABLE), "--output", str(tmp_path / "out.csv")]
-    assert main(["predict", str(sweep), *out, *command]) == 0
-    shown = capsys.readouterr()
-    assert "predicted by the mean of 6 members" in shown.out
-    assert "good and bad" not in shown.err
-    assert main(["evaluate", str(sweep), "--data", str(TABLE), *command]) == 0
-    right = np.mean(ensemble.predict(rows) == np.array(columns(TABLE)["species"]))
-    assert f"accuracy {right:.5f}" in capsys.readouterr().out
-
-
-def test_what_many_members_would_have_warned_of_is_said_once(flowers, capsys):
-    results = read_members(Run.read(flowers).path)[0]
-    known = Counter(text for result in results for text in result.warnings)
-    assert main(["compare", str(flowers)]) == 0
-    shown = capsys.readouterr().out
+def test_a_warning_of_many_members_is_said_once_and_each_has_its_own(tmp_path, capsys):
+    sweep = train(tmp_path, "flowers", FLOWERS)
+    err = capsys.readouterr().err
+    logs = [(Path(place) / "log.txt").read_text() for place in members(sweep)]
+    known = {line for log in logs for line in log.splitlines() if line.startswith("warning: never")}
     assert known  # after three epochs some class is never predicted
-    for text, count in known.items():
-        assert shown.count(f"{count} member{'s' * (count > 1)}: {text}") == 1
+    kinds = {re.sub(r"\d[\d.,]*", "0", line) for line in known}
+    assert len([line for line in err.splitlines() if "never predicted" in line]) == len(kinds)

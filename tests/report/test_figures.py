@@ -112,7 +112,7 @@ def test_one_of_many_that_has_measured_nothing_is_named_too(tmp_path):
 def test_runs_that_differ_in_their_seed_alone_are_one_curve_with_a_band(tmp_path):
     records = many(tmp_path, 6, seeds=3)
     (chart,) = curves(records, ["val/loss"], group=True)
-    assert [curve.run for curve in chart.curves] == ["lr=0.5 (3 seeds)", "lr=1.5 (3 seeds)"]
+    assert [curve.run for curve in chart.curves] == ["lr=0.5 (3 runs)", "lr=1.5 (3 runs)"]
     last = np.array([1.25, 1.25 + 1 / 7, 1.25 + 2 / 7])
     np.testing.assert_allclose(chart.curves[0].points, [[1, 2, 3], [3.25, 2.25, last.mean()]])
     low, high = chart.curves[0].band

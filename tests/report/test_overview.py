@@ -11,7 +11,8 @@ from test_plot_command import make_run
 
 from microtrain.cli.main import main
 from microtrain.errors import ConfigError, DataError
-from microtrain.report.overview import Column, comparison, find_runs, in_csv, in_lines, sort
+from microtrain.report.groups import Comparison
+from microtrain.report.overview import Column, find_runs, in_csv, in_lines, sort
 from microtrain.report.record import Record
 from microtrain.runs.directory import RunDirectory
 
@@ -121,7 +122,7 @@ def test_compare_of_many_has_a_line_for_each_sorted_by_what_is_monitored(sweep, 
     assert main(["compare", *map(str, paths)]) == 0
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
-    head, groups, runs = out.rstrip("\n").split("\n\n")
+    head, groups, *_, runs = out.rstrip("\n").split("\n\n")
     assert head == "5 runs; values of the best step by val/loss"
     heading, *lines = (line.split() for line in runs.splitlines())
     assert heading == ["run", "lr", "seed", "val/loss", "test/loss", "val/r2", "steps", "seconds"]
@@ -155,15 +156,15 @@ def test_a_link_to_a_run_that_is_there_adds_none(sweep, capsys):
     assert main(["compare", *places]) == 0
     assert "\nB  " in capsys.readouterr().out  # two runs: side by side
     assert main(["compare", str(again), str(runs / "lr0.1-s0" / "latest")]) in (0, 2)
-    _, told = comparison([Record.read(place) for place in places[:2]])
-    assert told == []
+    assert Comparison([Record.read(place) for place in places[:2]]).groups == []
 
 
 def test_runs_of_one_name_are_told_apart_and_a_seed_counts_once(tmp_path):
     paths = [swept(tmp_path, 0.1, seed, 1.0 + i / 2) for i, seed in enumerate([0, 0, 1])]
-    told, groups = comparison([Record.read(path) for path in paths])
+    both = Comparison([Record.read(path) for path in paths])
+    told, groups = both.runs, both.groups
     assert len(set(told[0].values)) == 3
-    (seeds,) = (column for column in groups if column.name == "seeds")
+    (seeds,) = (column for column in groups if column.name == "runs")
     assert seeds.values == [2]
     (loss,) = (column for column in groups if column.name == "val/loss")
     assert loss.values[0] == pytest.approx(statistics.fmean([1.75, 2.25]))
@@ -171,8 +172,7 @@ def test_runs_of_one_name_are_told_apart_and_a_seed_counts_once(tmp_path):
 
 def test_runs_that_differ_in_more_than_the_seed_are_no_group(tmp_path):
     paths = [swept(tmp_path, lr, seed, 1.0) for lr, seed in [(0.1, 0), (0.2, 1), (0.3, 2)]]
-    _, groups = comparison([Record.read(path) for path in paths])
-    assert groups == []
+    assert Comparison([Record.read(path) for path in paths]).groups == []
 
 
 def test_settings_of_one_name_are_written_in_full(tmp_path):
@@ -180,7 +180,7 @@ def test_settings_of_one_name_are_written_in_full(tmp_path):
     for i, path in enumerate(paths):
         text = (path / "config.yaml").read_text().replace("type: mse", f"type: mse\n  lr: {i}")
         (path / "config.yaml").write_text(text.replace("lr: 0.1", f"lr: 0.{i}"))
-    told, _ = comparison([Record.read(path) for path in paths])
+    told = Comparison([Record.read(path) for path in paths]).runs
     assert {"loss.lr", "optimizer.lr", "seed"} <= {column.name for column in told}
 
 

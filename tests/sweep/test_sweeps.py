@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
+import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -15,9 +18,11 @@ import mpi_run
 import pytest
 
 from microtrain.cli.main import main
+from microtrain.files import without_syncing
+from microtrain.report.overview import in_csv, table_of_runs
+from microtrain.report.record import read_records
 from microtrain.runs.directory import RunDirectory
-from microtrain.runs.members import Store, member_arrays, read_members
-from microtrain.runs.provenance import params_sha256
+from microtrain.runs.history import WALL_CLOCK
 from microtrain.runs.record import Run, newest_run
 from microtrain.train.assembly import load_data
 
@@ -63,68 +68,87 @@ def newest(place, name="s"):
 
 
 def table(path):
-    """results.csv without the clock."""
-    with open(path / "results.csv") as file:
-        return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+    """What became of each member, without the clock."""
+    rows = csv.DictReader(io.StringIO(in_csv(table_of_runs(read_records([str(path)])))))
+    return [{k: v for k, v in row.items() if k not in ("run", "seconds", "path")} for row in rows]
 
 
-def overrides(result):
-    own = dict(result.varied)
-    fold = own.pop("data.split.fold", None)
-    split = [] if fold is None else [f"data.split.folds=3 data.split.fold={fold}"]
-    return [*" ".join(split).split(), *(f"{key}={value}" for key, value in own.items())]
+def members_of(path):
+    return [Run.read(each) for each in Run.read(path).members]
 
 
 @pytest.mark.parametrize("executor", ["numpy", pytest.param("numba", marks=pytest.mark.slow)])
-def test_each_member_is_the_run_that_it_would_be_alone(place, executor):
+def test_each_member_is_the_run_of_its_configuration(place, executor):
     if executor == "numba":
         pytest.importorskip("numba")
     assert main(["train", "s.yaml", f"train.compile={executor}"]) == 0
-    path = newest(place)
-    results, _, _ = read_members(path)
-    assert len(results) == 24
-    for result in results[:: 1 if executor == "numba" else 5]:
-        words = ["train", "one.yaml", *overrides(result), f"train.compile={executor}"]
-        assert main(words) == 0
+    found = members_of(newest(place))
+    assert len(found) == 24
+    for member in found[:: 1 if executor == "numba" else 5]:
+        config = str(member.path / "config.yaml")
+        assert main(["train", config, "--trust", "name=one"]) == 0
         alone = Run.read(newest(place, "one"))
-        assert result.params_sha256 == alone.info.params_sha256
-        assert result.best["value"] == alone.info.best.value
-        assert result.best["step"] == alone.info.best.step
-        test = {k.removeprefix("test/"): v for k, v in result.values.items() if "test/" in k}
-        assert test == {k: v for k, v in alone.info.test.items() if k != "step"}
-        best = alone.checkpoint("best", print)[0].model
-        kept = member_arrays(path, result.number)
-        assert {*kept} == {*best}
-        assert params_sha256((name, kept[name]) for name in best) == params_sha256(best)
+        assert member.info.params_sha256 == alone.info.params_sha256
+        assert (member.info.best, member.info.test) == (alone.info.best, alone.info.test)
+        assert member.info.classes == alone.info.classes
+        rows = [
+            [{k: v for k, v in json.loads(line).items() if k not in WALL_CLOCK} for line in lines]
+            for lines in (run.metrics_file.read_text().splitlines() for run in (member, alone))
+        ]
+        assert rows[0] == rows[1]
+        kept, best = (run.checkpoint("best", print)[0] for run in (member, alone))
+        assert kept.step == best.step
+        for kind in ("model", "optimizer"):
+            arrays = getattr(best, kind)
+            assert {n: a.tobytes() for n, a in getattr(kept, kind).items()} == {
+                name: array.tobytes() for name, array in arrays.items()
+            }
+
+
+def test_a_member_that_has_finished_is_small_and_goes_on_for_longer_as_any_run(place):
+    synced = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: synced.append(os.readlink(f"/proc/self/fd/{file}")))
+        assert main(["train", "s.yaml", "sweep={seeds: 2, folds: 2}", "schedule=null"]) == 0
+    first, *others = members_of(newest(place))
+    for member in (first, *others):
+        files = [
+            path for path in member.path.rglob("*") if path.is_file() and not path.is_symlink()
+        ]
+        files = [path for path in files if not any(up.is_symlink() for up in path.parents)]
+        assert len(files) <= 10
+        assert sum(path.stat().st_size for path in files) <= 60_000
+        assert [name for name in synced if str(member.path) in name] == [
+            str(member.path / "run.json")
+        ]
+    longer = "train.duration=12 epochs"
+    for run in (first, others[-1]):
+        assert main(["train", str(run.path / "config.yaml"), "--trust", "name=one", longer]) == 0
+        assert main(["resume", str(run.path), "--trust", longer]) == 0
+        again = Run.read(run.path).info
+        assert again.params_sha256 == Run.read(newest(place, "one")).info.params_sha256
 
 
 def test_the_table_says_what_became_of_each_and_of_each_setting(place, capsys):
     assert main(["train", "s.yaml"]) == 0
     path, out = newest(place), capsys.readouterr().out
     rows = table(path)
-    assert [int(row["member"]) for row in rows] == [*range(24)]
+    assert len(rows) == 24
     assert {row["status"] for row in rows} == {"finished"}
     assert "24: 4 settings x 3 folds x 2 seeds" in out
     shown = [line.split() for line in out.splitlines() if "+-" in line]
     assert len(shown) == 4
     best = shown[0]
     assert "best" in best
-    mean = (
-        sum(
-            float(row["val/loss"])
-            for row in rows
-            if row["optimizer.lr"] == best[0]
-            and row["model.hidden"].replace(" ", "") in "".join(best)
-        )
-        / 6
-    )
-    assert f"{mean:.5f}"[:6] in out
+    values: dict = {}
+    for row in rows:
+        values.setdefault((row["lr"], row["hidden"]), []).append(float(row["val/loss"]))
+    assert f"{min(map(statistics.fmean, values.values())):.5f}"[:6] in " ".join(best)
     info = json.loads((path / "run.json").read_text())
     assert info["status"] == "finished"
     assert info["members"] == {"finished": 24}
     losses = [float(row["val/loss"]) for row in rows]
-    assert info["best_member"] == losses.index(min(losses))
-    assert not (path / "members").exists()
+    assert info["best_member"] == f"{losses.index(min(losses)):02}"
     assert main(["resume", str(path), "--trust"]) == 0
     assert "nothing is left to do" in capsys.readouterr().out
 
@@ -155,8 +179,8 @@ def test_members_that_diverge_end_alone(place, capsys):
     rows = table(newest(place))
     assert [row["status"] for row in rows] == ["finished"] * 2 + ["diverged"] * 2
     assert "training diverged at step" in rows[3]["error"]
-    assert rows[3]["val/loss"] == ""
-    assert "member 2 has diverged" in capsys.readouterr().out
+    assert rows[3]["lr"] == "1e+30"
+    assert "s/2 has diverged: training diverged" in capsys.readouterr().out
 
 
 def test_halving_stops_settings_by_steps(place, capsys):
@@ -165,8 +189,8 @@ def test_halving_stops_settings_by_steps(place, capsys):
     assert main(words) == 0
     rows = table(newest(place))
     assert [row["status"] for row in rows].count("finished") == 2
-    assert {row["optimizer.lr"] for row in rows if row["status"] == "finished"} <= {"0.1", "0.05"}
-    steps = {row["optimizer.lr"]: int(row["steps"]) for row in rows}
+    assert {row["lr"] for row in rows if row["status"] == "finished"} <= {"0.1", "0.05"}
+    steps = {row["lr"]: int(row["steps"]) for row in rows}
     assert steps["1e-06"] == 4  # one of nine epochs
     assert sorted(set(steps.values())) == [4, 12, 36]
     out = capsys.readouterr().out
@@ -203,7 +227,6 @@ def started(place, *words, ranks=1):
     )  # fmt: skip
 
 
-# Longer than the 5 s after which finished members are written.
 LONG = ["train", "s.yaml", "name=long", "train.duration=200 epochs", "sweep.seeds=6"]
 
 
@@ -215,7 +238,7 @@ def test_a_sweep_that_was_ended_goes_on_with_the_same_results(place, mpirun, num
     try:
         parts = place / "runs/long"
         deadline = time.monotonic() + 60
-        while not [*parts.glob("*/members/*.safetensors")] and time.monotonic() < deadline:
+        while len([*parts.glob("*/members/*/run.json")]) < 9 and time.monotonic() < deadline:
             assert job.poll() is None, job.communicate()
             time.sleep(0.1)
         os.killpg(job.pid, number)
@@ -226,7 +249,7 @@ def test_a_sweep_that_was_ended_goes_on_with_the_same_results(place, mpirun, num
     path = newest(place, "long")
     if number == signal.SIGTERM:
         assert f"go on with: microtrain resume {path.relative_to(place)}" in out
-    before = len(read_members(path)[0])
+    before = sum(member.info.status == "finished" for member in members_of(path))
     assert 0 < before < 72
     again = mpirun(ranks, "-m", "microtrain", "resume", path, "--trust", cwd=place, timeout=100)
     assert again.returncode == 0, again.stderr
@@ -259,101 +282,81 @@ def test_another_sweep_is_not_gone_on_with(place, capsys):
     assert "sweep.seeds: 2 in the run, 3 now" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("damage", ["cut off", "no JSON", "other keys"])
-def test_a_damaged_file_of_members_is_told_of(place, capsys, damage):
-    assert main(["train", "s.yaml", "train.duration=1 epochs", "sweep.folds=2"]) == 0
-    path = newest(place)
-    file = path / "members.safetensors"
-    content = file.read_bytes()
-    file.write_bytes(
-        {
-            "cut off": content[:-7],
-            "no JSON": content[:9] + b"!" + content[10:],
-            "other keys": content.replace(b"results", b"resultz", 1),
-        }[damage]
-    )
-    with RunDirectory(path) as directory:
-        directory.update(status="stopped")
-    capsys.readouterr()
-    assert main(["resume", str(path), "--trust"]) == 3
-    assert f"damaged file: {file}" in capsys.readouterr().err
-
-
 @pytest.fixture
 def swept(place):
-    """A sweep of two members that was killed with a file for each, and what it would have given."""
-    words = ["s.yaml", "train.duration=1 epochs", "sweep={seeds: 2}"]
+    """A sweep of three members that was killed as it ended, and what it would have given."""
+    words = ["s.yaml", "train.duration=2 epochs", "sweep={seeds: 3}"]
     assert main(["train", *words]) == 0
     path = newest(place)
-    whole = table(path), (path / "members.safetensors").read_bytes()
-    results, data, of = read_members(path)
-    for number, result in enumerate(results):
-        store = Store(path, number, of)
-        store.add(result, member_arrays(path, result.number), data[result.data])
-        store.write()
-    (path / "members.safetensors").unlink()
     with RunDirectory(path) as directory:
         directory.update(status="running", exit_code=None)
-    return path, whole
+    return path, table(path)
 
 
-def flip(file, what):
-    """A bit of every array of a file of members, or of a digit or letter of its header."""
+def write_other_weights(member):
+    file = member / "checkpoints/best/model.safetensors"
     content = bytearray(file.read_bytes())
-    end = 8 + int.from_bytes(content[:8], "little")
-    if what == "weights":
-        header = json.loads(content[8:end])
-        header.pop("__metadata__")
-        places = [end + entry["data_offsets"][0] for entry in header.values()]
-    else:
-        places = [content.index(FLIPS[what], 0, end) + len(FLIPS[what])]
-    for place in places:
-        content[place] ^= 1
+    content[-1] ^= 1
     file.write_bytes(content)
 
 
-FLIPS = {
-    "weights": b"",
-    "a result": b'\\"seconds\\": 0.',
-    "the name of its data": b'\\"data\\": \\"',
-    "its data": b'data_hash\\": \\"',
-    "its configuration": b"batch_size: ",
+def be_killed_in_training(member):
+    with RunDirectory(member) as directory, without_syncing():
+        directory.update(status="running", best=None, test=None, has_checkpoints=False)
+    shutil.rmtree(member / "checkpoints")
+
+
+DAMAGE = {
+    "weights": write_other_weights,
+    "no checkpoint": lambda member: shutil.rmtree(member / "checkpoints"),
+    "run.json": lambda member: (member / "run.json").write_text("{"),
+    "killed as it began": lambda member: (member / "run.json").unlink(),
+    "killed": be_killed_in_training,
 }
 
 
-@pytest.mark.parametrize("what", FLIPS)
-def test_members_of_a_damaged_file_are_trained_again_and_the_others_are_not(swept, capsys, what):
+@pytest.mark.parametrize("what", DAMAGE)
+def test_a_member_that_cannot_be_used_is_trained_again_and_the_others_are_not(swept, what, capsys):
     path, whole = swept
-    file = path / "members" / "1-0.safetensors"
-    flip(file, what)
+    one, other = path / "members/1", path / "members/2/run.json"
+    before = other.stat().st_mtime_ns
+    DAMAGE[what](one)
     capsys.readouterr()
     assert main(["resume", str(path), "--trust"]) == 0
-    said = capsys.readouterr()
-    assert f"damaged file: {file}" in said.err and "are trained again" in said.err
-    assert "resumed with 1 of 2 finished" in said.out
-    assert table(path) == whole[0]
+    out, err = capsys.readouterr()
+    assert "resumed with 2 of 3 finished" in out
+    assert other.stat().st_mtime_ns == before
+    assert table(path) == whole
+    aside = path / "members/.1.damaged"
+    assert aside.exists() == ("killed" not in what) == (f"is now {aside}" in err)
 
 
-@pytest.mark.parametrize("what", FLIPS)
-@pytest.mark.parametrize("command", ["evaluate", "predict", "report", "export"])
-def test_no_command_takes_a_member_whose_file_was_changed(swept, capsys, command, what):
-    path, whole = swept
-    file = path / "members.safetensors"
-    file.write_bytes(whole[1])
-    flip(file, what)
-    with RunDirectory(path) as directory:
-        directory.update(status="finished")
-    Path("rows.csv").write_text("sepal_length,sepal_width,petal_length,petal_width\n5,3,1,1\n")
-    more = {
-        "predict": ["--input", "rows.csv", "--output", "out.csv"],
-        "export": ["--to", "npz", "--output", "out.npz"],
-    }.get(command, [])
-    capsys.readouterr()
-    code, error = main([command, str(path), "--trust", *more]), capsys.readouterr().err
-    if (command, what) == ("report", "weights"):  # it tells of results alone
-        assert (code, error) == (0, "")
-    else:
-        assert code == 3 and f"damaged file: {file}" in error
+def test_a_member_that_was_stopped_goes_on_where_it_was(place, capsys):
+    words = ["train", "s.yaml", "sweep={seeds: 2}", "model={type: mlp, hidden: [4]}"]
+    assert main(words) == 0
+    whole = table(newest(place))
+    stop = f"callbacks=[{place / 'net.py'}:stop]"
+    (place / "net.py").write_text(NET + STOP)
+    assert main([*words, stop, "name=again"]) == 75
+    path = newest(place, "again")
+    assert "go on with: microtrain resume" in capsys.readouterr().out
+    assert [member.info.status for member in members_of(path)] == ["stopped"]
+    assert main(["resume", str(path), "--trust", "callbacks=[]"]) == 2  # it is another sweep
+    (place / "go on").touch()
+    assert main(["resume", str(path), "--trust"]) == 0
+    assert table(path) == whole
+    assert members_of(path)[0].info.resumed_at == [21]
+
+
+STOP = """
+import os, signal
+from microtrain.train import every
+
+@every("1 step")
+def stop(trainer):
+    if trainer.step == 20 and not os.path.exists("go on"):
+        os.kill(os.getpid(), signal.SIGTERM)
+"""
 
 
 def test_members_and_settings_of_another_sweep_are_refused(place, capsys):
@@ -361,17 +364,20 @@ def test_members_and_settings_of_another_sweep_are_refused(place, capsys):
         assert main(["train", "s.yaml", "train.duration=1 epochs", f"sweep.seeds=[{seed}]"]) == 0
     second = newest(place)
     first = next(path for path in second.parent.glob("2*") if path != second)
+    with RunDirectory(second) as directory:
+        directory.update(status="stopped")
     config = (second / "config.yaml").read_text()
     for digit, other in (("clip_norm: 5", "clip_norm: 6"), ("[4]", "[5]"), ("0.01", "0.02")):
         assert digit in config
         (second / "config.yaml").write_text(config.replace(digit, other))
         capsys.readouterr()
-        assert main(["evaluate", str(second), "--trust"]) == 2
-        assert "its config.yaml has other settings" in capsys.readouterr().err
+        assert main(["resume", str(second), "--trust"]) == 2
+        assert "has different settings from those of the sweep" in capsys.readouterr().err
     (second / "config.yaml").write_text(config)
-    (second / "members.safetensors").write_bytes((first / "members.safetensors").read_bytes())
-    assert main(["evaluate", str(second), "--trust"]) == 3
-    assert "are of another sweep" in capsys.readouterr().err
+    shutil.rmtree(second / "members/03")
+    shutil.copytree(first / "members/03", second / "members/03", symlinks=True)
+    assert main(["resume", str(second), "--trust"]) == 3
+    assert "members/03 is not of this sweep" in capsys.readouterr().err
 
 
 def test_a_file_with_a_sweep_is_no_run_of_a_trainer(place):
@@ -389,7 +395,7 @@ def test_an_error_names_the_member_and_keeps_those_before(place, capsys):
     assert "error: member 1 (loss=mse): loss mse compares numbers" in capsys.readouterr().err
     path = newest(place)
     assert json.loads((path / "run.json").read_text())["status"] == "failed"
-    assert [result.number for result in read_members(path)[0]] == [0]
+    assert [member.info.status for member in members_of(path)] == ["finished"]
 
 
 def test_members_stop_early_by_themselves(place):

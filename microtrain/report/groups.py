@@ -1,0 +1,187 @@
+"""Runs that differ in seed and fold alone as one line: mean, deviation, interval, which is best.
+
+Groups are compared by runs of the same seed and fold, so that what both have in common is no
+difference.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from ..words import number, plural
+from .overview import ALWAYS, Column, in_lines, setting_columns, sort, table_of_runs
+from .record import Record, by_seed, luck_of
+from .spread import Spread, interval
+
+__all__ = ["Comparison", "summary"]
+
+_AT_MOST = 20  # runs that are listed one by one in a terminal
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Several runs as tables.
+
+    Attributes:
+        records: the runs.
+        by: the column by which lines are sorted; None: what is monitored.
+    """
+
+    records: Sequence[Record]
+    by: str | None = None
+
+    @property
+    def monitor(self) -> str:
+        """The column by which runs are judged."""
+        return self.records[0].monitor
+
+    @cached_property
+    def runs(self) -> list[Column]:
+        """A line for each run, the best first. Raises ConfigError where there is no such column."""
+        told = self._told
+        return sort(told, self.by or (self.monitor if self._has_monitor else "run"))
+
+    @cached_property
+    def groups(self) -> list[Column]:
+        """A line for each group, the best first; none where no two runs differ in luck alone.
+
+        `=` where the best is not shown to be better.
+        """
+        rows, settings = self._rows
+        if max(map(len, rows)) < 2:
+            return []
+        columns = [
+            replace(column, values=[column.values[row[0]] for row in rows])
+            for column in setting_columns(settings)
+        ]
+        columns.append(Column("runs", [len(row) for row in rows], 10))
+        for status in ("paused", "diverged"):
+            counts = [sum(self.records[i].status == status for i in row) for row in rows]
+            columns.append(Column(status, counts, ALWAYS if any(counts) else 0))
+        for column in (column for column in self._told if "/" in column.name):
+            values = [[*self._values(row, column).values()] for row in rows]
+            columns.append(replace(column, values=[*map(Spread.of, values)]))
+            if column.name == self.monitor:
+                half = [interval(each, self._folds) for each in values]
+                columns.append(Column("95%", half, 8.9, show=lambda v: f"+- {number(v)}"))
+                columns.append(Column("", self._marks(rows, column), 8.95))
+        known = [column.name for column in columns]
+        return sort(columns, next(n for n in (self.by, self.monitor, known[-1]) if n in known))
+
+    def of_best_groups(self, count: int) -> list[Record]:
+        """The runs of the best groups; those that were paused come last."""
+        rows, told = self._rows[0], next((c for c in self._told if c.name == self.monitor), None)
+        if told is not None:
+
+            def place(row: list[int]) -> tuple[bool, float]:
+                values = self._values(row, told).values()
+                paused = any(self.records[i].status == "paused" for i in row)
+                return paused, -told.better * statistics.fmean(values) if values else math.inf
+
+            rows = sorted(rows, key=place)
+        return [self.records[i] for row in rows[:count] for i in row]
+
+    def lines(self, width: int) -> list[str]:
+        """Both tables, of many runs the best, and what is to be known of them."""
+        lines = [*in_lines(self.groups, width), *self.notes(), ""] if self.groups else []
+        count = len(self.records)
+        shown = [replace(c, values=c.values[:_AT_MOST]) for c in self.runs]
+        lines += in_lines(shown, width)
+        if count > _AT_MOST:
+            lines += [f"... and {plural(count - _AT_MOST, 'more run')}: --csv FILE has all"]
+        return lines if self.groups else lines + self.notes()
+
+    def notes(self) -> list[str]:
+        """What is to be known of the tables."""
+        gone = [record for record in self.records if record.status == "diverged"]
+        lines = [f"{record.label} has diverged: {record.info.error}" for record in gone[:3]]
+        if len(gone) > 3:
+            lines.append(f"... {plural(len(gone), 'run')} have diverged")
+        marks = [c.values for c in self.groups if not c.name]
+        if any("=" in each for each in marks):
+            lines.append("=: within the noise of the best, by runs of the same seed and fold")
+        tested = any(c.name.startswith("test/") for c in self._told)
+        if self._folds and len(self._rows[0]) > 1 and not tested:
+            lines.append(
+                "the best was chosen on these folds: its values are too good; for a fair one keep "
+                "test rows apart (data.split.test)"
+            )
+        return lines
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """The groups: plain values."""
+        short = [column.name for column in setting_columns(self._rows[1])]
+        names = {"95%": "interval", "": "mark", **dict(zip(short, self._rows[1], strict=True))}
+        cells = {
+            names.get(c.name, c.name): [
+                {"mean": float(v), "deviation": v.deviation if math.isfinite(v.deviation) else None}
+                if isinstance(v, Spread)
+                else v
+                for v in c.values
+            ]
+            for c in self.groups
+        }
+        return [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
+
+    @cached_property
+    def _told(self) -> list[Column]:
+        return table_of_runs(self.records)
+
+    @property
+    def _has_monitor(self) -> bool:
+        return any(column.name == self.monitor for column in self._told)
+
+    @cached_property
+    def _rows(self) -> tuple[list[list[int]], dict[str, list[str | None]]]:
+        return by_seed(self.records)
+
+    @property
+    def _folds(self) -> int:
+        return int(self.records[0].setting("data.split.folds") or 0)
+
+    @cached_property
+    def _luck(self) -> list[tuple[str, ...]]:
+        return luck_of(self.records)
+
+    def _values(self, row: Sequence[int], column: Column) -> dict[Any, float]:
+        """By seed and fold, without those that have diverged."""
+        return {
+            self._luck[i]: column.values[i]
+            for i in row
+            if column.values[i] is not None and self.records[i].status != "diverged"
+        }
+
+    def _marks(self, rows: Sequence[Sequence[int]], column: Column) -> list[str | None]:
+        """`=` for each group whose difference from the best is within its 95 % interval."""
+        values = [self._values(row, column) for row in rows]
+        ended = [
+            all(self.records[i].status in ("finished", "diverged") for i in row) for row in rows
+        ]
+        means = {
+            i: column.better * statistics.fmean(own.values())
+            for i, own in enumerate(values)
+            if own and ended[i]
+        }
+        if len(rows) < 2 or not means:
+            return [None] * len(rows)
+        best = max(means, key=lambda i: means[i])
+        marks: list[str | None] = []
+        for i, own in enumerate(values):
+            apart = [own[key] - values[best][key] for key in own if key in values[best]]
+            half = interval(apart, self._folds)
+            close = ended[i] and half is not None and abs(statistics.fmean(apart)) <= half
+            marks.append("best" if i == best else "=" if close else None)
+        return marks
+
+
+def summary(records: Sequence[Record], width: int = 100, by: str | None = None) -> list[str]:
+    """The table of groups, or of the runs where there are none, with what is to be known."""
+    comparison = Comparison(records, by)
+    if not comparison.groups:
+        return comparison.lines(width)
+    return [*in_lines(comparison.groups, width), *comparison.notes()]
