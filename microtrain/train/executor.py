@@ -74,7 +74,6 @@ class Execution:
 
     Args:
         run: whose `gradients` are called for a micro-batch, whose `update` after the last.
-        shared: whether other runs go on with what is captured, so that it pays in short ones.
 
     Attributes:
         name: off, numpy, numba or cupy: what executes the steps now.
@@ -84,22 +83,13 @@ class Execution:
         compiled: what is called with (first, last, *batch) where steps are captured; else None.
         problem: why this rank has gone on eagerly.
 
-    Raises ConfigError on every rank where what the configuration asks for cannot be had.
+    Made on all ranks together. Raises ConfigError on every rank where what the configuration asks
+    for cannot be had.
     """
 
-    def __init__(self, run: TrainingRun, shared: bool = False) -> None:
-        self.shared = shared
+    def __init__(self, run: TrainingRun) -> None:
         self._steps: dict[str, Any] = {}  # what is captured, by executor
-        self._choice: Any = None
         self._recorders: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.begin(run)
-
-    def begin(self, run: TrainingRun) -> None:
-        """Execute the steps of `run`, from the first on; collective.
-
-        What was captured stays. The run must have the model, loss, optimizer and guard of the one
-        before, and steps of the same number, shapes and options.
-        """
         self.run, self.comm, self.guard = run, run.comm, run.guard
         self.gradients, self.update = run.gradients, run.update
         self.requested = run.config.train.compile
@@ -117,10 +107,6 @@ class Execution:
         self._resumed = False
         self._recording: _Recording | None = None  # of this call
         self.compiled: Any = None if self.name == "off" else self._compile("numpy")
-
-    def leave(self) -> None:
-        """Let go of the run, and of its data, until another begins."""
-        del self.run, self.gradients, self.update
 
     @property
     def _is_short(self) -> bool:
@@ -190,10 +176,8 @@ class Execution:
         # A step that does something else at every call is not captured yet: leave it alone.
         programs = self.compiled.programs if self.compiled else ()
         if programs and self._choosing:
-            if self._choice is None:
-                program = max(programs, key=lambda each: len(each.lines))
-                self._choice = choose("auto", program, self.run.total_steps or UNKNOWN)
-            choice = self._choice
+            program = max(programs, key=lambda each: len(each.lines))
+            choice = choose("auto", program, self.run.total_steps or UNKNOWN)
         elif not self._choosing:
             choice = self.name, self.reason
         on_all = np.array([choice is not None, not numba_absent()])
@@ -312,8 +296,6 @@ class Execution:
         if self.requested != "auto":
             return self.requested, "asked for"
         if self._is_short:
-            if self.shared and self.run.device is None:
-                return "numpy", "captured once for several runs"
             return "off", f"it does not pay in fewer than {FEW} steps"
         if self.run.device is not None:
             return "cupy", f"the device is {self.run.device}"

@@ -52,7 +52,7 @@ from .progress import Progress
 from .requests import EVALUATE, SAVE, Requests
 from .results import STOPPED
 from .resume import LOCK_WAIT, choose_run, run_directory, take_initial_values, take_up
-from .state import Ending, Event, Parts, RunState, Stateful, TrainingRun, next_multiple
+from .state import Ending, Event, RunState, Stateful, TrainingRun, next_multiple
 
 if TYPE_CHECKING:
     from ..data.loader import MicroBatches
@@ -184,11 +184,13 @@ class Trainer(TrainingRun):
     ) -> None:
         keep, duration = config.checkpoint, str(config.train.duration)
         state = RunState((str(keep.monitor), keep.mode), duration)
-        super().__init__(self._build(config, comm, output), state, output)
+        with during(PROGRESS, output):
+            parts = build_run(config, comm, output.warn, type(self))
+        super().__init__(parts, state, output)
         self._resume, self.wants_trace = resume, trace
         self._inputs = len(layout(self.data.train)[0])
         self.progress = Progress(self.model)
-        self.execution = self._executor()
+        self.execution = Execution(self)
         self._execute: Callable[..., None] = self.execution
         with settled(comm):
             self.callbacks = []
@@ -207,13 +209,6 @@ class Trainer(TrainingRun):
             self.notify("on_build")
             if resume is None and self._nothing_to_do is None:
                 take_initial_values(self)
-
-    def _build(self, config: Config, comm: Communicator, output: Output) -> Parts:
-        with during(PROGRESS, output):
-            return build_run(config, comm, output.warn, type(self))
-
-    def _executor(self) -> Execution:
-        return Execution(self)
 
     def open_directory(self, resume: Path | None) -> RunDirectory:
         """The directory of the run, made or that of `resume`; on rank 0."""
