@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import ConfigError, LaunchError, absent
 from ..files import make_directory, reason, write_whole
-from .chart import Chart
+from .chart import COLORS, Chart
 from .curves import FEW, WORDS
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ __all__ = ["FORMATS", "draw", "picture", "plots_folder", "write"]
 FORMATS = (".png", ".svg", ".pdf")
 INK, GREY = "#222222", "#8a8a8a"
 _STYLES: dict[str, dict[str, Any]] = {
-    "train": {"color": "#2f6db3", "lw": 1.5, "ls": (0, (4, 1.5))},
-    "val": {"color": "#d9622b", "lw": 1.9},
-    "test": {"color": "#12876f", "lw": 1.9},
+    "train": {"color": COLORS["train"], "lw": 1.5, "ls": (0, (4, 1.5))},
+    "val": {"color": COLORS["val"], "lw": 1.9},
+    "test": {"color": COLORS["test"], "lw": 1.9},
     "plain": {"color": INK, "lw": 1.4, "ls": (0, (5, 4))},
 }
 # Okabe and Ito's colours, which people who see colours otherwise can tell apart, black left out.

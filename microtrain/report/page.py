@@ -31,7 +31,7 @@ from ..runs.history import SPLITS
 from ..version import __version__
 from ..words import elapsed, listed, number, plural, rate
 from . import figures
-from .chart import MOST_POINTS
+from .chart import COLORS, MOST_POINTS
 from .curves import FEW, WORDS, constant, curves, run_names, speed
 from .groups import Comparison
 from .predictions import Predictions, counted, predict_rows
@@ -213,6 +213,7 @@ def _templates() -> Any:
         lstrip_blocks=True,
         loader=FunctionLoader(_beside),
     )
+    environment.globals |= {"COLORS": COLORS, "WORDS": WORDS}
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False}
     environment.filters |= {"elapsed": elapsed, "number": number, "plural": plural, "rate": rate}
     environment.filters |= {"weekday": _weekday, "sha256": _sha256, "yaml": as_yaml}
