@@ -1,0 +1,32 @@
+"""The trace that an ONNX graph is made from; it does not need the package onnx."""
+
+from __future__ import annotations
+
+import pytest
+
+import microtrain as mt
+from microtrain.onnx.trace import Ref, trace
+
+
+def test_a_trace_names_operations_their_inputs_and_layers():
+    net = mt.nn.Sequential(mt.nn.Linear(4, 3), mt.nn.Softmax(1))
+    with mt.no_grad():
+        found = trace(net, (mt.ones(2, 4),), dict(net.named_parameters()))
+    values = [(value.kind, value.name) for value in found.values[:3]]
+    assert values == [("input", "0"), ("parameter", "0.weight"), ("parameter", "0.bias")]
+    first, second = found.calls
+    assert (first.operation, first.layer) == ("linear", "layer 0 (Linear)")
+    assert first.inputs == {"input": Ref(0), "weight": Ref(1), "bias": Ref(2)}
+    assert (second.operation, second.inputs) == ("softmax", {"x": Ref(first.results[0])})
+    assert second.attributes == {"dim": 1}
+    assert found.outputs == second.results
+
+
+@pytest.mark.parametrize("look", [bool, float, lambda s: s.item(), lambda s: mt.equal(s, s)])
+def test_a_trace_refuses_looks_at_what_depends_on_the_inputs(look):
+    class Looks(mt.nn.Module):
+        def forward(self, x):
+            return x if look(x.sum()) else -x
+
+    with pytest.raises(RuntimeError, match=r"cannot export Looks: .* looks at values"):
+        trace(Looks(), (mt.ones(2),), {})
