@@ -367,7 +367,8 @@ def write(place: Path, parts: Mapping[str, Source], what: str) -> dict[str, Any]
             f"data.cache: no room for the {size(needed)} of rows: {place.parent} has {size(free)}\n"
             "hint: name a directory with more in data.cache, or delete what is kept there"
         )
-    bar, total, found = PROGRESS.get(), sum(map(len, parts.values())), {}
+    bar, total = PROGRESS.get(), sum(map(len, parts.values()))
+    found: dict[str, Any] = {}
     done, look = 0, math.inf if bar is None else bar.start_bar(total, noun="row")
     try:
         with alone(f"it {what}") as busy:
@@ -391,13 +392,13 @@ def _write_part(
     place: Path, name: str, part: Source, head: tuple[Array, ...], found: dict[str, Any]
 ) -> Iterator[int]:
     """Write the arrays of a part, and what is known of it into `found`; rows as they are done."""
-    arrays = [[array.dtype.str, [len(part), *array.shape[1:]]] for array in head]
+    arrays = [(array.dtype, [len(part), *array.shape[1:]]) for array in head]
     digests = [hashlib.sha256() for _ in arrays]
     with contextlib.ExitStack() as stack:
         files = []
         for number, (dtype, shape) in enumerate(arrays):
             file = stack.enter_context(open(place / f"{name}-{number}.npy", "wb"))
-            header = npy_header(np.dtype(dtype), shape)
+            header = npy_header(dtype, shape)
             file.write(header)
             digests[number].update(header)
             files.append(file)
@@ -411,7 +412,7 @@ def _write_part(
             _to_disk(file)
     known: Known | None = getattr(part, "known", None)
     found[name] = {
-        "arrays": arrays,
+        "arrays": [[dtype.str, shape] for dtype, shape in arrays],
         "sha256": [digest.hexdigest() for digest in digests],
         "known": None if known is None else asdict(known),
         **{

@@ -313,8 +313,10 @@ class DataLoader:
 
     def _read(self, rows: slice | NDArray[np.intp]) -> list[NDArray[Any]]:
         """Rows of a source as Tensors can have them; of a slice they may be the source's memory."""
-        arrays, by_number = [], isinstance(self.dataset, Rows) and not isinstance(rows, slice)
-        for array in (self.dataset.read_at if by_number else self.dataset.read)(rows):
+        arrays, read = [], self.dataset.read
+        if isinstance(self.dataset, Rows) and not isinstance(rows, slice):
+            read = self.dataset.read_at
+        for array in read(rows):
             flags = array.flags
             if not (flags.c_contiguous and flags.aligned):
                 array = array.copy()

@@ -7,6 +7,7 @@ on the seed alone, and the statistics of the standardisation come from the train
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from numpy.typing import DTypeLike
 
 from ..errors import ConfigError, DataError
 from .alike import alike
-from .by_rows import prepare_rows
 from .checks import (
     as_source,
     cast,
@@ -25,13 +25,13 @@ from .checks import (
     one_input_alone,
     way_to_split,
 )  # fmt: skip
-from .dataset import ArrayDataset
 from .prepared import Prepared
 from .preprocessing import Preprocessing
 from .source import Source
 from .split import PartRows, split_rows
+from .survey import Survey, checked_source, survey
 from .table import Encoder, Table
-from .view import apart, is_lazy
+from .view import Rows, in_memory, is_lazy, layout
 
 __all__ = ["prepare"]
 
@@ -59,9 +59,10 @@ def prepare(
     column of shape (n, 1), so that a loss never broadcasts (n,) against (n, 1). A 1-d target of
     integers is class codes from 0 up; targets to regress on are floats.
 
-    Of a `Source` that is no `ArrayDataset`, and of arrays mapped from a file, the parts are `Rows`,
-    which are standardised and cast while they are read. All rows are read once, block by block; the
-    statistics are sums over blocks, which may differ in their last digits from those of an array.
+    Of a `Source` that is not an `ArrayDataset`, and of arrays mapped from a file, the parts are
+    `Rows`, which are standardised and cast while they are read. All rows are read once, block by
+    block; the statistics are sums over blocks, which may differ in their last digits from those of
+    an array, which is one block.
 
     Args:
         data: an `ArrayDataset` or another `Source`, a `Table`, or arrays (inputs..., target).
@@ -90,60 +91,91 @@ def prepare(
     """
     if not isinstance(data, Table):
         data = as_source(data, origin)
-    if any(map(is_lazy, (data, *(others or {}).values()))):
-        fixed = split, standardize, dtype, seed
-        rows_of: Any = data
-        way = stratify, group, time, fold
-        return prepare_rows(rows_of, fixed, way, others, origin, preprocessing, found)
-    whole = data if isinstance(data, Table) else checked(data, origin)
-    how = way_to_split(whole, origin, stratify, group, time, fold)
-    rows = {
-        # In the order of the data, as of fewer rows; all of them are in memory here.
-        name: np.sort(part[:]) if isinstance(part, PartRows) else part
-        for name, part in split_rows(len(whole), split, seed, origin, **how).items()
-    }
+    lazy = any(map(is_lazy, (data, *(others or {}).values())))
+    whole: Any = _checked(data, origin, lazy)
+    if found is None:
+        how = way_to_split(whole, origin, stratify, group, time, fold)
+        rows: Mapping[str, Any] = split_rows(len(whole), split, seed, origin, **how)
+    else:
+        rows = {name: part for name, (part, _) in found.items() if name not in (others or {})}
     notes: dict[str, None] = {}  # each once, in order
     if isinstance(whole, Table):
         if encoder is None or preprocessing is None:
             encoder, preprocessing = whole.fit(rows["train"], standardize)
         whole = checked(whole.arrays(encoder, notes.setdefault), origin)
-    dataset = whole
-    found, bounds = dataset.target, (0, 0)
-    if found.dtype.kind in "biu":
-        bounds = int(found.min()), int(found.max())
-    classes = class_names(dataset.classes, found, bounds, len(dataset), origin)
-    inputs = dataset.inputs
+    inputs, target = layout(whole)
     standardize = standardize if preprocessing is None else not preprocessing.is_identity
     if len(inputs) > 1 and standardize and encoder is None:
         raise one_input_alone(len(inputs), origin)
-    if preprocessing is None:
-        make = Preprocessing.standardizing if standardize else Preprocessing.identity
-        preprocessing = make(inputs[0][rows["train"]], origin)
-    else:
+    if preprocessing is not None:
         check_stored(preprocessing, inputs[0], origin)
-    cut = {name: dataset.with_arrays(*dataset[part]) for name, part in rows.items()}
+    raw = {name: _part(whole, chosen, lazy) for name, chosen in rows.items()}
     for name, other in (others or {}).items():
         where = f"{origin}, {name}"
         if isinstance(other, Table):
             if encoder is None:
                 raise ConfigError(f"{where}: is a table with columns, but the training data is not")
             other = other.arrays(encoder, notes.setdefault)
-        arrays = alike(checked(other, where), dataset, where).read(slice(None))
+        same = alike(_checked(as_source(other, where), where, lazy), whole, where)
+        raw[name] = _part(same, slice(None), lazy)
+    wanted = standardize and preprocessing is None
+    surveys: dict[str, Survey] = {
+        name: survey(part, origin, dtype, lazy, moments=wanted and name == "train")
+        if found is None
+        else found[name][1]
+        for name, part in raw.items()
+    }
+    at = -1 - whole.weighted  # the target
+    ends = {name: (each.low[at].min(), each.high[at].max()) for name, each in surveys.items()}
+    bounds = min(ends[name][0] for name in rows), max(ends[name][1] for name in rows)
+    classes = class_names(whole.classes, target, bounds, len(whole), origin)
+    for name in others or {}:
         if classes is not None:
-            codes = apart(dataset, arrays)[1]
-            check_codes((codes.min(), codes.max()), len(classes), where)
-        cut[name] = dataset.with_arrays(*arrays)
-
-    def part(raw: ArrayDataset) -> ArrayDataset:
-        x, *others = raw.arrays
-        with np.errstate(over="ignore"):  # cast refuses what overflows
-            arrays = (preprocessing.apply(x), *others)
-        return dataset.with_arrays(
-            *(cast(a, dtype if a.dtype.kind == "f" else np.int64, origin) for a in arrays)
-        )
-
-    parts = {name: part(raw) for name, raw in cut.items()}
-    weights = parts["train"].weights
-    if weights is not None and not weights.any():
+            check_codes(ends[name], len(classes), f"{origin}, {name}")
+    if preprocessing is None:
+        identity = Preprocessing.identity(inputs[0], origin)
+        preprocessing = surveys["train"].standardizing(origin) if standardize else identity
+    for each in surveys.values():
+        _check_fit(each, preprocessing, dtype, origin)
+    if whole.weighted and not np.asarray(surveys["train"].high[-1], dtype) > 0:
         raise DataError(f"{origin}: the weights of all training rows are 0")
-    return Prepared.of(parts, preprocessing, classes, encoder, tuple(notes))
+    parts: dict[str, Source] = {}
+    for name, part in raw.items():
+        known = surveys[name].known
+        parts[name] = Rows(
+            part.source, part.rows, preprocessing=preprocessing, dtype=dtype, known=known
+        )
+        if not lazy:
+            parts[name] = in_memory(parts[name], slice(None))
+    prepared = Prepared.of(parts, preprocessing, classes, encoder, tuple(notes))
+    if not lazy:
+        return prepared
+    return replace(prepared, found={name: (raw[name].rows, surveys[name]) for name in raw})
+
+
+def _checked(data: Any, origin: str, lazy: bool) -> Any:
+    """A Table, or what rows can be read of; where none is read later, its values are checked."""
+    if isinstance(data, Table):
+        if lazy:
+            raise ConfigError(f"{origin}: is a table with columns; other parts are read from files")
+        return data
+    if lazy and isinstance(data, Source):
+        return checked_source(data, origin)
+    return checked(data, origin)
+
+
+def _part(source: Source, rows: Any, lazy: bool) -> Rows:
+    """Some rows of a source; in memory they are those of a data set of their own, in its order."""
+    if lazy:
+        return Rows(source, rows)
+    chosen = np.sort(rows[:]) if isinstance(rows, PartRows) else rows
+    return Rows(in_memory(source, chosen))
+
+
+def _check_fit(found: Survey, preprocessing: Preprocessing, dtype: DTypeLike, origin: str) -> None:
+    """DataError where values of a part do not fit the dtype that they are cast to."""
+    for low, high in zip(found.low, found.high, strict=True):
+        ends = np.stack([low, high])
+        with np.errstate(over="ignore"):  # cast refuses what overflows
+            ends = preprocessing.apply(ends) if low is found.low[0] else ends
+        cast(ends, dtype if ends.dtype.kind == "f" else np.int64, origin)

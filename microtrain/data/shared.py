@@ -175,10 +175,9 @@ def _same_memory(node: Communicator, load: Load, everyone: bool, given: bool) ->
     with file, alone(WHY):
         _trim()
         mapped: Arrays = {}
-        for part, places in parcel.places.items():
-            mine = arrays.get(part, [None] * len(places))
-            mapped[part] = mine
-            for number, place in enumerate(places):
+        for part, starts in parcel.places.items():
+            mapped[part] = mine = arrays.get(part, [None] * len(starts))
+            for number, place in enumerate(starts):
                 if place is not None:
                     array = read_npy(file, place, "what the ranks of a host share")
                     held, mine[number] = [mine[number]], array

@@ -7,6 +7,7 @@ size depends on the data alone: whoever goes through the same rows gets the same
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from ..errors import DataError
 from .preprocessing import Preprocessing
-from .source import Source, blocks
+from .source import BLOCK, Source, blocks
 from .view import Known, Rows, TargetSurvey, apart, as_trained
 
 __all__ = ["Moments", "Survey", "checked_source", "survey"]
@@ -123,9 +124,12 @@ def checked_source(source: Source, origin: str) -> Source:
     return source
 
 
-def survey(part: Rows, origin: str, dtype: DTypeLike, moments: bool = False) -> Survey:
+def survey(
+    part: Rows, origin: str, dtype: DTypeLike, lazy: bool = True, moments: bool = False
+) -> Survey:
     """Go through all rows of a part that are not yet prepared.
 
+    lazy: block by block, and with a hash of them; else they are one block, in memory.
     moments: of the first input, too.
 
     Raises DataError that names row and column of the first value that is not finite, of a class
@@ -136,7 +140,7 @@ def survey(part: Rows, origin: str, dtype: DTypeLike, moments: bool = False) -> 
     digests = [hashlib.blake2b(digest_size=16) for _ in head]
     low: list[Array] = []
     high: list[Array] = []
-    for first, arrays in blocks(part):
+    for first, arrays in blocks(part, BLOCK if lazy else sys.maxsize):
         if any(isinstance(array, np.ma.MaskedArray) for array in arrays):
             raise DataError(
                 f"{origin}: {part.location(first)} and what follows are masked arrays, whose mask "
@@ -148,7 +152,7 @@ def survey(part: Rows, origin: str, dtype: DTypeLike, moments: bool = False) -> 
                 _refuse_value(part, first, arrays, at, origin)
         low = [*map(np.minimum, low, least)] or least
         high = [*map(np.maximum, high, most)] or most
-        for digest, array in zip(digests, arrays, strict=True):
+        for digest, array in zip(digests, arrays, strict=True) if lazy else ():
             digest.update(np.ascontiguousarray(array).data)
         _, target = apart(part, arrays)
         _check_codes_and_weights(part, first, target, arrays[-1], origin)

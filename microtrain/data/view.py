@@ -94,9 +94,9 @@ class Rows(Source):
         """These rows of the part, prepared; DataError where the source gives others than before."""
         return self.read_at(self.positions(rows))
 
-    def read_at(self, numbers: RowNumbers) -> tuple[Array, ...]:
+    def read_at(self, rows: RowNumbers) -> tuple[Array, ...]:
         """As `read`, by what `positions` gave for rows."""
-        arrays = read_checked(self.source, numbers, self._raw)
+        arrays = read_checked(self.source, rows, self._raw)
         if self._scaled:
             arrays = (self._scale(arrays[0]), *arrays[1:])
         if self.dtype is None:
