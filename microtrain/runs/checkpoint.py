@@ -39,7 +39,7 @@ from .typed import Count, typed
 
 Array = NDArray[Any]
 
-FORMAT = 1
+FORMAT = 3
 File = Literal["model.safetensors", "optimizer.safetensors", "state.json", "config.yaml"]
 FILES: tuple[File, ...] = get_args(File)
 MANIFEST = "manifest.json"
@@ -348,7 +348,8 @@ def _read_manifest(path: Path) -> _Manifest:
             f"damaged checkpoint {path}: {MANIFEST} cannot be understood: {error}"
         ) from None
     raise OtherFormat(
-        f"{path} has checkpoint format {content['format']}; this microtrain reads format {FORMAT}"
+        f"{path} has checkpoint format {content['format']}; this microtrain reads format {FORMAT}\n"
+        "use it with the version that wrote it (see its run.json), or train the model anew"
     )
 
 

@@ -225,10 +225,10 @@ class RunDirectory:
         Returns what there is to say of rows that are not those that the checkpoint has seen: all
         that can be read and are of no later step stay, and the file is kept as it was beside.
         """
-        length, sha256 = (rows or {}).get("metrics_bytes", 0), (rows or {}).get("metrics_sha256")
-        size = self._metrics.length
-        # Earlier versions kept the length alone.
-        if size >= length and sha256 in (None, self._metrics.sha256(length)):
+        length, size = rows["metrics_bytes"] if rows else 0, self._metrics.length
+        if rows is None or (
+            size >= length and rows["metrics_sha256"] == self._metrics.sha256(length)
+        ):
             self._metrics.trim(length)
             return ""
         aside = self.path / f"metrics.before-step-{step}.jsonl"

@@ -103,10 +103,10 @@ class _Run:
     compile: _Compile
     options: Options
     random: RandomState
-    stop: _Stop | None = None  # an earlier version has none; nor what follows
-    order: str = ""
-    run: str | None = None
-    metrics_sha256: str | None = None
+    stop: _Stop | None
+    order: str
+    run: str | None
+    metrics_sha256: str
 
 
 @dataclass

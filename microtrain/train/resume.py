@@ -15,7 +15,6 @@ from ..config.resolved import read_settings, whole_yaml
 from ..config.same_run import compare_configs
 from ..config.schema import Config
 from ..data.alike import check_names
-from ..data.order import TABLE
 from ..data.sampler import order_name
 from ..distributed.agreement import from_root, settled
 from ..errors import ConfigError, DataError, LaunchError
@@ -156,7 +155,7 @@ def restore(run: TrainingRun, checkpoint: Checkpoint) -> None:
     if state["data_hash"] != run.data_state["data_hash"]:
         raise DataError(
             f"the data have changed since step {checkpoint.step:,}: the run cannot continue "
-            "with other rows; restore the data, or start a new run" + _split_before(run, state)
+            "with other rows; restore the data, or start a new run"
         )
     _check_order(run, checkpoint)
     take_over(checkpoint, run.model, run.optimizer)
@@ -170,24 +169,11 @@ def restore(run: TrainingRun, checkpoint: Checkpoint) -> None:
             keeper.load_state_dict(state[name])
 
 
-def _split_before(run: TrainingRun, state: dict[str, Any]) -> str:
-    """What else it can be that the rows are others than those of an earlier version."""
-    data = run.data
-    rows = sum(len(part) for part in (data.train, data.val, data.test) if part is not None)
-    if "order" in state or rows <= TABLE or data.val is data.test is None:
-        return ""
-    return (
-        f"\nhint: the run is of an earlier version, which split more than {TABLE:,} rows "
-        "otherwise; if the data are the same, finish it with that version (see its run.json)"
-    )
-
-
 def _check_order(run: TrainingRun, checkpoint: Checkpoint) -> None:
     """ConfigError where the rest of an epoch would not be what the run has left of it."""
     rows, shuffle = len(run.loader.dataset), run.loader.shuffle
     now = order_name(rows, shuffle)
-    # Earlier versions did not name it: whatever was shuffled was by a table.
-    before = checkpoint.state.get("order") or ("table 1" if shuffle is True else now)
+    before = checkpoint.state["order"]
     if before != now:
         raise ConfigError(
             f"the run has shuffled its {rows:,} training rows in the order {before!r}, and this "

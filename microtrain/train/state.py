@@ -201,7 +201,7 @@ class RunState:
         """Be where `state_dict` was taken; another monitor or duration may be chosen meanwhile."""
         self.step, self.samples = state["step"], state["samples"]
         self.elapsed, self.resumed_at = state["seconds"], state["step"]
-        stop = state.get("stop")  # absent in a checkpoint of an earlier version
+        stop = state["stop"]
         if stop is not None and stop["duration"] == self.duration:
             self.stop, self.ended = stop["reason"], stop["ended"]
             self.to_be_stopped = not self.ended

@@ -506,38 +506,15 @@ def write_many(tmp_path, text=RUN):
     return config
 
 
-@pytest.mark.parametrize("order", [None, "keyed 0", "blocks 1"])
+@pytest.mark.parametrize("order", ["keyed 0", "blocks 1"])
 def test_another_order_of_the_rows_is_refused(tmp_path, order):
     config = write_many(tmp_path, RUN.replace(", split: {train: 0.75, val: 0.25}", ""))
     run = train(config, *ON_MANY, crash=5).path
-    fill_state(run, lambda state: state.update(order=order) if order else state.pop("order"))
-    shown = order or "table 1"
-    with pytest.raises(ConfigError, match=rf"order '{shown}', and .* order 'keyed 1'") as caught:
+    fill_state(run, lambda state: state.update(order=order))
+    with pytest.raises(ConfigError, match=rf"order '{order}', and .* order 'keyed 1'") as caught:
         train(config, *ON_MANY, resume=run)
     way_out = str(caught.value).rpartition(" ")[2]
     assert train(config, *ON_MANY, way_out).step == 6
-
-
-def test_the_order_of_small_data_is_that_of_earlier_versions(tmp_path, whole):
-    expected, steps = whole("adam")
-    config = write_run(tmp_path)
-    run = train(config, *CASES["adam"], crash=13).path
-    fill_state(run, lambda state: state.pop("order"))
-    trainer = train(config, *CASES["adam"], resume=run)
-    assert (facts(trainer.path), trainer.step) == (expected, steps)
-
-
-def test_another_split_of_an_earlier_version_is_named(tmp_path):
-    config = write_many(tmp_path)
-    run = train(config, *ON_MANY, crash=5).path
-
-    def before(state):
-        del state["order"]
-        state["data_hash"] = "0" * 32
-
-    fill_state(run, before)
-    with pytest.raises(DataError, match="earlier version, which split more than 1,048,576 rows"):
-        train(config, *ON_MANY, resume=run)
 
 
 NAMED = """
