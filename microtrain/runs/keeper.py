@@ -78,6 +78,10 @@ class Saver:
         at_end = (step + 1) % self._every == 0
         return at_end and self._thread is None and time.monotonic() >= self._free_at
 
+    def rest(self, seconds: float) -> None:
+        """Let `auto` write none for so long."""
+        self._free_at = time.monotonic() + seconds
+
     def submit(self, contents: dict[str, Any], best: bool, save: bool = True) -> None:
         """Copy this; `contents` are `save_checkpoint`'s.
 
@@ -106,8 +110,11 @@ class Saver:
                     self._waiting.clear()
                     raise
 
-    def save(self, contents: dict[str, Any]) -> None:
+    def save(self, contents: dict[str, Any], best: bool = False) -> None:
         """Write this now, as the last; LaunchError where the file system refuses."""
+        if best:
+            with self._lock:
+                self._waiting.clear()
         self.wait()
         self._save(contents)
 

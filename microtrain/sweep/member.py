@@ -13,7 +13,6 @@ import functools
 import math
 import os
 import socket
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from ..runs.checkpoint import list_checkpoints, step_of
 from ..runs.directory import RunDirectory, point
 from ..runs.provenance import params_sha256
 from ..train.callbacks import Callback
-from ..train.checkpointing import Checkpoints, contents
+from ..train.checkpointing import Checkpoints
 from ..train.console import next_command
 from ..train.model_state import model_arrays
 from ..train.observers import RowWriter
@@ -140,6 +139,7 @@ class Begin(Callback):
             ranks=1,
             parameters=sum(p.numel() for p in run.model.parameters()),
             compile=run.execution.about(),
+            higher_is_better=run.higher_is_better,
         )
 
 
@@ -172,37 +172,18 @@ class Rung(Callback):
 class FewCheckpoints(Checkpoints):
     """Of a run that has finished the best one is all that is kept; a short one writes no other."""
 
-    _best: dict[str, Any] | None = None  # a copy, which nothing has written yet
-
     def on_start(self, run: TrainingRun) -> None:
-        """Note the time."""
-        super().on_start(run)
-        self._began = time.monotonic()
-
-    def on_pause(self, run: TrainingRun, event: Event) -> None:
         """At first the best stays in memory, unless a checkpoint was asked for."""
-        saver = run.checkpoints
-        if saver is None or event.last or event.stop:
-            return
-        if event.save or time.monotonic() - self._began > PATIENCE:
-            if self._best is not None:
-                saver.submit(self._best, best=True)
-                self._best = None
-            super().on_pause(run, event)
-        elif run.state.at_best and run.config.checkpoint.keep_best > 0:
-            found = contents(run)
-            for kind in ("model", "optimizer"):
-                found[kind] = {name: array.copy() for name, array in found[kind].items()}
-            self._best = found
+        super().on_start(run)
+        if run.checkpoints is not None:
+            run.checkpoints.rest(PATIENCE)
 
     def on_end(self, run: TrainingRun, ending: Ending) -> None:
         """The best; the last where that is the best, or none was kept."""
         saver, best = run.checkpoints, run.state.best
-        last_is_best = ending.finished and best is not None and best[2] == run.step
-        if saver is not None and self._best is not None and not last_is_best:
-            saver.save(self._best)
-        if saver is None or best is None or not ending.finished:
+        if saver is None or best is None or not ending.finished or best[2] == run.step:
             super().on_end(run, ending)
+        if saver is None or best is None or not ending.finished:
             return
         saver.wait()
         ending.params_sha256 = params_sha256(model_arrays(run.model))
