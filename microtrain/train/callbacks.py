@@ -11,10 +11,11 @@ from __future__ import annotations
 import inspect
 import json
 import math
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..config.components import build, load, own
 from ..config.duration import Duration
@@ -23,15 +24,72 @@ from ..distributed.communicator import alone
 from ..errors import ConfigError, DataError
 from ..spelling import did_you_mean
 
-if TYPE_CHECKING:
-    from .state import Ending, Event
-    from .trainer import Trainer
+__all__ = [
+    "Callback",
+    "Ending",
+    "Event",
+    "States",
+    "call",
+    "every",
+    "of_configuration",
+    "steps_between",
+]
 
-__all__ = ["Callback", "States", "call", "every", "of_configuration", "steps_between"]
+
+@dataclass
+class Event:
+    """A point between two steps; callbacks are called in order, and leave what they find.
+
+    Attributes:
+        step: optimiser steps taken.
+        last: whether no step follows.
+        evaluate, save: whether it is time to evaluate the model, to write a checkpoint.
+        asked: what clocks and signals ask for: a number above 0 at its place in the notes.
+        measured: what the evaluation gave, by column name; empty without one.
+        loss: the mean since the last row where there is one now, else that of the step.
+        stop: why the run is to end here, "" where it goes on.
+    """
+
+    step: int
+    last: bool
+    evaluate: bool
+    save: bool
+    asked: Sequence[float]
+    loss: float | None
+    measured: dict[str, float] = field(default_factory=dict)
+    stop: str = ""
+
+
+@dataclass
+class Ending:
+    """The end of a run in good order; callbacks are called in order, and leave what they find.
+
+    Attributes:
+        finished: whether nothing is left to do; else it was stopped, and can be resumed.
+        stop: why it ended before its last step.
+        seconds, peak: time that it took, and bytes of memory at most.
+        params_sha256: of the last checkpoint's parameters; rank 0.
+        which: in a few words the checkpoint whose model the run is known by.
+        chosen: the same in full.
+        undo: puts back the values of the last step, where the model has others meanwhile.
+        about: more fields of run.json.
+        lines: to be said before the summary.
+    """
+
+    finished: bool
+    stop: str
+    seconds: float
+    peak: int
+    params_sha256: str = ""
+    which: str = ""
+    chosen: str = ""
+    undo: ExitStack = field(default_factory=ExitStack)
+    about: dict[str, Any] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
 
 
 class Callback:
-    """Base class: every hook does nothing. Override what you need.
+    """Base class: every hook does nothing. Override what you need; hooks get the Trainer.
 
     Attributes:
         interval: how often `on_step` is called, such as `100 steps` or `1 epoch`; None: never.
@@ -49,47 +107,47 @@ class Callback:
     main_only: bool = False
     state_name: str = ""
 
-    def on_build(self, trainer: Trainer) -> None:
+    def on_build(self, trainer: Any) -> None:
         """When the run has been built; its state is loaded after that."""
 
-    def on_start(self, trainer: Trainer) -> None:
+    def on_start(self, trainer: Any) -> None:
         """Before the first step, also of a run that was resumed."""
 
-    def on_step(self, trainer: Trainer) -> None:
+    def on_step(self, trainer: Any) -> None:
         """After an optimiser step, every `interval`."""
 
-    def due(self, trainer: Trainer, step: int) -> float:
+    def due(self, trainer: Any, step: int) -> float:
         """The next step after `step` after which `on_pause` has something to do."""
         return math.inf
 
-    def on_pause(self, trainer: Trainer, event: Event) -> None:
+    def on_pause(self, trainer: Any, event: Event) -> None:
         """After a step at which something is due, for this callback or another.
 
         `event` has what those before it in the list have found, such as `measured`.
         """
 
-    def on_epoch(self, trainer: Trainer) -> None:
+    def on_epoch(self, trainer: Any) -> None:
         """After the last step of an epoch."""
 
-    def on_eval(self, trainer: Trainer, measured: dict[str, float]) -> None:
+    def on_eval(self, trainer: Any, measured: dict[str, float]) -> None:
         """After an evaluation; `measured` has its values by name, such as `val/loss`."""
 
-    def on_log(self, trainer: Trainer, row: Mapping[str, Any]) -> None:
+    def on_log(self, trainer: Any, row: Mapping[str, Any]) -> None:
         """After a row was written into metrics.jsonl, which is that row; on rank 0 alone."""
 
-    def on_save(self, trainer: Trainer, path: Path) -> None:
+    def on_save(self, trainer: Any, path: Path) -> None:
         """After the state was handed to a checkpoint that will be at `path`; on rank 0 alone."""
 
-    def on_error(self, trainer: Trainer, error: BaseException) -> None:
+    def on_error(self, trainer: Any, error: BaseException) -> None:
         """When a run ends by an error; only where no rank can be waiting for another."""
 
-    def on_end(self, trainer: Trainer, ending: Ending) -> None:
+    def on_end(self, trainer: Any, ending: Ending) -> None:
         """After the last step of a run that finished, or was stopped in good order.
 
         The model may have the values of the best checkpoint.
         """
 
-    def on_stop(self, trainer: Trainer) -> None:
+    def on_stop(self, trainer: Any) -> None:
         """After `on_end` of all; the model has the values of the last step."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -115,17 +173,15 @@ def call(callback: Callback, hook: str, trainer: Any, *arguments: Any) -> None:
 class _Function(Callback):
     """A function as a callback."""
 
-    def __init__(self, function: Callable[[Trainer], None], interval: str, main_only: bool) -> None:
+    def __init__(self, function: Callable[[Any], None], interval: str, main_only: bool) -> None:
         self.function, self.interval, self.main_only = function, interval, main_only
         self.__name__ = getattr(function, "__name__", "function")
 
-    def on_step(self, trainer: Trainer) -> None:
+    def on_step(self, trainer: Any) -> None:
         self.function(trainer)
 
 
-def every(
-    interval: str, *, main_only: bool = False
-) -> Callable[[Callable[[Trainer], None]], Callback]:
+def every(interval: str, *, main_only: bool = False) -> Callable[[Callable[[Any], None]], Callback]:
     """Make a callback of a function of the trainer.
 
     Raises ValueError for an interval that is no duration in steps or epochs.

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..config.duration import Duration
 from ..config.schema import Config
 from ..distributed.communicator import alone
-from .callbacks import Callback, call
+from .callbacks import Callback, Ending, Event, call
 from .requests import EVALUATE, SAVE
 
 if TYPE_CHECKING:
@@ -210,58 +209,6 @@ class RunState:
                 self.best = best["name"], best["value"], best["step"]
             if state["monitored"] is not None:  # at the end it is saved once more
                 self.measured = self.step, state["monitored"]
-
-
-@dataclass
-class Event:
-    """A point between two steps; callbacks are called in order, and leave what they find.
-
-    Attributes:
-        step: optimiser steps taken.
-        last: whether no step follows.
-        evaluate, save: whether it is time to evaluate the model, to write a checkpoint.
-        asked: what clocks and signals ask for: a number above 0 at its place in the notes.
-        measured: what the evaluation gave, by column name; empty without one.
-        loss: the mean since the last row where there is one now, else that of the step.
-        stop: why the run is to end here, "" where it goes on.
-    """
-
-    step: int
-    last: bool
-    evaluate: bool
-    save: bool
-    asked: Sequence[float]
-    loss: float | None
-    measured: dict[str, float] = field(default_factory=dict)
-    stop: str = ""
-
-
-@dataclass
-class Ending:
-    """The end of a run in good order; callbacks are called in order, and leave what they find.
-
-    Attributes:
-        finished: whether nothing is left to do; else it was stopped, and can be resumed.
-        stop: why it ended before its last step.
-        seconds, peak: time that it took, and bytes of memory at most.
-        params_sha256: of the last checkpoint's parameters; rank 0.
-        which: in a few words the checkpoint whose model the run is known by.
-        chosen: the same in full.
-        undo: puts back the values of the last step, where the model has others meanwhile.
-        about: more fields of run.json.
-        lines: to be said before the summary.
-    """
-
-    finished: bool
-    stop: str
-    seconds: float
-    peak: int
-    params_sha256: str = ""
-    which: str = ""
-    chosen: str = ""
-    undo: ExitStack = field(default_factory=ExitStack)
-    about: dict[str, Any] = field(default_factory=dict)
-    lines: list[str] = field(default_factory=list)
 
 
 class Stateful(Protocol):
