@@ -39,6 +39,7 @@ class Alike(Source):
         self._source, self._columns, self._codes = source, columns, codes
         self.feature_names, self.classes = like.feature_names, like.classes
         self.target_name, self.weighted = like.target_name, like.weighted
+        self.kept = getattr(source, "kept", [])
 
     def __len__(self) -> int:
         return len(self._source)

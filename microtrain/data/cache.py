@@ -33,7 +33,7 @@ from ..errors import DataError
 from ..files import open_plain, read_object, reason
 from ..words import size
 from .dataset import ArrayDataset
-from .mapped import Column, Mapped, Stored, changed, map_npy, npy_header
+from .mapped import Mapped, Stored, changed, map_npy, npy_header
 from .prepared import Prepared
 from .preprocessing import Preprocessing
 from .source import Source, blocks
@@ -190,30 +190,38 @@ def _tuple(names: Any) -> tuple[str, ...] | None:
     return None if names is None else tuple(names)
 
 
-def decoded(column: Column, path: Path, what: Sequence[Any], directory: Path | None) -> Mapped:
-    """A column whose rows are in chunks, decoded once, in order, and mapped.
+def decoded(columns: Sequence[Any], directory: Path | None) -> list[Mapped]:
+    """Columns whose rows are in chunks, decoded once, in order, and mapped.
 
     Args:
-        path: the file or directory that it is in.
-        what: tells it from others of that file.
-        directory: where it is kept; None: with all else that microtrain keeps for its user.
+        columns: such as `stores.Chunked`.
+        directory: where they are kept; None: with all else that microtrain keeps for its user.
 
-    Raises DataError where there is no room, what is kept is damaged, or the file changes meanwhile.
+    Raises DataError where there is no room for all of them, what is kept is damaged, or a file
+    changes meanwhile.
     """
-    before = stamps([path])
+    directory = _home() if directory is None else directory
+    before = [stamps([column.path]) for column in columns]
+    keys = [key_of(stamp, *column.what) for stamp, column in zip(before, columns, strict=True)]
+    ready = []
+    _need(
+        directory,
+        [Stored([c]) for c, k in zip(columns, keys, strict=True) if not find(directory, k)],
+    )
+    for column, stamp, key in zip(columns, before, keys, strict=True):
 
-    def make(place: Path) -> dict[str, Any]:
-        parts = write(place, {"rows": Stored([column])}, f"decodes {column.name}")
-        if stamps([path]) != before:
-            raise changed(path)
-        return {"parts": parts}
+        def make(place: Path, column: Any = column, stamp: Any = stamp) -> dict[str, Any]:
+            parts = write(place, {"rows": Stored([column])}, f"decodes {column.name}")
+            if stamps([column.path]) != stamp:
+                raise changed(column.path)
+            return {"parts": parts}
 
-    place, made = keep(_home() if directory is None else directory, key_of(before, *what), make)
-    with _usable(place):
-        (array,) = _opened(place, made or CHECKED.get())[1]["rows"].arrays
-    mapped = Mapped(column.name, [place / "rows-0.npy"], [array])
-    mapped.kept = place
-    return mapped
+        place, made = keep(directory, key, make)
+        with _usable(place):
+            (array,) = _opened(place, made or CHECKED.get())[1]["rows"].arrays
+        ready.append(Mapped(column.name, [place / "rows-0.npy"], [array]))
+        ready[-1].kept = place
+    return ready
 
 
 @contextlib.contextmanager
@@ -355,25 +363,14 @@ def write(place: Path, parts: Mapping[str, Source], what: str) -> dict[str, Any]
 
     Raises DataError, before anything is written, where there is no room.
     """
-    heads = {name: part.read(slice(0, 0)) for name, part in parts.items()}
-    needed = sum(
-        array.dtype.itemsize * math.prod(array.shape[1:]) * len(part)
-        for name, part in parts.items()
-        for array in heads[name]
-    )
-    free = shutil.disk_usage(place).free
-    if free < needed:
-        raise DataError(
-            f"data.cache: no room for the {size(needed)} of rows: {place.parent} has {size(free)}\n"
-            "hint: name a directory with more in data.cache, or delete what is kept there"
-        )
+    needed = _need(place.parent, [*parts.values()])
     bar, total = PROGRESS.get(), sum(map(len, parts.values()))
     found: dict[str, Any] = {}
     done, look = 0, math.inf if bar is None else bar.start_bar(total, noun="row")
     try:
         with alone(f"it {what}") as busy:
             for name, part in parts.items():
-                for rows in _write_part(place, name, part, heads[name], found):
+                for rows in _write_part(place, name, part, found):
                     done += rows
                     busy(f"it {what}, {done / total:.0%} so far")
                     look = bar.look(done) if done >= look else look
@@ -388,11 +385,26 @@ def write(place: Path, parts: Mapping[str, Source], what: str) -> dict[str, Any]
     return found
 
 
-def _write_part(
-    place: Path, name: str, part: Source, head: tuple[Array, ...], found: dict[str, Any]
-) -> Iterator[int]:
+def _need(directory: Path, parts: Sequence[Source]) -> int:
+    """The bytes that the rows of some parts take; DataError where there is no room for them."""
+    needed = sum(
+        array.dtype.itemsize * math.prod(array.shape[1:]) * len(part)
+        for part in parts
+        for array in part.read(slice(0, 0))
+    )
+    there = next(each for each in (directory, *directory.absolute().parents) if each.is_dir())
+    free = shutil.disk_usage(there).free
+    if free < needed:
+        raise DataError(
+            f"data.cache: no room for the {size(needed)} of rows: {directory} has {size(free)}\n"
+            "hint: name a directory with more in data.cache, or delete what is kept there"
+        )
+    return needed
+
+
+def _write_part(place: Path, name: str, part: Source, found: dict[str, Any]) -> Iterator[int]:
     """Write the arrays of a part, and what is known of it into `found`; rows as they are done."""
-    arrays = [(array.dtype, [len(part), *array.shape[1:]]) for array in head]
+    arrays = [(array.dtype, [len(part), *array.shape[1:]]) for array in part.read(slice(0, 0))]
     digests = [hashlib.sha256() for _ in arrays]
     with contextlib.ExitStack() as stack:
         files = []

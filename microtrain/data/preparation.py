@@ -15,6 +15,7 @@ from numpy.typing import DTypeLike
 
 from ..errors import ConfigError, DataError
 from .alike import alike
+from .cache import where_kept
 from .checks import (
     as_source,
     cast,
@@ -150,7 +151,12 @@ def prepare(
     prepared = Prepared.of(parts, preprocessing, classes, encoder, tuple(notes))
     if not lazy:
         return prepared
-    return replace(prepared, found={name: (raw[name].rows, surveys[name]) for name in raw})
+    kept = [place for part in raw.values() for place in getattr(part.source, "kept", ())]
+    return replace(
+        prepared,
+        found={name: (raw[name].rows, surveys[name]) for name in raw},
+        cache=where_kept(kept) if kept else "",
+    )
 
 
 def _checked(data: Any, origin: str, lazy: bool) -> Any:

@@ -187,10 +187,8 @@ def _check_numbers(where: str, array: Any) -> None:
 
 def _mapped(columns: Sequence[Column], cache: Path | None) -> list[Column]:
     """Columns of which rows can be read in any order."""
-    return [
-        decoded(each, each.path, each.what, cache) if isinstance(each, Chunked) else each
-        for each in columns
-    ]
+    ready = iter(decoded([each for each in columns if isinstance(each, Chunked)], cache))
+    return [next(ready) if isinstance(each, Chunked) else each for each in columns]
 
 
 class Chunked:

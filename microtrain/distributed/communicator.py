@@ -11,7 +11,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from threading import get_ident
 from typing import Any, Final, Literal, NoReturn, TypeVar
 
@@ -230,7 +229,7 @@ def alone(why: str) -> Iterator[Callable[[str], None]]:
     outer = FORBIDDEN.get(thread)
     try:
         FORBIDDEN[thread] = why
-        yield partial(FORBIDDEN.__setitem__, thread)
+        yield lambda words: FORBIDDEN.update({thread: words})
     finally:
         if outer is None:
             FORBIDDEN.pop(thread, None)

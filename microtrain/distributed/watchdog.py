@@ -251,18 +251,14 @@ class Watchdog:
         # The calls that this rank is in: their number in the communicator, and how long.
         self.waits: dict[Any, tuple[int, float]] = {}
         self.longest: tuple[Any, int] | None = None
-        self.waited = 0.0
         self.busy: dict[int, str] = {}  # by rank what it is busy with alone
-        self.moved = 0.0  # how long was waited when that last changed
-        self.told = 0.0  # how long was waited when that was last said
-        self.here = ""  # the stacks of this rank, once the job ends
+        # How long it has waited: now, when `busy` last changed, and when that was last said.
+        self.waited = self.moved = self.told = 0.0
+        self.here = self.closing = ""  # the stacks of this rank, once the job ends; what it ends in
         self.shown = False  # whether they have been printed, by this rank or another
-        self.ending = False
-        self.closing = ""
         self.only_threads = False  # of this program, whose main thread has ended
-        self.left = False
-        self.host = socket.gethostname()
-        self.process = os.getpid()
+        self.ending = self.left = False
+        self.host, self.process = socket.gethostname(), os.getpid()
         self.board.write(self.record(""))
 
     def watch(self) -> None:
@@ -372,11 +368,11 @@ class Watchdog:
         limit = self.moved + self.timeout_s * (ALONE if alone else 1)
         whose = f"{ALONE} times distributed.timeout_s" if alone else "distributed.timeout_s"
         if self.waited >= limit and (first or self.waited >= limit + 3 * GONE):
-            self.end(f"{limit:g} s are over ({whose})", mine, seen)
+            self.end(f"{limit:.4g} s are over ({whose})", mine, seen)
         elif first and self.waited >= max(self.warn_s, 2 * self.told):
             self.told = self.waited
-            text = f"after {limit:g} s the job ends ({whose})"
-            _say(f"microtrain: {self.situation(mine, seen)}\n  {text}\n")
+            after = f"after {limit:.4g} s the job ends ({whose})"
+            _say(f"microtrain: {self.situation(mine, seen)}\n  {after}\n")
 
     def first(self, seen: dict[int, Record]) -> bool:
         """Whether no lower rank of these has waited about as long."""

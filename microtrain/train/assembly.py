@@ -15,7 +15,7 @@ from ..backend import default_dtype
 from ..config.components import build, is_import_path, load, own, parameters
 from ..config.schema import Config
 from ..data import ArrayDataset, DataLoader, Encoder, Prepared, Preprocessing, prepare
-from ..data.cache import CHECKED, during, where_kept
+from ..data.cache import CHECKED, during
 from ..data.shared import share
 from ..data.view import Rows, layout
 from ..distributed import watchdog
@@ -227,8 +227,7 @@ def load_data(
     if prepared.classes is not None and len(prepared.classes) < 2:
         found = ", ".join(prepared.classes)
         raise DataError(f"{origin}: all rows are of one class, {found}; expected two or more")
-    kept = [place for each in (loaded, *others.values()) for place in getattr(each, "kept", ())]
-    return replace(prepared, cache=where_kept(kept)) if kept else prepared
+    return prepared
 
 
 def load_run_data(config: Config, comm: Communicator) -> tuple[Prepared, str]:

@@ -387,7 +387,7 @@ class Slowly:
 
         bounds = range(0, len(X) + 1, 100)
         column = Chunked("column", X.shape, X.dtype, bounds, load, self.path, ["x"])
-        return cache.decoded(column, self.path, ["x"], directory)
+        return cache.decoded([column], directory)[0]
 
 
 def test_chunks_are_decoded_once_and_in_order(tmp_path: Path) -> None:
@@ -426,10 +426,13 @@ def test_rows_that_are_decoded_have_a_place_without_a_name(tmp_path: Path) -> No
 def test_no_room_for_what_is_decoded(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.touch()
-    column = Chunked("a", (10**15, 2), np.dtype("f8"), [0, 10**15], lambda a, b: X, path, ["x"])
+    small, vast = (
+        Chunked(name, (rows, 2), np.dtype("f8"), [0, rows], lambda a, b: X[:, :2], path, [name])
+        for name, rows in (("x", len(X)), ("y", 10**15))
+    )
     with pytest.raises(DataError, match=r"no room for the 1.6e\+07 GB (.|\n)*data\.cache"):
-        cache.decoded(column, path, ["x"], tmp_path / "kept")
-    assert not [*(tmp_path / "kept").iterdir()]
+        cache.decoded([small, vast], tmp_path / "kept")
+    assert not (tmp_path / "kept").exists()
 
 
 def test_a_bit_of_what_was_decoded_is_noticed(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_a_file_that_changes_while_it_is_decoded_is_refused(tmp_path):
 
     column = Chunked("d", x.shape, x.dtype, range(0, 1001, 50), load, path, ["x"])
     with pytest.raises(DataError, match=r"/d was changed or removed"):
-        decoded(column, path, ["x"], tmp_path / "kept")
+        decoded([column], tmp_path / "kept")
     assert not [*(tmp_path / "kept").iterdir()]
 
 
