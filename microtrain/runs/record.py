@@ -189,7 +189,14 @@ class Run:
             if self.info.status == "finished":
                 why = "no member has finished with a value of what is monitored"
             raise DataError(f"the sweep {self.path} has no best member: {why}")
-        return self.read(self.path / "members" / Path(self.info.best_member).name)
+        best = self.read(self.path / "members" / Path(self.info.best_member).name)
+        if (best.info.of_sweep, best.info.best) != (self.info.id, self.info.best):
+            raise DataError(
+                f"{best.path} is not what {self.path / 'run.json'} says of the best member "
+                f"({self.info.best}): it was changed since, or is of a different sweep; name the "
+                "member that you mean"
+            )
+        return best
 
     @property
     def name(self) -> str:

@@ -149,6 +149,17 @@ def test_a_sweep_without_a_best_member_says_why(tmp_path):
         mt.load(train(tmp_path, "gone", text))
 
 
+@pytest.mark.parametrize("edit", [("best_member", "1"), ("id", "0" * 32)])
+def test_a_best_member_that_is_not_the_one_that_was_chosen_is_refused(tmp_path, edit):
+    sweep = train(tmp_path, "line", LINE.replace("[0.1, 1.0e+30]", "[0.1, 0.2]"))
+    file = Run.read(sweep).path / "run.json"
+    info = json.loads(file.read_text())
+    key, value = edit
+    file.write_text(json.dumps(info | {key: "0" if info[key] == value else value}))
+    with pytest.raises(DataError, match=r"is not what .*run.json says of the best member"):
+        mt.load(sweep)
+
+
 def test_rows_that_were_scaled_by_a_power_of_two_are_prepared_by_each_run(tmp_path):
     """What is trained on has the same bits, and raw rows are standardized otherwise."""
     x = np.random.default_rng(0).normal(size=(40, 1))

@@ -359,6 +359,23 @@ def stop(trainer):
 """
 
 
+def test_a_halved_sweep_that_was_stopped_goes_on_with_those_that_it_had_chosen(place):
+    (place / "net.py").write_text(NET + STOP.replace("== 20", "== 6"))
+    (place / "go on").touch()
+    grid = "sweep={seeds: 2, stop: halving, grid: {optimizer.lr: [1e-6, 0.1, 1e-5]}}"
+    more = ["data.split={train: 0.8, val: 0.2}", f"callbacks=[{place / 'net.py'}:stop]"]
+    assert main(["train", "s.yaml", grid, *more]) == 0
+    whole = table(newest(place))
+    (place / "go on").unlink()
+    assert main(["train", "s.yaml", grid, *more, "name=again"]) == 75
+    path = newest(place, "again")
+    assert [m.info.status for m in members_of(path)].count("stopped") == 1
+    (place / "go on").touch()
+    assert main(["resume", str(path), "--trust"]) == 0
+    assert table(path) == whole
+    assert Run.read(path).info.halved == {"9": [1], "3": [1]}
+
+
 def test_members_and_settings_of_another_sweep_are_refused(place, capsys):
     for seed in (1, 2):
         assert main(["train", "s.yaml", "train.duration=1 epochs", f"sweep.seeds=[{seed}]"]) == 0
