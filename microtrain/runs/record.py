@@ -125,7 +125,7 @@ class RunInfo:
     timings: dict[str, Number | None] = field(default_factory=dict)
     sweep: bool = False
     members: dict[str, int] = field(default_factory=dict)
-    best_member: str | None = None
+    best_member: str | int | None = None
     halved: dict[str, list[Count]] = field(default_factory=dict)
     of_sweep: str | None = None
     rung: int | None = None
@@ -177,19 +177,25 @@ class Run:
 
     @property
     def members(self) -> list[Path]:
-        """The directories of the members of a sweep that have begun, in order."""
+        """The directories of the members of a sweep that have begun, in order; DataError."""
+        if (self.path / "members.safetensors").exists():
+            raise DataError(
+                f"the sweep {self.path} is of an earlier version, which wrote all members into one "
+                f"file; train it again: microtrain train {self.path / 'config.yaml'}"
+            )
         return sorted(path.parent for path in self.path.glob("members/[0-9]*/run.json"))
 
     def one(self) -> Self:
         """Itself; of a sweep its best member. Raises DataError while there is none."""
         if not self.info.sweep:
             return self
-        if self.info.best_member is None:
+        number, there = self.info.best_member, self.members
+        if not isinstance(number, str) or not there:
             why = f"its status is {self.status}; microtrain resume {self.path}"
             if self.info.status == "finished":
                 why = "no member has finished with a value of what is monitored"
             raise DataError(f"the sweep {self.path} has no best member: {why}")
-        best = self.read(self.path / "members" / Path(self.info.best_member).name)
+        best = self.read(self.path / "members" / Path(number).name)
         if (best.info.of_sweep, best.info.best) != (self.info.id, self.info.best):
             raise DataError(
                 f"{best.path} is not what {self.path / 'run.json'} says of the best member "
