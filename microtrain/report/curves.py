@@ -99,12 +99,9 @@ def _chart(
             place = _place(record, rated[-1], step, x)
             marks.append(Mark(f"best: {number(value)} at step {step:,}", place, value, run))
         marks += _broken_off(record, lines, run, x)
-    title = field if len(runs) <= FEW or "/" in field else f"{field}, {_shared_split(lines)}"
+    splits = " and ".join(dict.fromkeys(line.name for line in lines))
+    title = field if len(runs) <= FEW or "/" in field else f"{field}, {splits}"
     return Chart(title, AXES[x], lines, marks, whole=x in ("step", "samples"))
-
-
-def _shared_split(lines: Sequence[Curve]) -> str:
-    return " and ".join(dict.fromkeys(line.name for line in lines))
 
 
 def _points(record: Record, column: str, x: str) -> Series:

@@ -160,9 +160,8 @@ def picture(pixels: Array, low: float, high: float) -> str:
     height, width = lines.shape[:2]
 
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        )
+        checked = kind + data
+        return struct.pack(">I", len(data)) + checked + struct.pack(">I", zlib.crc32(checked))
 
     head = struct.pack(">IIBBBBB", width, height, 8, 2 if lines.ndim == 3 else 0, 0, 0, 0)
     unfiltered = b"".join(b"\0" + line.tobytes() for line in lines)

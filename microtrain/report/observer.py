@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
-from collections.abc import Iterator
 
 from ..distributed.agreement import settled
 from ..distributed.communicator import alone
@@ -14,18 +12,6 @@ from ..train.callbacks import Callback
 from ..train.state import Ending, TrainingRun
 
 __all__ = ["Report"]
-
-
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """No collections of garbage: while libraries are imported nearly all that is made stays."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 class Report(Callback):
@@ -51,8 +37,13 @@ class Report(Callback):
             from .page import final_report
 
             module = run.model.module
-            with _uncollected():
+            collects = gc.isenabled()
+            try:
+                gc.disable()  # while libraries are imported nearly all that is made stays
                 problem = final_report(run.path, module, run.data, run.device, ending.chosen)
+            finally:
+                if collects:
+                    gc.enable()
             if problem:
                 run.output.warn(problem)
 

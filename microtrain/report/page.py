@@ -204,21 +204,17 @@ def _templates() -> Any:
         from jinja2 import Environment, FileSystemBytecodeCache, FunctionLoader, StrictUndefined
     except ImportError as error:
         raise LaunchError(absent("jinja2", "plot", error)) from None
-    kept = directory()
     environment = Environment(
-        autoescape=True,
-        bytecode_cache=None if kept is None else FileSystemBytecodeCache(str(kept)),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        loader=FunctionLoader(_beside),
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.loader = FunctionLoader(_beside)
+    if (kept := directory()) is not None:
+        environment.bytecode_cache = FileSystemBytecodeCache(str(kept))
     environment.globals |= {"COLORS": COLORS, "WORDS": WORDS}
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False}
-    environment.filters |= {"elapsed": elapsed, "number": number, "plural": plural, "rate": rate}
-    environment.filters |= {"weekday": _weekday, "sha256": _sha256, "yaml": as_yaml}
-    environment.filters |= {"readable": readable, "short_place": _short_place}
-    environment.filters |= {"command": _command, "amount": _amount}
+    own = (_amount, _command, _sha256, _weekday)
+    named = {f.__name__.strip("_"): f for f in (elapsed, number, plural, rate, readable, *own)}
+    environment.filters |= named | {"yaml": as_yaml, "short_place": lambda o: o.rpartition("/")[2]}
     return environment
 
 
@@ -283,11 +279,6 @@ def _sections(config: Mapping[str, Setting]) -> dict[str, dict[str, Setting]]:
 def _amount(count: float) -> str:
     """Rows, or the sum of their weights."""
     return f"{count:,}" if isinstance(count, int) else f"{count:,.2f}"
-
-
-def _short_place(origin: str) -> str:
-    """`run.yaml:3` of `configs/run.yaml:3`."""
-    return origin.rpartition("/")[2]
 
 
 def _command(words: Sequence[str]) -> str:

@@ -100,9 +100,8 @@ def predict_rows(
         prediction = np.asarray(to_host(one_prediction(model(*moved))._array))
     given = Given.of(data, inputs, dataset.feature_names)
     first = f"first {ROWS:,} of the " if len(dataset) > ROWS else ""
-    rows = f"The {first}{len(dataset):,} {part} rows" + (
-        f" as predicted by the {named}" * bool(named)
-    )
+    rows = f"The {first}{len(dataset):,} {part} rows"
+    rows += f" as predicted by the {named}" * bool(named)
     if truth.dtype.kind in "biu":
         if prediction.ndim != 2 or truth.shape != prediction.shape[:1]:
             return None
@@ -120,9 +119,8 @@ def predict_rows(
     if len(inputs) > 1 or data.in_features != 1 or truth.shape[1] != 1:
         if truth.shape[1] > 1:
             rows += f", the first of {truth.shape[1]} targets"
-        return Predictions(
-            rows, named, parity=parity(*values, target), mistakes=_far(*values, given)
-        )
+        far = _far(*values, given)
+        return Predictions(rows, named, parity=parity(*values, target), mistakes=far)
     names = (dataset.feature_names or ("x",))[0], target
     x = given.x[:, 0]
     true = (dataset.truth["weights"], dataset.truth["bias"]) if dataset.truth else None
@@ -148,18 +146,14 @@ def _classified(
     else:
         sure = scores[at]
         kind, shown = "score", [number(score) for score in sure]
+    texts = (*classes, "")
     told = {
-        "truth": [
-            classes[code] if ok else "" for code, ok in zip(truth.tolist(), known, strict=True)
-        ],
-        "predicted": [classes[code] for code in guess.tolist()],
+        "truth": [texts[code] for code in np.where(known, truth, -1).tolist()],
+        "predicted": [texts[code] for code in guess.tolist()],
         kind: shown,
     }
-    mistakes = worst(
-        np.where(known & (guess != truth), 1 + sure.argsort(kind="stable").argsort(), 0),
-        told,
-        given,
-    )
+    badness = np.where(known & (guess != truth), 1 + sure.argsort(kind="stable").argsort(), 0)
+    mistakes = worst(badness, told, given)
     return Predictions(*about, confusion(truth, guess, classes), mistakes=mistakes)
 
 
