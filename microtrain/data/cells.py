@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -14,8 +14,11 @@ from numpy.typing import NDArray
 
 __all__ = [
     "GROUPS",
+    "NO_VALUE",
     "Codes",
     "as_cells",
+    "floats",
+    "is_empty",
     "is_nothing",
     "notation",
     "number",
@@ -24,6 +27,8 @@ __all__ = [
 ]
 
 Array = NDArray[Any]
+# Texts that stand for no value in a column of numbers or dates, whatever their case.
+NO_VALUE = {"", "na", "n/a", "#n/a", "nan", "null", "none", "nil", "-", "?"}
 # Digits in groups of thousands, before a decimal comma, and before a decimal point.
 GROUPS = {
     ",": re.compile(r"[+-]?[1-9][0-9]{0,2}(\.[0-9]{3})+(,[0-9]*)?"),
@@ -51,6 +56,21 @@ def number(text: str, decimal: str = ".") -> float | None:
         return float(text) if "_" not in text and text.isascii() else None
     except ValueError:
         return None
+
+
+def floats(texts: Sequence[str], decimal: str = ".") -> NDArray[np.float64] | None:
+    """Finite numbers, NaN for what is empty; None where a text is neither."""
+    joined, found = "".join(texts), None
+    if decimal == "." and joined.isascii() and "_" not in joined:  # as `number`, but at once
+        with contextlib.suppress(ValueError):
+            found = np.array([float(text or "nan") for text in texts])
+    if found is None:
+        found = np.array([number(text, decimal) for text in texts], np.float64)  # of None NaN
+    odd = np.flatnonzero(~np.isfinite(found)).tolist()
+    if not all(is_empty(texts[row]) for row in odd):
+        return None
+    found[odd] = np.nan
+    return found
 
 
 def other_notation(text: str, decimal: str) -> str:
@@ -111,6 +131,11 @@ def text_of(cell: Any) -> str:
     if isinstance(cell, datetime):
         return str(cell).removesuffix(" 00:00:00")
     return str(cell).strip()
+
+
+def is_empty(cell: Any) -> bool:
+    """Whether a cell has no value as a number or date; as a category any text is one but ""."""
+    return cell.casefold() in NO_VALUE if isinstance(cell, str) else is_nothing(cell)
 
 
 def is_nothing(cell: Any) -> bool:

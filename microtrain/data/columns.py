@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError
 from ..spelling import did_you_mean
-from .cells import is_nothing, number
+from .cells import is_empty, is_nothing, number
 from .frame import Frame
 
 __all__ = [
-    "NO_VALUE",
     "Column",
     "Columns",
     "Kind",
@@ -36,8 +35,6 @@ Scale = Literal["standard", "robust", "minmax", "none"]
 Encoding = Literal["one_hot", "embedding"]
 Unknown = Literal["ignore", "error"]
 STATISTICS = ("mean", "median", "most_frequent")
-# Texts that stand for no value in a column of numbers or dates, whatever their case.
-NO_VALUE = {"", "na", "n/a", "#n/a", "nan", "null", "none", "nil", "-", "?"}
 _EPOCH = datetime(1970, 1, 1)
 
 
@@ -152,21 +149,7 @@ def numbers(frame: Frame, name: str, column: Column) -> NDArray[np.float64]:
 
     Raises DataError for a text or infinity.
     """
-    if column.missing is None:
-        return frame.numbers(name)
-    if (found := frame.floats(name)) is not None:
-        return found
-    array = frame.column(name)
-    if array.dtype.kind in "biuf":
-        values = array.astype(np.float64)
-        empty = np.isnan(values)
-    else:
-        values = np.array([frame.value(cell) for cell in array], np.float64)  # of None NaN
-        empty = np.array([_is_empty(cell) for cell in array], bool)
-    bad = np.flatnonzero(~empty & ~np.isfinite(values))
-    if len(bad):
-        raise frame.refusal(name, bad.tolist(), "expected a number")
-    return np.where(empty, np.nan, values)
+    return frame.numbers(name, gaps=column.missing is not None)
 
 
 def dates(frame: Frame, name: str, column: Column) -> NDArray[np.float64]:
@@ -180,7 +163,7 @@ def dates(frame: Frame, name: str, column: Column) -> NDArray[np.float64]:
         empty = np.isnat(array)
     else:
         days = np.array([_days(cell, column.format) for cell in array], np.float64)  # of None NaN
-        empty = np.array([_is_empty(cell) for cell in array], bool)
+        empty = np.array([is_empty(cell) for cell in array], bool)
         bad = np.flatnonzero(~empty & np.isnan(days))
         if len(bad):
             form = column.format or "2024-12-31 or 2024-12-31T23:59"
@@ -198,11 +181,6 @@ def texts(frame: Frame, name: str, column: Column) -> list[str]:
     if empty and column.missing is None and column.is_input:
         raise frame.refusal(name, empty, "expected a category")
     return cells
-
-
-def _is_empty(cell: Any) -> bool:
-    """Whether a cell has no number or date."""
-    return cell.casefold() in NO_VALUE if isinstance(cell, str) else is_nothing(cell)
 
 
 def _days(cell: Any, form: str | None) -> Any:

@@ -1,9 +1,8 @@
-"""CSV files read by blocks: columns of numbers become float64 as they are read, others texts.
+"""CSV files: what Python's `csv` and `float` find in them.
 
-Cells are found, and plain decimals computed, by NumPy for a block at once, or by pyarrow where it
-is installed and the file large and of numbers alone. What these cannot read exactly is left to
-Python's `csv` and `float`, which also say what is wrong with a file; the values are theirs to the
-last bit. Memory holds the numbers, one block, and the texts that are asked for.
+Rows beyond the first thousands are read by pyarrow where it is installed, else, where all are plain
+numbers, as JSON; both find the numbers to the last bit. Files that these may read in another way
+are left to `csv`, which also says what is wrong. Texts of numbers are read when they are asked for.
 """
 
 from __future__ import annotations
@@ -13,9 +12,10 @@ import csv
 import io
 import itertools
 import os
-from codecs import BOM_UTF8
-from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import cached_property, partial
+import struct
+from array import array
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -23,23 +23,22 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError
 from ..words import plural
-from .arrow import Arrow, Columns
-from .csv_cells import Cells, Cut, Texts
-from .decimals import BEFORE
+from .cells import NO_VALUE, floats
 from .frame import Frame, OnFile, other_delimiter
 from .reading import require_text, require_utf8
 
 __all__ = ["read_table"]
 
 Array = NDArray[Any]
-Floats = NDArray[np.float64]
-_Asks = Callable[[str], bool]  # by the name of a column
 Opening = Callable[[], contextlib.AbstractContextManager[BinaryIO]]
-BLOCK = 1 << 18  # bytes: what NumPy makes of them stays in the caches
-ARROW_BLOCK = 16 * BLOCK
-_WORTH = 60  # blocks of a file for which pyarrow's import pays: 16 MB
-_ROWS = 10_000  # of a block from Python's reader
-_AT_ONCE = 2_000_000  # cells whose texts are read again together
+Row = tuple[int, list[str]]  # the line on which it starts, and its cells
+Read = tuple[dict[int, Array], Sequence[int]]  # columns, and the lines of the rows
+Reader = Callable[[bytes], Mapping[int, Array] | None]
+ROWS = 1_000  # that `csv` reads at once; what a column holds is what it begins with
+LARGE = 1 << 22  # bytes of a file that are worth another reader
+BLOCK = 1 << 18  # that it reads at once
+_BOTH_CASES = [itertools.product(*({x, x.upper()} for x in text)) for text in NO_VALUE]
+_NULLS = [*map("".join, itertools.chain(*_BOTH_CASES))]
 
 
 def read_table(
@@ -47,9 +46,8 @@ def read_table(
     opening: Opening,
     delimiter: str = ",",
     decimal: str = ".",
-    texts: Collection[str] = (),
-    wanted: _Asks = lambda name: True,
-    inputs: _Asks = lambda name: False,
+    texts: Collection[str] | None = (),
+    wanted: Callable[[str], bool] = lambda name: True,
 ) -> Frame:
     """The table in a CSV file, white space around cells left out.
 
@@ -58,132 +56,127 @@ def read_table(
         opening: opens it; more than once where texts are asked for that were not kept.
         delimiter: the one character between cells.
         decimal: with "," the number 1234.5 is written 1234,5 or 1.234,5. Texts stay as they are.
-        texts: names of columns to keep as texts at once, whatever their cells look like.
+        texts: names of columns to keep as texts, whatever their cells look like; None: all.
         wanted: which columns to keep, by name. Others stay in the file.
-        inputs: which of them, if they are numbers, to lay side by side as a model takes them. The
-            others lie one behind another, for they are asked for one by one.
 
     Raises DataError for a file that is not UTF-8, without a header or rows, or with rows of
-    different lengths; ConfigError for a delimiter that is none.
+    different lengths; ConfigError for a delimiter that cannot be one.
     """
     if len(delimiter) != 1 or delimiter in '"\r\n':
         raise ConfigError(
             f"delimiter must be one character, got {delimiter!r}; "
             r'a tab is written "\t", in double quotes'
         )
-    return _File(origin, opening, delimiter, decimal).frame({*texts}, wanted, inputs)
-
-
-class _OddError(Exception):
-    """Something that the fast reader leaves to the exact one."""
+    return _File(str(origin), opening, delimiter, decimal).frame(texts, wanted)
 
 
 class _File:
     """A CSV file, read as often as there is something to find in it."""
 
-    def __init__(self, origin: object, opening: Opening, delimiter: str, decimal: str) -> None:
-        self.origin, self._opening = str(origin), opening
+    def __init__(self, origin: str, opening: Opening, delimiter: str, decimal: str) -> None:
+        self._origin, self._opening = origin, opening
         self._delimiter, self._decimal = delimiter, decimal
         self._stamp: tuple[int, ...] | None = None
-        self._rows, self._again = 0, dict[int, Texts]()
-        self._spans_lines = False  # some row may have several
-        self._arrow: Arrow | None = None
-        self._read_back: list[int] = []
-        self.names, self._start, self._first_line = self._header()
 
-    def frame(self, texts: Collection[str], is_wanted: _Asks, is_input: _Asks) -> Frame:
-        """The table; read twice where a column does not go on as it began."""
-        count = len(self.names)
-        wanted = [j for j in range(count) if is_wanted(self.names[j])]
-        kept = {j: Texts() for j in wanted if self.names[j] in texts}
-        numeric = [j for j in wanted if j not in kept]
-        changed, finite = set[int](), True
-        parts, matrices = list[list[int]](), list[Floats]()
-        for block, share in self._blocks():
-            end = self._rows + len(block)
-            values = np.empty((len(numeric), len(block)))
-            bad = block.numbers(numeric, values)
-            if self._rows:
-                changed |= {numeric[i] for i in bad}
-            else:  # what they hold is what they begin with
-                kept |= {numeric[i]: Texts() for i in bad}
-                numeric = [j for j in numeric if j not in kept]
-                values = np.delete(values, [*bad], axis=0)
-                beside = [is_input(self.names[j]) for j in numeric]
-                parts = [[i for i, x in enumerate(beside) if x is each] for each in (True, False)]
-                matrices = [np.empty((0, len(parts[0]))), np.empty((0, len(parts[1])), order="F")]
-                matrices = [_longer(each, int(end / share * 1.02)) for each in matrices]
-                if share * _WORTH < 1:
-                    self._arrow = Arrow.of(count, numeric, [*kept], self._delimiter, self._decimal)
-            if end > len(matrices[0]):
-                matrices = [_longer(each, end + end // 8) for each in matrices]
-            for matrix, part in zip(matrices, parts, strict=True):
-                matrix[self._rows : end] = values[part].T
-            finite &= bool(np.isfinite(values).all())
-            for j, column in kept.items():
-                column.add(*block.raw(j))
-            self._rows = end
-        if self._arrow:
-            self._arrow.release()
-        self._arrow = None
-        if not self._rows:
-            raise DataError(f"{self.origin} has a header but no rows: the data set is empty")
-        found = kept | self._texts(sorted(changed))
-        numbers = dict[int, Floats]()
-        for matrix, part in zip(matrices, parts, strict=True):
-            columns = np.broadcast_to(matrix, matrix.shape)[: self._rows].T  # read only
-            numbers |= zip([numeric[i] for i in part], columns, strict=True)
-        self._read_back = [j for j in range(count) if j not in found]
-        lines: Sequence[int] = range(self._first_line, self._first_line + self._rows)
-        if self._spans_lines:
-            lines = _Lines(self)
-        return Frame(
-            self.origin,
-            self.names,
-            (
-                OnFile(self._rows, found[j].cells, coded=found[j].coded)
-                if j in found
-                else OnFile(self._rows, partial(self._column, j), numbers.get(j), finite)
-                for j in range(count)
-            ),
-            lines,
-            ([self.names[numeric[i]] for i in parts[0] if not changed], matrices[0][: self._rows]),
-            self._decimal,
+    def frame(self, texts: Collection[str] | None, is_wanted: Callable[[str], bool]) -> Frame:
+        rows = self._rows()
+        names = [name.strip() for name in next(rows)[1]]
+        if not (head := [*itertools.islice(rows, ROWS)]):
+            raise DataError(f"{self._origin} has a header but no rows: the data set is empty")
+        is_text = dict[int, bool]()
+        for j, cells in enumerate(zip(*(row for _, row in head), strict=True)):
+            if is_wanted(names[j]):
+                asked = texts is None or names[j] in texts
+                is_text[j] = asked or floats([*map(str.strip, cells)], self._decimal) is None
+        found, lines = self._read(is_text, itertools.chain(head, rows))
+        columns = (
+            found[j] if text else OnFile(len(lines), partial(self._texts, j), found.get(j))
+            for j, text in enumerate(map(is_text.get, range(len(names))))
         )
+        return Frame(self._origin, names, columns, lines, self._decimal)
 
-    def rows(self) -> Iterator[tuple[int, list[str]]]:
+    def _texts(self, j: int, rows: int | None = None) -> Array:
+        """The cells of a column, at least those of the first rows."""
+        return self._read({j: True}, itertools.islice(self._rows(), 1, rows and 1 + rows))[0][j]
+
+    def _read(self, is_text: Mapping[int, bool], rows: Iterator[Row]) -> Read:
+        """Columns as texts or as numbers, without those that turn out to be something else."""
+        batch = [*itertools.islice(rows, ROWS)]
+        if len(batch) == ROWS and (found := self._at_once(is_text, *batch[0])):
+            return found
+        columns, lines = _Columns(is_text), array("q")
+        while batch:
+            lines.extend(line for line, _ in batch)
+            cells = [*zip(*(row for _, row in batch), strict=True)]
+            texts = {j: [*map(str.strip, cells[j])] for j in is_text}
+            found = {
+                j: np.array(texts[j], object) if is_text[j] else floats(texts[j], self._decimal)
+                for j in is_text
+            }
+            columns.add(len(batch), found)
+            batch = [*itertools.islice(rows, ROWS)]
+        return columns.all(), lines
+
+    def _at_once(self, is_text: Mapping[int, bool], line: int, row: list[str]) -> Read | None:
+        """What `_read` returns; None where `csv` may find something else. A row is the first."""
+        delimiter, columns = self._delimiter.encode(), _Columns(is_text)
+        if not is_text or len(delimiter) != 1 or len(row) == 1 or line != 2:
+            return None
+        half = csv.field_size_limit() // 2  # a longer cell has none of the marks that end one
+        with self._open() as file:
+            small = file.seek(0, io.SEEK_END) < LARGE
+            file.seek(0)
+            if small or b"\r" in file.readline().rstrip(b"\r\n"):
+                return None
+            read, size = _by_pyarrow(is_text, len(row), self._delimiter, self._decimal), 16 * BLOCK
+            if read is None and not any(is_text.values()):
+                read, size = _as_json(len(row), delimiter, self._decimal.encode()), BLOCK
+            if read is None:
+                return None
+            for block in _blocks(file, size):
+                starts = range(0, len(block) - half, half)
+                odd = b"\r" in block or not all(delimiter in block[i : i + half] for i in starts)
+                if odd or (found := read(block)) is None:
+                    return None
+                columns.add(max(map(len, found.values())), found)
+        return columns.all(), range(2, 2 + len(columns))
+
+    def _rows(self) -> Iterator[Row]:
         """The line and the cells of each row, the header first, as Python's reader finds them.
 
-        Raises DataError for what is wrong with the file, at its end; bytes that are no UTF-8 first.
+        Raises DataError for what is wrong with the file.
         """
         with self._open() as file:
-            require_utf8(self.origin, file)
+            require_text(self._origin, file.read(16))
+            file.seek(0)
             text = io.TextIOWrapper(file, "utf-8-sig", newline="")
             reader = csv.reader(text, delimiter=self._delimiter, strict=True)
-            names, line, blank, wrong = list[str](), 1, 0, ""
+            names, line, blank = list[str](), 1, 0
             try:
                 for row in reader:
-                    if line == 1:
-                        names = row
-                    elif not row:  # fine where the file ends with it
+                    names = names or row
+                    if not names:
+                        break
+                    if not row:  # fine where the file ends with it
                         blank = blank or line
-                    elif not wrong and (blank or len(row) != len(names)):
-                        wrong = self._wrong(blank or line, [] if blank else row, names)
-                    if row and not wrong:
+                    elif blank or len(row) != len(names):
+                        raise DataError(self._wrong(blank or line, [] if blank else row, names))
+                    else:
                         yield line, row
                     line = reader.line_num + 1
             except csv.Error as error:
-                raise DataError(f"{self.origin}, line {line}: {error}") from error
+                raise DataError(f"{self._origin}, line {line}: {error}") from error
+            except UnicodeDecodeError:
+                require_utf8(self._origin, text.detach())
+                raise
             if not names:
                 raise DataError(
-                    f"{self.origin}: the first line is empty; expected the names of the columns"
+                    f"{self._origin}: the first line is empty; expected the names of the columns"
                 )
-            if wrong:
-                raise DataError(wrong)
 
     def _wrong(self, line: int, row: list[str], names: list[str]) -> str:
         return (
-            f"{self.origin}, line {line}: {plural(len(row), 'cell') if row else 'a blank line'}, "
+            f"{self._origin}, line {line}: {plural(len(row), 'cell') if row else 'a blank line'}, "
             f"expected {plural(len(names), 'cell')} as in the header{other_delimiter(names)}"
         )
 
@@ -196,174 +189,121 @@ class _File:
                 found = os.fstat(file.fileno())
                 stamp = (found.st_ino, found.st_size, found.st_mtime_ns)
             if self._stamp not in (None, stamp):
-                raise DataError(f"{self.origin} was changed while it was read; start again")
+                raise DataError(f"{self._origin} was changed while it was read; start again")
             self._stamp = stamp
             yield file
 
-    def _header(self) -> tuple[list[str], int, int]:
-        """The names of the columns, and the offset and the line at which the rows begin."""
-        with self._open() as file:
-            require_text(self.origin, head := file.read(16))
-            start = len(BOM_UTF8) if head.startswith(BOM_UTF8) else 0
-            file.seek(start)
-            lines = list[str]()
-            with contextlib.suppress(csv.Error, UnicodeDecodeError, StopIteration):
-                text = io.TextIOWrapper(file, "utf-8", newline="")
 
-                def counted() -> Iterator[str]:
-                    for line in text:
-                        lines.append(line)
-                        yield line
+class _Columns:
+    """Columns that become longer by blocks of rows."""
 
-                reader = csv.reader(counted(), delimiter=self._delimiter, strict=True)
-                if names := next(reader):
-                    start += len("".join(lines).encode())
-                    return [name.strip() for name in names], start, 1 + len(lines)
-        for _ in self.rows():  # says what is wrong
-            pass
-        raise AssertionError("Python's reader found a header, and then none")
-
-    def _blocks(self) -> Iterator[tuple[Cut | Cells | Columns, float]]:
-        """All rows in blocks, each with its share of the file, about.
-
-        From the first block on that is odd, Python's reader finds them.
-        """
-        done = 0
-        with contextlib.suppress(_OddError):
-            for block, share in self._cuts():
-                yield block, share
-                done += len(block)
-            return
-        self._spans_lines = True
-        rows = itertools.islice((row for _, row in self.rows()), 1 + done, None)
-        while batch := [*itertools.islice(rows, _ROWS)]:
-            yield Cells(batch, self._decimal), 1.0
-
-    def _cuts(self) -> Iterator[tuple[Cut | Columns, float]]:
-        """The blocks that the fast reader can read; _OddError at the first other one."""
-        if not self._delimiter.isascii():
-            raise _OddError
-        with self._open() as file:
-            size = file.seek(0, io.SEEK_END) - self._start
-            file.seek(self._start)
-            at, rest, by_hand, last = self._start, b"", 0, False
-            while not last:
-                if self._arrow and at >= by_hand:
-                    file.seek(at)
-                    if block := self._arrow.block(file, ARROW_BLOCK):
-                        at += block.length
-                        yield block, 0.0
-                        continue
-                    rest, by_hand = b"", at + ARROW_BLOCK
-                    file.seek(at)
-                chunk = file.read(BLOCK)
-                last = len(chunk) < BLOCK
-                data = b"".join((b"0" * BEFORE, rest, chunk))
-                if last:  # blank lines at the end are no rows
-                    data = data.rstrip(b"\r\n")
-                    if len(data) == BEFORE:
-                        return
-                    data += b"\n"
-                end = self._end_of_rows(data)
-                rest = data[max(end, BEFORE) :]
-                if rest and (last or len(rest) > 64 * BLOCK):
-                    raise _OddError
-                if end:
-                    at += end - BEFORE
-                    yield self._cut(data, end), min(1.0, (end - BEFORE) / size)
-
-    def _end_of_rows(self, data: bytes) -> int:
-        """Where the last row ends that is whole; 0: none is."""
-        if b'"' not in data:
-            return data.rfind(b"\n") + 1
-        buffer = np.frombuffer(data, np.uint8)
-        outside = ~np.bitwise_xor.accumulate(buffer == ord('"'))
-        newlines = np.flatnonzero((buffer == ord("\n")) & outside)
-        return int(newlines[-1]) + 1 if len(newlines) else 0
-
-    def _cut(self, data: bytes, end: int) -> Cut:
-        """The cells of whole rows, which are checked as Python's reader does."""
-        buffer, width = np.frombuffer(data, np.uint8)[:end], len(self.names)
-        newline = buffer == ord("\n")
-        border = newline | (buffer == ord(self._delimiter))
-        quotes = np.flatnonzero(buffer == ord('"'))
-        if len(quotes):
-            border &= ~np.bitwise_xor.accumulate(buffer == ord('"'))
-            border[BEFORE - 1] = True
-            before, after = quotes[::2] - 1, quotes[1::2] + 1  # of a part in quotes
-            opened = border[before] | (buffer[before] == ord('"'))
-            closed = border[after] | np.isin(buffer[after], (ord('"'), ord("\r")))
-            if not (opened.all() and closed.all()):
-                raise _OddError
-        border[:BEFORE] = False
-        point = (buffer == ord(self._decimal)) & ~border
-        tokens = np.flatnonzero(border | point)
-        pointed = point[tokens]
-        plain = not len(tokens) % 2 and pointed[::2].all() and not pointed[1::2].any()
-        ends = tokens[1::2].copy() if plain else tokens[~pointed]  # plain: a point in every cell
-        rows = len(ends) // width
-        shape = (rows, width)
-        last = newline[ends]
-        if len(ends) % width or last.sum() != rows or not last[width - 1 :: width].all():
-            raise _OddError
-        starts = np.empty_like(ends)
-        starts[0], starts[1:] = BEFORE, ends[:-1] + 1
-        returns = data.count(b"\r", 0, end)
-        if returns:
-            if returns != data.count(b"\r\n", 0, end):
-                raise _OddError
-            ends[width - 1 :: width] -= buffer[ends[width - 1 :: width] - 1] == ord("\r")
-        points = tokens[::2] if plain else ends.copy()
-        if not plain:
-            points[np.cumsum(~pointed)[pointed]] = tokens[pointed]
-        lengths = ends - starts
-        if lengths.max() > csv.field_size_limit() or (width == 1 and not lengths.all()):
-            raise _OddError  # a blank line has no cell
-        if not data.isascii():
-            try:
-                data[:end].decode()
-            except UnicodeDecodeError:
-                raise _OddError from None
-        self._spans_lines |= int(newline.sum()) != rows
-        at = (starts.reshape(shape), points.reshape(shape), ends.reshape(shape))
-        return Cut(data, at, bool(len(quotes)), self._decimal)
-
-    def _texts(self, columns: Sequence[int]) -> dict[int, Texts]:
-        """Columns as texts."""
-        found = {j: Texts() for j in columns}
-        for block, _ in self._blocks() if columns else ():
-            for j, column in found.items():
-                column.add(*block.raw(j))
-        return found
-
-    def _column(self, j: int) -> Array:
-        """The texts of a column that were not kept; they and those of the next ones stay here."""
-        if j not in self._again:
-            at = self._read_back.index(j)
-            self._again = {}
-            self._again = self._texts(self._read_back[at : at + max(1, _AT_ONCE // self._rows)])
-        return self._again[j].cells()
-
-
-class _Lines(Sequence[int]):
-    """The line on which each row starts, found when one is asked for."""
-
-    def __init__(self, file: _File) -> None:
-        self._file = file
-
-    @cached_property
-    def _all(self) -> list[int]:
-        return [line for line, _ in self._file.rows()][1:]
-
-    def __getitem__(self, row: Any) -> Any:
-        return self._all[row]
+    def __init__(self, is_text: Mapping[int, bool]) -> None:
+        self._texts = {j: list[Array]() for j in is_text if is_text[j]}
+        self._places = {j: i for i, j in enumerate(j for j in is_text if not is_text[j])}
+        self._numbers = np.empty((0, len(self._places)))
 
     def __len__(self) -> int:
-        return len(self._all)
+        return len(self._numbers)
+
+    def add(self, rows: int, found: Mapping[int, Array | None]) -> None:
+        """More rows; None: the column is not of numbers."""
+        start, width = self._numbers.shape
+        self._numbers.resize((start + rows, width), refcheck=False)  # in place
+        for j, part in found.items():
+            if part is None:
+                self._places.pop(j, None)
+            elif j in self._texts:
+                self._texts[j].append(part)
+            elif j in self._places:
+                self._numbers[start:, self._places[j]] = part
+
+    def all(self) -> dict[int, Array]:
+        numbers = {j: self._numbers[:, i] for j, i in self._places.items()}
+        return numbers | {j: np.concatenate(parts) for j, parts in self._texts.items()}
 
 
-def _longer(matrix: Floats, length: int) -> Floats:
-    """The same rows in a matrix with room for more; memory that is not used takes none."""
-    longer = np.empty((length, matrix.shape[1]), order="C" if matrix.flags.c_contiguous else "F")
-    longer[: len(matrix)] = matrix
-    return longer
+def _blocks(file: BinaryIO, size: int) -> Iterator[bytes]:
+    """The rows behind a header, each with a newline before it, without blank ones at the end."""
+    newlines = b"\n"
+    while lines := file.read(size) + file.readline():
+        block = newlines + lines
+        if b"\r" in block:
+            block = block.replace(b"\r\n", b"\n")
+        rows = block.rstrip(b"\n")
+        newlines = block[len(rows) :]
+        if rows:
+            yield rows
+
+
+def _as_json(width: int, delimiter: bytes, decimal: bytes) -> Reader:
+    """Reads plain numbers, which JSON writes alike."""
+    from pydantic_core import from_json
+
+    row, own = b"\n" + delimiter * (width - 1), delimiter + decimal
+    table = None if own == b",." else bytes.maketrans(own, b",.")
+
+    def read(block: bytes) -> dict[int, Array] | None:
+        marks = block.translate(None, b"0123456789+-eE" + decimal)
+        if marks != len(marks) // width * row:
+            return None
+        cells = block[1:].translate(table).replace(b"\n", b",")
+        try:
+            numbers = from_json(b"[" + cells + b"]")
+            flat = np.frombuffer(struct.pack(f"{len(numbers)}d", *numbers))
+        except (ValueError, OverflowError):
+            return None
+        if not np.isfinite(flat).all() or (not flat.all() and b"-0," in cells + b","):
+            return None  # -0 is an integer in JSON, without a sign
+        return dict(enumerate(flat.reshape(-1, width).T))
+
+    return read
+
+
+def _by_pyarrow(
+    is_text: Mapping[int, bool], width: int, delimiter: str, decimal: str
+) -> Reader | None:
+    """Reads numbers and texts that are not quoted; None without pyarrow."""
+    try:
+        import pyarrow
+        from pyarrow import csv as arrow
+    except ImportError:
+        return None
+    text = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
+    types = {str(j): text if is_text[j] else pyarrow.float64() for j in is_text}
+    options = (
+        arrow.ReadOptions(
+            column_names=[str(j) for j in range(width)], use_threads=False, block_size=1 << 30
+        ),
+        arrow.ParseOptions(delimiter=delimiter, quote_char=False),
+        arrow.ConvertOptions(
+            column_types=types,
+            include_columns=[*types],
+            null_values=_NULLS,
+            decimal_point=decimal,
+        ),
+    )
+
+    def read(block: bytes) -> dict[int, Array] | None:
+        if b'"' in block:
+            return None
+        try:
+            str(block, "utf-8")
+            table = arrow.read_csv(pyarrow.BufferReader(block), *options)
+        except (pyarrow.ArrowInvalid, UnicodeDecodeError):
+            return None
+        if table.num_rows != block.count(b"\n"):  # it passes over blank lines
+            return None
+        found = dict[int, Array]()
+        for j, column in zip(is_text, table.columns, strict=True):
+            (cells,) = column.chunks
+            if is_text[j]:
+                different = [text.strip() for text in cells.dictionary.to_pylist()]
+                found[j] = np.array(different, object)[np.from_dlpack(cells.indices)]
+            else:
+                found[j] = np.from_dlpack(cells.fill_null(np.nan) if cells.null_count else cells)
+                if np.isfinite(found[j]).sum() + cells.null_count != len(cells):
+                    return None
+        pyarrow.default_memory_pool().release_unused()
+        return found
+
+    return read

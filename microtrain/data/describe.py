@@ -6,6 +6,7 @@ errors about columns name them.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,8 +15,8 @@ import numpy as np
 
 from ..errors import DataError
 from ..words import plural
-from .cells import number, other_notation
-from .columns import NO_VALUE, Column, dates, texts
+from .cells import is_empty, number, other_notation
+from .columns import Column, dates, texts
 from .frame import Frame, shortened
 
 __all__ = ["CODE", "Proposal", "advice", "guess_target", "propose"]
@@ -55,7 +56,7 @@ def propose(frame: Frame, name: str) -> Proposal:
     if name in frame.index:
         return Proposal(name, "drop", "the index of a pandas data frame")
     cells = texts(frame, name, Column(type="category", missing="none"))
-    filled = [cell for cell in cells if cell.casefold() not in NO_VALUE]
+    filled = [cell for cell in cells if not is_empty(cell)]
     strange, numeric = list[str](), list[float]()
     for cell in filled:
         x = number(cell, frame.decimal)
@@ -68,8 +69,8 @@ def propose(frame: Frame, name: str) -> Proposal:
     is_code = all(map(str.isdigit, filled)) and any(map(CODE.fullmatch, filled))
     is_number &= not is_code
     form = _date_format(filled) if filled and not is_number else None
-    if not is_number and form is None:  # "none" may be a category
-        filled = [c for c in cells if c and c.casefold() not in ("nan", "na", "n/a", "?")]
+    if not is_number and form is None:  # any text may be a category
+        filled = [cell for cell in cells if cell]
     rows, distinct = len(cells), len(set(filled))
     missing = rows - len(filled)
     gaps = f"{missing:,} of {plural(rows, 'cell')} empty" if missing else ""
@@ -137,10 +138,11 @@ def advice(error: str, frame: Frame, names: Iterable[str]) -> str:
     """An error, and what to write for those of the columns `names` that are no plain numbers."""
     proposals = []
     for name in names:
-        try:
-            proposals.append(propose(frame, name))
-        except DataError:  # told by the error that the advice is for
-            continue
+        with contextlib.suppress(DataError):  # told by the error that the advice is for
+            try:
+                frame.numbers(name)
+            except DataError:
+                proposals.append(propose(frame, name))
     columns = [f"  {p.name}: {p.spec}" for p in proposals if p.spec not in ("", "drop")]
     dropped = [p.name for p in proposals if p.spec == "drop"]
     if not columns and not dropped:

@@ -80,7 +80,6 @@ def csv(
     frame = read_csv(
         Path(path), delimiter, decimal, texts=texts,
         wanted=lambda name: name not in left if kept is None else name in kept,
-        inputs=lambda name: not columns and name not in (target, weight),
     )  # fmt: skip
     hint = "categorical: true reads every cell of the target as the name of a class"
     return table_or_arrays(

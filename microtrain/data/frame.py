@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from ..spelling import did_you_mean
 from ..words import listed
-from .cells import as_cells, notation, number, other_notation, text_of
+from .cells import as_cells, is_empty, notation, number, other_notation, text_of
 
 __all__ = ["Frame", "OnFile", "missing", "pandas_index", "shortened", "together"]
 
@@ -34,22 +34,18 @@ _NUMBERS = (int, float, Decimal, np.integer, np.floating, np.bool_)
 
 @dataclass
 class OnFile:
-    """A column of a file of texts, which are made when they are asked for.
+    """A column of a file of texts, which are read when they are asked for.
 
     Attributes:
         rows: how many there are.
-        texts: its cells, an object array of shape (rows,).
-        numbers: the cells as float64, NaN for what stands for no value; None: not all are such, or
-            nobody has looked.
-        finite: there is no NaN among the numbers; False: perhaps.
-        coded: what `Frame.coded` returns; None: the texts stayed in the file.
+        texts: reads its cells into an object array, or as many as are asked for, and perhaps more.
+        numbers: the cells as float64, NaN for what is empty; None: not all are such, or nobody has
+            looked.
     """
 
     rows: int
-    texts: Callable[[], Array]
+    texts: Callable[..., Array]
     numbers: NDArray[np.float64] | None = None
-    finite: bool = False
-    coded: Callable[[], tuple[Array, Array]] | None = None
 
     def __len__(self) -> int:
         return self.rows
@@ -66,8 +62,6 @@ class Frame:
             rows count from 0, and a text is no number.
         decimal: what stands before the decimals of a number in a text file.
         index: names of columns that only say which row it is, as a data frame's index does.
-        inputs: names of columns that lie side by side in an array, and that array, for the one who
-            reads no column after it.
 
     Raises DataError for columns of another shape, or of different lengths.
     """
@@ -78,11 +72,10 @@ class Frame:
         names: Iterable[object],
         columns: Iterable[Any],
         lines: Sequence[int] | None = None,
-        inputs: tuple[list[str], Array] | None = None,
         decimal: str = ".",
         index: Collection[str] = (),
     ) -> None:
-        self.origin, self.lines, self.inputs = str(origin), lines, inputs
+        self.origin, self.lines = str(origin), lines
         self.decimal, self.index = decimal, index
         self.names = [str(name) for name in names]
         arrays = [self._column(*pair) for pair in zip(self.names, columns, strict=True)]
@@ -133,13 +126,6 @@ class Frame:
         column = self._one(name)
         return column.texts() if isinstance(column, OnFile) else column
 
-    def coded(self, name: str) -> tuple[Array, Array]:
-        """Values of a column, equal texts perhaps once, and which of them stands in each row."""
-        column = self._one(name)
-        if isinstance(column, OnFile) and column.coded:
-            return column.coded()
-        return self.column(name), np.arange(len(self))
-
     def floats(self, name: str) -> NDArray[np.float64] | None:
         """A column of a file that was read as numbers, NaN for no value; None of all others."""
         column = self._one(name)
@@ -176,27 +162,27 @@ class Frame:
         except OverflowError:
             return math.inf
 
-    def numbers(self, name: str, hint: str = "") -> NDArray[np.float64]:
-        """A column of finite numbers, perhaps a read-only view of what was read.
+    def numbers(self, name: str, hint: str = "", gaps: bool = False) -> NDArray[np.float64]:
+        """A column of finite numbers, with `gaps` NaN where it is empty; perhaps what was read.
 
-        Raises DataError naming the first value that is not one.
+        Raises DataError naming the first value that is neither.
         """
-        column, found = self._one(name), self.floats(name)
-        sure = isinstance(column, OnFile) and column.finite
-        if found is not None and (sure or np.isfinite(found).all()):
+        found = self.floats(name)
+        if found is not None and gaps:
             return found
-        array = self.column(name)
-        text = "_" if self.lines is None or self.decimal != "." else "".join(array)
-        if array.dtype.kind in "biuf" or (text.isascii() and "_" not in text):
-            with contextlib.suppress(ValueError):
-                fast: NDArray[np.float64] = array.astype(np.float64)
-                if np.isfinite(fast).all():
-                    return fast
-        values = self.values(name)
-        bad = [i for i, value in enumerate(values) if value is None or not math.isfinite(value)]
+        if found is None:
+            array = self.column(name)
+            if array.dtype.kind in "biuf":
+                found = array.astype(np.float64)
+            else:
+                found = np.array([self.value(cell) for cell in array], np.float64)  # of None NaN
+        finite = np.isfinite(found)
+        bad = [] if finite.all() else np.flatnonzero(~finite).tolist()
+        if gaps:
+            bad = [row for row in bad if not is_empty(array[row])]
         if bad:
             raise self.refusal(name, bad, "expected a number", hint)
-        return np.array(values, np.float64)
+        return found
 
     def matrix(self, names: Sequence[str], hint: str = "") -> NDArray[np.float64]:
         """Columns of finite numbers side by side, of shape (rows, names)."""
@@ -211,7 +197,8 @@ class Frame:
 
     def refusal(self, name: str, bad: Sequence[int], expected: str, hint: str = "") -> DataError:
         """The error for the values of column `name` in rows `bad`; it shows the first."""
-        cell = self.column(name)[bad[0]]
+        column, row = self._one(name), int(bad[0])
+        cell = (column.texts(row + 1) if isinstance(column, OnFile) else column)[row]
         value = self.value(cell)
         shown = f'"{shortened(str(cell))}"'
         if cell is None or (isinstance(cell, str) and not cell.strip()):
@@ -226,7 +213,7 @@ class Frame:
         more = f" ({len(bad) - 1} more in this column)" if len(bad) > 1 else ""
         hints = ["rows count from 0"] * (self.lines is None) + [hint] * bool(hint)
         return DataError(
-            f"{self.location(bad[0], name)}: {expected}, found {shown}{more}"
+            f"{self.location(row, name)}: {expected}, found {shown}{more}"
             + (f"\nhint: {'; '.join(hints)}" if hints else "")
         )
 

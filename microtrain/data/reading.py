@@ -71,7 +71,8 @@ def require_text(origin: str, head: bytes) -> None:
 
 
 def require_utf8(origin: str, file: BinaryIO) -> None:
-    """DataError for the first byte that is no UTF-8; the file is at its beginning again."""
+    """DataError for the first byte that is not UTF-8."""
+    file.seek(0)
     line, decoder = 1, getincrementaldecoder("utf-8")()
     while True:
         chunk = file.read(1 << 18)
@@ -88,4 +89,3 @@ def require_utf8(origin: str, file: BinaryIO) -> None:
         if not chunk:
             break
         line += chunk.count(b"\n")
-    file.seek(0)

@@ -1,5 +1,6 @@
-"""CSV files read by blocks: every way gives what Python's csv and float give, in little memory."""
+"""CSV files: every way to read them gives what Python's csv and float give, in little memory."""
 
+import contextlib
 import csv as python_csv
 import io
 import subprocess
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from microtrain.data import csv, csv_cells, csv_reader
+from microtrain.data import csv, csv_reader
 from microtrain.data.columns import Column, numbers, texts
 from microtrain.data.files import parse_csv, read_csv
 from microtrain.data.frame import Frame, OnFile
@@ -27,8 +28,19 @@ ODD = [
     "0.5", "0,5", "1.500", "0.125", "1.500,25", "01.500", "1,5e3", ",5", "1,234,567", "007",
     "\r", "\ufeff1", '"',
 ]  # fmt: skip
-# Size of a block, rows of a slow one, texts read again at once, texts kept once, pyarrow or not.
-WAYS = [(1, 1, 1, 0, 0), (16, 3, 6, 2, 10**9), (64, 3, 6, 2, 0), (1 << 18, 1000, 10**6, 1000, 0)]
+# Rows that csv reads first, bytes that others read, and whether there is pyarrow.
+WAYS = [(10_000, 1, False), (1, 1, True), (2, 16, True), (1, 1, False), (2, 16, False)]
+
+
+@contextlib.contextmanager
+def by(rows, block, arrow):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(csv_reader, "ROWS", rows)
+        patch.setattr(csv_reader, "LARGE", 0)
+        patch.setattr(csv_reader, "BLOCK", block)
+        if not arrow:
+            patch.setitem(sys.modules, "pyarrow", None)
+        yield
 
 
 def outcome(function):
@@ -90,13 +102,9 @@ def files(draw):
 @settings(deadline=None, max_examples=150)
 def test_every_way_reads_the_same(file, decimal):
     content, delimiter = file
-    constants = ("BLOCK", "_ROWS", "_AT_ONCE", "FEW", "_WORTH")
     found = []
     for way in WAYS:
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in zip(constants, way, strict=True):
-                patch.setattr(csv_cells if name == "FEW" else csv_reader, name, value)
-            patch.setattr(csv_reader, "ARROW_BLOCK", max(way[0], 16))
+        with by(*way):
             found.append(all_of(lambda: parse_csv("t.csv", content, delimiter, decimal)))
     assert found[1:] == found[:-1]
     try:
@@ -118,19 +126,24 @@ def test_every_way_reads_the_same(file, decimal):
 )
 @settings(deadline=None, max_examples=200)
 def test_decimals_are_those_of_python(cells):
-    frame = parse_csv("t.csv", ("a,b\n" + "".join(f"{c},{c}\n" for c in cells)).encode())
-    assert frame.floats("a").tobytes() == np.array([float(c) for c in cells]).tobytes()
+    content = ("a,b\n" + "".join(f"{c},{c}\n" for c in cells)).encode()
+    for way in WAYS:
+        with by(*way):
+            frame = parse_csv("t.csv", content)
+        assert frame.floats("a").tobytes() == np.array([float(c) for c in cells]).tobytes()
 
 
-def test_halves_between_two_numbers_are_rounded_as_python_does():
+@pytest.mark.parametrize("way", WAYS)
+def test_halves_between_two_numbers_are_rounded_as_python_does(way):
     cells = [f"{n}.{tail}" for n in range(1 << 52, (1 << 52) + 40) for tail in ("5", "50000", "25")]
     cells += [str((1 << 54) + k) for k in range(40)]
-    frame = parse_csv("t.csv", ("a,b\n" + "".join(f"{c},1\n" for c in cells)).encode())
+    with by(*way):
+        frame = parse_csv("t.csv", ("a,b\n" + "".join(f"{c},1\n" for c in cells)).encode())
     assert frame.floats("a").tolist() == [float(c) for c in cells]
 
 
 def test_a_column_that_goes_on_as_text_is_read_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_reader, "BLOCK", 16)
+    monkeypatch.setattr(csv_reader, "ROWS", 5)
     path = tmp_path / "t.csv"
     path.write_text("a,b\n" + "01,1\n" * 20 + "x,2\n")
     frame = read_csv(path)
@@ -190,17 +203,15 @@ def test_memory_is_at_most_two_and_a_half_times_the_numbers(tmp_path):
     assert float(done.stdout) < 2.5
 
 
-def test_inputs_lie_side_by_side_whoever_has_read_them(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_reader, "BLOCK", 16)
-    monkeypatch.setattr(csv_reader, "ARROW_BLOCK", 64)
+def test_inputs_lie_side_by_side_whoever_has_read_them(tmp_path):
     rows = [f"{i}.5,{'é' if i % 3 else 'b '},{i}" for i in range(40)]
     path = tmp_path / "t.csv"
     path.write_text("\n".join(["a,y,c", *rows[:20], '"-1.5",b,7', *rows[20:], ""]), "utf-8")
     numbers = [[i + 0.5, i] for i in range(40)]
     numbers.insert(20, [-1.5, 7])
-    for worth in (0, 10**9):  # NumPy alone; pyarrow but for the row in quotes
-        monkeypatch.setattr(csv_reader, "_WORTH", worth)
-        data = csv(path, "y")
+    for way in WAYS:
+        with by(*way):
+            data = csv(path, "y")
         assert data.inputs[0].tolist() == numbers
         assert data.inputs[0].flags.c_contiguous and data.inputs[0].flags.writeable
         assert data.classes == ("b", "é")
@@ -208,11 +219,9 @@ def test_inputs_lie_side_by_side_whoever_has_read_them(tmp_path, monkeypatch):
         assert csv(path, "y", features=["c", "a"]).inputs[0].tolist() == [x[::-1] for x in numbers]
 
 
-def test_a_byte_order_mark_where_a_block_begins_is_a_text(monkeypatch):
-    monkeypatch.setattr(csv_reader, "BLOCK", 8)
-    monkeypatch.setattr(csv_reader, "ARROW_BLOCK", 10)
-    for worth in (0, 10**9):
-        monkeypatch.setattr(csv_reader, "_WORTH", worth)
-        frame = parse_csv("t.csv", b"a,b\n" + b"1,22222\n" + b"\xef\xbb\xbf1,2\n" * 3)
+def test_a_byte_order_mark_where_a_block_begins_is_a_text():
+    for way in WAYS:
+        with by(*way):
+            frame = parse_csv("t.csv", b"a,b\n" + b"1,22222\n" + b"\xef\xbb\xbf1,2\n" * 3)
         assert frame.floats("a") is None
         assert frame.column("a").tolist() == ["1"] + ["\ufeff1"] * 3
