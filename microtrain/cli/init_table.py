@@ -85,14 +85,14 @@ def _read(path: Path) -> tuple[Frame, dict[str, str]]:
         header = file.readline()
         if delimiter := next((x for x in ";\t|" if x in header and "," not in header), ""):
             given["delimiter"] = delimiter
-    frame = read_csv(path, **given)
+    frame = read_csv(path, **given, texts=None)
     for name in dict.fromkeys(frame.names):
         cells = [cell for cell in frame.column(name).tolist() if cell]
         commas = [cell for cell in cells if number(cell) is None is not number(cell, ",")]
         # Where each might be of thousands it is for people to say.
         if 2 * len(commas) > len(cells) and not all(map(GROUPS["."].fullmatch, commas)):
             given["decimal"] = ","
-            return read_csv(path, **given), given
+            return read_csv(path, **given, texts=None), given
     return frame, given
 
 

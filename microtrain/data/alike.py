@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from ..spelling import did_you_mean
 from ..words import listed
-from .cells import Codes, number
+from .cells import Codes
 from .frame import missing
 from .mapped import Stored
 from .prepared import Prepared
@@ -116,21 +116,13 @@ def _rows(source: Source) -> str:
 
 
 def check_names(data: Prepared, columns: Sequence[str] | None, classes: Any, kind: str) -> None:
-    """DataError where columns or classes are not those, in order, that a model was trained on.
-
-    A run of an earlier version has numbers for classes, 1 of a text 01: the same in the same order.
-    """
-    now, then, hint = data.classes or (), tuple(classes or ()), ""
-    values = [number(name) for name in now]
-    numbers = tuple(n if x is None else f"{x:.0f}" for n, x in zip(now, values, strict=True))
-    if {*numbers} == {*then} != {*now}:
-        hint = f"\nhint: the run is of an earlier version, which took numbers; write {listed(then)}"
-    for what, found, before, more in (
-        ("columns", data.train.feature_names or (), tuple(columns or ()), ""),
-        ("classes", then if numbers == then else now, then, hint),
+    """DataError where columns or classes are not those, in order, that a model was trained on."""
+    for what, now, then in (
+        ("columns", data.train.feature_names, columns),
+        ("classes", data.classes, classes),
     ):
-        if found != before:
+        if tuple(now or ()) != tuple(then or ()):
             raise DataError(
                 f"data ({kind}): the {what} are not those that the model was trained on\n"
-                f"now: {listed(found or ['none'])}\nthen: {listed(before or ['none'])}{more}"
+                f"now: {listed(now or ['none'])}\nthen: {listed(then or ['none'])}"
             )

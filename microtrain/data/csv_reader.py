@@ -1,8 +1,8 @@
 """CSV files: what Python's `csv` and `float` find in them.
 
-Rows beyond the first thousands are read by pyarrow where it is installed, else, where all are plain
-numbers, as JSON; both find the numbers to the last bit. Files that these may read in another way
-are left to `csv`, which also says what is wrong. Texts of numbers are read when they are asked for.
+Large ones are read by pyarrow where it is installed, else, where all cells are plain numbers, as
+JSON; both find the numbers to the last bit. What these may read in another way is left to `csv`,
+which also says what is wrong. Texts of columns of numbers are read when they are asked for.
 """
 
 from __future__ import annotations
@@ -109,11 +109,11 @@ class _File:
             lines.extend(line for line, _ in batch)
             cells = [*zip(*(row for _, row in batch), strict=True)]
             texts = {j: [*map(str.strip, cells[j])] for j in is_text}
-            found = {
+            more: dict[int, Array | None] = {
                 j: np.array(texts[j], object) if is_text[j] else floats(texts[j], self._decimal)
                 for j in is_text
             }
-            columns.add(len(batch), found)
+            columns.add(len(batch), more)
             batch = [*itertools.islice(rows, ROWS)]
         return columns.all(), lines
 
@@ -124,11 +124,11 @@ class _File:
             return None
         half = csv.field_size_limit() // 2  # a longer cell has none of the marks that end one
         with self._open() as file:
-            small = file.seek(0, io.SEEK_END) < LARGE
+            length = file.seek(0, io.SEEK_END)
             file.seek(0)
-            if small or b"\r" in file.readline().rstrip(b"\r\n"):
+            if length < LARGE or b"\r" in file.readline().rstrip(b"\r\n"):
                 return None
-            read, size = _by_pyarrow(is_text, len(row), self._delimiter, self._decimal), 16 * BLOCK
+            read, size = _by_pyarrow(is_text, len(row), self._delimiter, self._decimal), 4 * BLOCK
             if read is None and not any(is_text.values()):
                 read, size = _as_json(len(row), delimiter, self._decimal.encode()), BLOCK
             if read is None:
@@ -138,8 +138,8 @@ class _File:
                 odd = b"\r" in block or not all(delimiter in block[i : i + half] for i in starts)
                 if odd or (found := read(block)) is None:
                     return None
-                columns.add(max(map(len, found.values())), found)
-        return columns.all(), range(2, 2 + len(columns))
+                columns.add(max(map(len, found.values())), found, len(block) / length)
+        return columns.all(), range(2, 2 + columns.rows)
 
     def _rows(self) -> Iterator[Row]:
         """The line and the cells of each row, the header first, as Python's reader finds them.
@@ -200,25 +200,25 @@ class _Columns:
     def __init__(self, is_text: Mapping[int, bool]) -> None:
         self._texts = {j: list[Array]() for j in is_text if is_text[j]}
         self._places = {j: i for i, j in enumerate(j for j in is_text if not is_text[j])}
-        self._numbers = np.empty((0, len(self._places)))
+        self._numbers, self.rows = np.empty((len(self._places), 0)), 0
 
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def add(self, rows: int, found: Mapping[int, Array | None]) -> None:
-        """More rows; None: the column is not of numbers."""
-        start, width = self._numbers.shape
-        self._numbers.resize((start + rows, width), refcheck=False)  # in place
+    def add(self, rows: int, found: Mapping[int, Array | None], share: float = 1.0) -> None:
+        """More rows, about so large a share of all; None: the column is not of numbers."""
+        start, self.rows = self.rows, self.rows + rows
+        if self.rows > len(self._numbers.T):  # memory that is not used takes none
+            longer = np.empty((len(self._numbers), int((self.rows + rows / share) * 1.125)))
+            longer[:, :start] = self._numbers[:, :start]
+            self._numbers = longer
         for j, part in found.items():
             if part is None:
                 self._places.pop(j, None)
             elif j in self._texts:
                 self._texts[j].append(part)
             elif j in self._places:
-                self._numbers[start:, self._places[j]] = part
+                self._numbers[self._places[j], start : self.rows] = part
 
     def all(self) -> dict[int, Array]:
-        numbers = {j: self._numbers[:, i] for j, i in self._places.items()}
+        numbers = {j: self._numbers[i, : self.rows] for j, i in self._places.items()}
         return numbers | {j: np.concatenate(parts) for j, parts in self._texts.items()}
 
 
@@ -303,7 +303,6 @@ def _by_pyarrow(
                 found[j] = np.from_dlpack(cells.fill_null(np.nan) if cells.null_count else cells)
                 if np.isfinite(found[j]).sum() + cells.null_count != len(cells):
                     return None
-        pyarrow.default_memory_pool().release_unused()
         return found
 
     return read
