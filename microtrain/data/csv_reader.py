@@ -225,8 +225,8 @@ class _Columns:
 def _blocks(file: BinaryIO, size: int) -> Iterator[bytes]:
     """The rows behind a header, each with a newline before it, without blank ones at the end."""
     newlines = b"\n"
-    while lines := file.read(size) + file.readline():
-        block = newlines + lines
+    while lines := file.read(size):
+        block = b"".join((newlines, lines, file.readline()))
         if b"\r" in block:
             block = block.replace(b"\r\n", b"\n")
         rows = block.rstrip(b"\n")
@@ -287,7 +287,8 @@ def _by_pyarrow(
         if b'"' in block:
             return None
         try:
-            str(block, "utf-8")
+            if not block.isascii():
+                str(block, "utf-8")
             table = arrow.read_csv(pyarrow.BufferReader(block), *options)
         except (pyarrow.ArrowInvalid, UnicodeDecodeError):
             return None
