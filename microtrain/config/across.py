@@ -110,9 +110,8 @@ def _monitors(config: Config) -> Wrong:
         elif (measure := Measure.of(part, name)) in higher:
             yield f"metrics.{i}", f"the name {name} is taken by the loss or a metric before"
         else:
-            higher[measure] = getattr(
-                made, "higher_is_better", False if isinstance(made, type) else None
-            )
+            unsaid = False if isinstance(made, type) else None
+            higher[measure] = getattr(made, "higher_is_better", unsaid)
     watching: dict[str, Any] = {"checkpoint.monitor": monitored}
     if monitored in higher and (message := mode_missing(config, higher[monitored])):
         yield "checkpoint.monitor", message

@@ -25,7 +25,6 @@ import annotated_types
 
 from ..errors import ConfigError
 from ..spelling import did_you_mean
-from .argument_order import OF_ROWS, prediction_first
 from .problems import quoted
 from .registered import PARTS, REGISTERED
 from .schema import Component, Config
@@ -55,6 +54,12 @@ FROM_DATA = ("in_features", "out_features", "classes", "categories")
 FILLED_IN = {"data": ("seed",), "model": FROM_DATA, "optimizer": ("params",)}
 # Arguments of optimizers for PyTorch's users: switches that can only be off, and what `adamw` says.
 _NOT_FOR_YAML = ("foreach", "capturable", "differentiable", "fused", "decoupled_weight_decay")
+
+
+# Names of a first parameter that say that a function wants the target before the prediction.
+_TARGET = ("y_true", "true", "truth", "target", "targets", "labels")
+# Names that say that a function wants rows, not options.
+_OF_ROWS = (*_TARGET, "prediction", "predictions", "pred", "y_pred", "output", "outputs")
 
 
 def own(path: str) -> str:
@@ -151,7 +156,7 @@ def _maker(kind: str, function: Any, arguments: Collection[str] = ()) -> Any:
         others = others[1:]  # of the rows, which the data give
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     waiting = [p for p in first if p.kind in positional and p.default is p.empty]
-    if len(waiting) == 1 and kind != "schedule" and waiting[0].name in OF_ROWS:
+    if len(waiting) == 1 and kind != "schedule" and waiting[0].name in _OF_ROWS:
         raise ConfigError(
             f"{function.__name__} takes {waiting[0].name} alone; expected a function of prediction "
             f"and target\n{own(kind)}"
@@ -159,7 +164,7 @@ def _maker(kind: str, function: Any, arguments: Collection[str] = ()) -> Any:
     if len(waiting) < 2 or any(p.name in arguments for p in waiting):
         return function
 
-    called = prediction_first(function)
+    called = _prediction_first(function)
 
     @functools.wraps(function)
     def make(**arguments: Any) -> Callable[..., Any]:
@@ -198,7 +203,7 @@ def build(component: Component, **filled: Any) -> Any:
         if kind == "optimizer":
             return instance(filled["params"])
         if kind == "loss":
-            return prediction_first(instance) if inspect.isfunction(instance) else instance
+            return _prediction_first(instance) if inspect.isfunction(instance) else instance
         make = _maker(kind, instance)
         return instance if make is instance else make()
     arguments = dict(component.arguments)
@@ -363,3 +368,18 @@ def _in_one_line(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         text, place = error.msg, f" ({error.filename}:{error.lineno})"
     return f"{type(error).__name__}: {' '.join(text.split())}{place}"
+
+
+def _prediction_first(function: Any) -> Any:
+    """A function of prediction and target of one that takes them the other way round, as those of
+    scikit-learn and Keras do; others as they are.
+    """
+    first = next(iter(inspect.signature(function).parameters), "")
+    if first not in _TARGET:
+        return function
+
+    @functools.wraps(function)
+    def called(prediction: Any, target: Any, *weight: Any, **arguments: Any) -> Any:
+        return function(target, prediction, *weight, **arguments)
+
+    return called

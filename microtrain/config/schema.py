@@ -188,9 +188,7 @@ class Train:
     clip_norm: Positive | None = None
     eval_every: Span = EVERY_EPOCH
     max_time: Annotated[Time | None, Expects("a time such as `10 min`")] = None
-    shuffle: Annotated[
-        bool, Expects("true or false (rows are not shuffled by blocks any more)")
-    ] = True
+    shuffle: bool = True
     drop_last: bool = False
     nan: Literal["stop", "skip"] = "stop"
     compile: Literal["auto", "numpy", "numba", "cupy", "off"] = "auto"

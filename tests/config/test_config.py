@@ -381,12 +381,7 @@ WRONG = [
     ("size: 64", "size: «'64'»", "train.batch_size", 'the text "64"'),
     ("64\n", "64\n  shuffle: «yes»\n", "train.shuffle", "did you mean true?"),
     ("64\n", "64\n  shuffle: «4»\n", "train.shuffle", "expected true or false"),
-    (
-        "64\n",
-        "64\n  shuffle: «{block: 4, window: 2}»\n",
-        "train.shuffle",
-        "shuffled by blocks any more",
-    ),
+    ("64\n", "64\n  shuffle: «{block: 4, window: 2}»\n", "train.shuffle", "expected true or false"),
     ("64\n", "64\n  accumulate: «65»\n", "train.accumulate", "cannot cut a batch of 64 samples"),
     ("20 epochs", "«5%»", "train.duration", "a duration such as `20 epochs`"),
     ("20 epochs", "«20»", "train.duration", "got 20"),
