@@ -142,7 +142,7 @@ class Ensemble:
             raise TypeError(f"Ensemble: a step of {kinds[1]} needs a closure, and is not captured")
         schedule = made[2] if len(made) == 3 else None
         if schedule is not None and not isinstance(schedule, LRScheduler):
-            raise TypeError(f"Ensemble: {kinds[2]}, third, is no learning-rate scheduler")
+            raise TypeError(f"Ensemble: {kinds[2]}, third, is not a learning-rate scheduler")
         return made[0], made[1], schedule
 
     def _place(self, number: int) -> tuple[_Group, _Member]:
@@ -342,7 +342,7 @@ class _Member:
     def __init__(self, model: Any, optimizer: Any, schedule: Any) -> None:
         self.arrays: list[Any] = []
         self.epoch = 0
-        self.path: tuple[Any, ...] = ()  # of which batches its calls were that were no replays
+        self.path: tuple[Any, ...] = ()  # of which batches its calls were that were not replays
         self.schedule = schedule
         self.keep(model, optimizer)
 

@@ -100,7 +100,7 @@ def _target(frame: Frame, name: str) -> tuple[bool, bool, str]:
     """Whether the target is classes, whether that must be said, and what it holds."""
     values, classes = read_target(frame, name)
     cells = set(frame.texts(name)) if classes is None else set[str]()
-    coded = any(map(CODE.fullmatch, cells))  # 007 is no number
+    coded = any(map(CODE.fullmatch, cells))  # 007 is not a number
     categorical = classes is None and (coded or len(cells) <= _FEW_CLASSES)
     if categorical and (values % 1 == 0).all():
         values, classes = read_target(frame, name, categorical=True)

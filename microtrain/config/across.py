@@ -170,7 +170,7 @@ def _durations(config: Config) -> Wrong:
     for path, span in spans.items():
         if whole.unit == "min" and isinstance(span, Duration) and span.unit == "%":
             way_out = "give epochs or steps, or minutes"
-            yield path, f"{span} of {whole} is no number of steps; {way_out}"
+            yield path, f"{span} of {whole} is not a number of steps; {way_out}"
 
 
 def _schedule(config: Config) -> Wrong:
@@ -185,7 +185,7 @@ def _schedule(config: Config) -> Wrong:
         if span.unit == "min":
             yield path, "a schedule counts optimizer steps, not minutes; give epochs or steps"
         elif span.unit == "%" and whole.unit == "min":
-            yield path, f"{span} of {whole} is no number of steps; give epochs or steps"
+            yield path, f"{span} of {whole} is not a number of steps; give epochs or steps"
         elif key == "warmup" and span.amount >= all_of.get(span.unit, math.inf):
             yield path, f"a warm-up of {span} leaves nothing of a run of {whole}"
     if whole.unit == "min" and getattr(load("schedule", schedule.type), "needs_end", False):

@@ -302,7 +302,7 @@ class _Checker:
         # Without importing the trainer: a class that inherits from it has done that.
         bases = [f"{base.__module__}.{base.__name__}" for base in getattr(target, "__mro__", ())]
         if target is not None and TRAINER not in bases:
-            message = f"{quoted(node.value)} is no class that inherits from {TRAINER}"
+            message = f"{quoted(node.value)} is not a class that inherits from {TRAINER}"
             self.problems.append(Problem("trainer", message, node.where))
         return _absolute(node)
 
@@ -311,7 +311,7 @@ class _Checker:
     ) -> Callable[..., Any] | None:
         """What the registered name or import path at `path` stands for; None with a problem."""
         if not name.value or not isinstance(name.value, str) or self._refused(path):
-            return None  # what is no name is refused as any value
+            return None  # what is not a name is refused as any value
         hint = None
         trust = not name.place.source.foreign if self.trust is None else self.trust
         if components.is_import_path(name.value) and not trust:

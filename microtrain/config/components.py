@@ -289,7 +289,7 @@ def _import(kind: str, path: str) -> Any:
     module_name, _, attribute = path.rpartition(":")
     if not module_name or not all(part.isidentifier() for part in attribute.split(".")):
         raise ConfigError(
-            f"{quoted(path)} is no import path; write pkg.module:Name or ./file.py:Name"
+            f"{quoted(path)} is not an import path; write pkg.module:Name or ./file.py:Name"
         )
     target: Any = _import_module(module_name)
     for part in attribute.split("."):
@@ -300,8 +300,8 @@ def _import(kind: str, path: str) -> Any:
     if kind == "callbacks":
         if not isinstance(target, type) and not any(name.startswith("on_") for name in dir(target)):
             raise ConfigError(
-                f"{quoted(path)} is no callback: expected a class with hooks such as on_step, or a "
-                "function under @microtrain.train.every"
+                f"{quoted(path)} is not a callback: expected a class with hooks such as on_step, "
+                "or a function under @microtrain.train.every"
             )
     elif not callable(target):
         raise ConfigError(

@@ -98,7 +98,7 @@ def _checked(values: dict[str, Any]) -> Config:
         elif isinstance(value, list | tuple):
             value = [tree(key, each) for each in value]
         elif value is not None and not isinstance(value, bool | int | float | str):
-            raise ConfigError(f"{NAME}: {key} is no plain value: {type(value).__name__}")
+            raise ConfigError(f"{NAME}: {key} is not a plain value: {type(value).__name__}")
         return Node(value, place, place)
 
     problems: list[Problem] = []

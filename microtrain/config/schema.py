@@ -313,7 +313,7 @@ class Config:
         sweep: Train many models that differ in these settings; null: one.
 
     Attributes:
-        origins: where what is no default came from, by dotted path: "train.batch_size" from
+        origins: where what is not a default came from, by dotted path: "train.batch_size" from
             "linreg.yaml:8", "optimizer.lr" from "command line".
     """
 

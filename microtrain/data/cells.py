@@ -43,7 +43,7 @@ def number(text: str, decimal: str = ".") -> float | None:
     """The number, perhaps NaN or infinite, that a text holds, or None.
 
     Before a decimal comma digits may stand in groups of thousands, 1.234,5; a point anywhere else
-    is no part of a number. Python's float() also takes "1_000", and digits of other scripts; a
+    is not part of a number. Python's float() also takes "1_000", and digits of other scripts; a
     table that says so means something else.
     """
     if decimal == ",":

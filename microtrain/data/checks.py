@@ -181,7 +181,7 @@ def way_to_split(
         what = missing(f"{origin}: split.{key}", "column", [name], data.feature_names or ())
         kind = "id" if time is None else "date"
         raise ConfigError(
-            f"{what}\nhint: a column of a table that is no plain number is named under "
+            f"{what}\nhint: a column of a table that is not a plain number is named under "
             f"data.columns, such as columns: {{{name}: {kind}}}"
         )
     return {"units": values, "in_order": time is not None}

@@ -155,7 +155,7 @@ def numbers(frame: Frame, name: str, column: Column) -> NDArray[np.float64]:
 def dates(frame: Frame, name: str, column: Column) -> NDArray[np.float64]:
     """The cells as days since 1970-01-01, float64, NaN where there is no value; hours count.
 
-    Raises DataError for what is no date.
+    Raises DataError for what is not a date.
     """
     array = frame.column(name)
     if array.dtype.kind == "M":

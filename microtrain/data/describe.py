@@ -135,7 +135,7 @@ def guess_target(frame: Frame) -> tuple[str, str]:
 
 
 def advice(error: str, frame: Frame, names: Iterable[str]) -> str:
-    """An error, and what to write for those of the columns `names` that are no plain numbers."""
+    """An error, and what to write for those of the columns `names` that are not plain numbers."""
     proposals = []
     for name in names:
         with contextlib.suppress(DataError):  # told by the error that the advice is for

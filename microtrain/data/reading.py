@@ -65,8 +65,8 @@ def require_text(origin: str, head: bytes) -> None:
     if told := _SEPARATOR.match(head):
         line, separator = (text.decode() for text in told.groups())
         raise DataError(
-            f"{origin}, line 1: {line} tells a spreadsheet what separates cells, and is no header; "
-            f"delete this line, and write delimiter: {separator!r}"
+            f"{origin}, line 1: {line} tells a spreadsheet what separates cells, and is not a "
+            f"header; delete this line, and write delimiter: {separator!r}"
         )
 
 

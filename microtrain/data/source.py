@@ -88,7 +88,7 @@ class FunctionSource(Source):
         location: takes a row number and says where the row comes from, for errors.
 
     Raises:
-        TypeError: `read` cannot be called, or `length` is no whole number.
+        TypeError: `read` cannot be called, or `length` is not a whole number.
         ValueError: a length below 0.
 
     Example:

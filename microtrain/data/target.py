@@ -64,7 +64,7 @@ def read_target(
             raise frame.refusal(name, rows, "expected a whole number as the code of a class")
     in_order = all(map(_PLAIN.fullmatch, cells))  # 007 is a text as others are
     labels = sorted(set(cells), key=int if in_order else None)
-    # Dates, names of people, "12 kg": a column of nearly unique texts is no set of classes.
+    # Dates, names of people, "12 kg": a column of nearly unique texts is not a set of classes.
     if not categorical and len(labels) > max(20, len(which) // 2):
         raise DataError(
             f'{frame.origin}, column "{name}": {len(labels)} different texts in {len(which)} rows; '

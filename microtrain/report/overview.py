@@ -137,7 +137,7 @@ def sort(columns: Sequence[Column], by: str) -> list[Column]:
 def find_runs(places: Sequence[str | Path]) -> list[Path]:
     """The run directories at and below these: a run, those of one name, or all that `run_dir` has.
 
-    Each once, the newest first. Raises DataError for a place that is no directory or has no run.
+    Each once, the newest first. Raises DataError for a place that is not a directory or has no run.
     """
     found: dict[Path, None] = {}
     for place in places:

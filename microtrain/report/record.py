@@ -105,7 +105,7 @@ def by_seed(
 ) -> tuple[list[list[int]], dict[str, list[str | None]]]:
     """Numbers of the runs that differ in seed and fold alone, and the other settings that differ.
 
-    Of runs with one seed and fold the last counts. A name and a place are no settings.
+    Of runs with one seed and fold the last counts. A name and a place are not settings.
     """
     settings = differing_settings(records)
     luck = luck_of(records)

@@ -28,7 +28,7 @@ class Spread(float):
 def interval(values: Sequence[float], folds: int = 0) -> float | None:
     """Half of the 95 % interval of the mean of some values; None of fewer than two.
 
-    Student's t. Values from folds of the same rows are no independent draws: their variance is
+    Student's t. Values from folds of the same rows are not independent draws: their variance is
     s^2 (1/n + 1/(folds - 1)), after Nadeau and Bengio, Inference for the Generalization Error,
     Machine Learning 52 (2003).
     """

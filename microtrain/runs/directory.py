@@ -107,7 +107,7 @@ class RunDirectory:
         left none, and one that can be resumed after.
 
         Runs that start in the same second get `<time>-2`, `<time>-3`, ... Raises ConfigError for a
-        name that is no file name, LaunchError when the directory cannot be made.
+        name that is not a file name, LaunchError when the directory cannot be made.
         """
         if name in ("", ".", "..", "latest") or "/" in name or not name.isprintable():
             raise ConfigError(f"name: expected a plain file name, got {name!r}")

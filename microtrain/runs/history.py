@@ -182,7 +182,7 @@ def _row(line: bytes) -> dict[str, Any]:
 def rows_until(content: bytes, step: int) -> tuple[list[str], list[int]]:
     """The lines of a metrics.jsonl that are rows of a run's first steps, and their steps.
 
-    What is no row is left out; so is one of the test data, which is of a run that had ended.
+    What is not a row is left out; so is one of the test data, which is of a run that had ended.
     """
     kept: list[str] = []
     steps: list[int] = []

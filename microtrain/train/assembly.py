@@ -129,8 +129,8 @@ def build_rates(config: Config, optimizer: Optimizer, plan: Plan) -> Rates | Non
         if not isinstance(schedule, Schedule):
             raise refused(
                 config, "schedule", config.schedule,
-                "is no schedule: expected a function of the step and the number of all steps, or a "
-                f"subclass of microtrain.train.Schedule, found {described(schedule)}",
+                "is not a schedule: expected a function of the step and the number of all steps, "
+                f"or a subclass of microtrain.train.Schedule, found {described(schedule)}",
             )  # fmt: skip
         schedule.begin(plan.epoch, plan.total)
         return Rates(schedule, optimizer.param_groups)
@@ -149,8 +149,8 @@ def build_optimizer(config: Config, params: list[Any]) -> Optimizer:
     if not isinstance(optimizer, Optimizer):
         raise refused(
             config, "optimizer", config.optimizer,
-            "is no optimizer: expected a class that derives from microtrain.optim.Optimizer, found "
-            f"{described(optimizer)}",
+            "is not an optimizer: expected a class that derives from microtrain.optim.Optimizer, "
+            f"found {described(optimizer)}",
         )  # fmt: skip
     if optimizer.needs_closure:
         raise refused(config, "optimizer", config.optimizer, SEVERAL_EVALUATIONS)

@@ -184,7 +184,7 @@ class _Function(Callback):
 def every(interval: str, *, main_only: bool = False) -> Callable[[Callable[[Any], None]], Callback]:
     """Make a callback of a function of the trainer.
 
-    Raises ValueError for an interval that is no duration in steps or epochs.
+    Raises ValueError for an interval that is not a duration in steps or epochs.
 
     Example:
         >>> @mt.train.every("100 steps", main_only=True)

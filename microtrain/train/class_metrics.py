@@ -190,7 +190,7 @@ class Confusion(ClassMetric):
     """The confusion matrix: no single number, and so not among the registered metrics.
 
     Its `value` is of shape (classes, classes + 1): a row for each true class, a column for each
-    predicted one, and a last column of the rows whose scores are no numbers.
+    predicted one, and a last column of the rows whose scores are not numbers.
     """
 
     name = "confusion matrix"

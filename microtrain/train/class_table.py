@@ -22,7 +22,7 @@ SHOWN = 20  # rows of a table
 
 
 def is_of_numbers(loss: Any, classes: Sequence[str] | None, parts: Iterable[Source | None]) -> bool:
-    """Whether a target is no classes: neither codes, nor one column of 0.0 and 1.0 for `bce`."""
+    """Whether a target is not classes: neither codes, nor one column of 0.0 and 1.0 for `bce`."""
     if classes is not None or isinstance(loss, MSELoss | L1Loss | HuberLoss):
         return classes is None
     return not all(known_of_target(part).binary for part in parts if part is not None)

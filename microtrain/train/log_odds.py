@@ -18,7 +18,7 @@ class LogOdds:
     `odds[k]` is that of class k, or of a class for each row, float64 of shape (n,). Rows that
     differ by what is added to all scores, or by which of the other classes has which score, give
     the same. Of two classes it is the difference of their scores; one score a row is that against
-    0. nan for scores that are no numbers.
+    0. nan for scores that are not numbers.
     """
 
     def __init__(self, scores: NDArray[Any]) -> None:

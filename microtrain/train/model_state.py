@@ -143,7 +143,7 @@ def take_over(checkpoint: Checkpoint, model: Module, optimizer: Optimizer | None
 def model_arrays(model: Module) -> dict[str, Any]:
     """A copy of the state of `model`, on the host.
 
-    Raises TypeError for an extra state that is no plain JSON.
+    Raises TypeError for an extra state that is not plain JSON.
     """
     return {name: copied(array) for name, array in _arrays_of(model).items()}
 

@@ -81,8 +81,8 @@ def _no_metric(metric: Any) -> str:
         return f"is a class; give an instance: {metric.__name__}(...)"
     if not isinstance(metric, Metric):
         return (
-            "is no metric: expected a function of prediction and target that returns a number, or "
-            f"a class that derives from microtrain.train.Metric, found {described(metric)}"
+            "is not a metric: expected a function of prediction and target that returns a number, "
+            f"or a class that derives from microtrain.train.Metric, found {described(metric)}"
         )
     name = getattr(metric, "name", None)
     if not isinstance(name, str) or not name.isprintable() or name[:1] in ("", "<"):

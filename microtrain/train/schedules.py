@@ -39,7 +39,7 @@ class Schedule:
             `total_steps` where only a clock ends the run.
         warmup_steps: `warmup` in steps.
 
-    Raises ValueError for what is no duration.
+    Raises ValueError for what is not a duration.
 
     Example:
         >>> schedule = Cosine(warmup="10 steps")
@@ -80,7 +80,7 @@ class Schedule:
             return duration.steps(self.steps_per_epoch, self.total_steps)
         except ValueError:
             raise ConfigError(
-                f"schedule.{name}: {duration} is no number of steps here; give epochs or steps"
+                f"schedule.{name}: {duration} is not a number of steps here; give epochs or steps"
             ) from None
 
     def rate(self, step: int, base: float) -> float:
@@ -115,7 +115,7 @@ class Step(Schedule):
         gamma: above 0.
         warmup: as `Schedule`; it scales what the steps would be.
 
-    Raises ValueError for what is no duration, and for a gamma that is not above 0.
+    Raises ValueError for what is not a duration, and for a gamma that is not above 0.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Cosine(Schedule):
         warmup: as `Schedule`.
         min_lr: a rate, not a share of one; the same for all parameter groups.
 
-    Raises ValueError for what is no duration, and for a `min_lr` below 0.
+    Raises ValueError for what is not a duration, and for a `min_lr` below 0.
     """
 
     needs_end = True
@@ -177,7 +177,7 @@ class Linear(Schedule):
         warmup: as `Schedule`.
         end: a share of the rate, from 0 to 1.
 
-    Raises ValueError for what is no duration, and for an `end` outside 0 .. 1.
+    Raises ValueError for what is not a duration, and for an `end` outside 0 .. 1.
     """
 
     needs_end = True
@@ -209,7 +209,7 @@ class FunctionSchedule(Schedule):
         self.function, self.__name__ = function, function.__name__
 
     def after_warmup(self, step: int, base: float) -> float:
-        """ConfigError for a factor that is no number."""
+        """ConfigError for a factor that is not a number."""
         factor = self.function(step, self.total_steps)
         if type(factor) is not float and not isinstance(factor, Real):
             raise ConfigError(

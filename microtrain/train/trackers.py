@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MLflow", "TensorBoard", "WandB"]
 
-_PLACES = ("split", "step", "epoch", "samples", "time")  # of a row: what is no measure
+_PLACES = ("split", "step", "epoch", "samples", "time")  # of a row: what is not a measure
 
 
 class _Tracker(Callback):

@@ -542,8 +542,8 @@ def test_trainer_and_callbacks_of_the_users_own(directory):
     assert config.callbacks[0].kind == "callbacks"
     assert "callbacks.0.type" in config.origins and "callbacks.0.patience" not in config.origins
     assert "did you mean Mine?" in refusal(LINREG, "trainer=./mine.py:Mien")
-    assert "no class that inherits from" in refusal(LINREG, "trainer=./mine.py:Other")
-    assert "no class that inherits from" in refusal(LINREG, "trainer=./mine.py:plain")
+    assert "not a class that inherits from" in refusal(LINREG, "trainer=./mine.py:Other")
+    assert "not a class that inherits from" in refusal(LINREG, "trainer=./mine.py:plain")
     assert "function under @microtrain.train.every" in refusal(
         LINREG, "callbacks=[./mine.py:plain]"
     )
@@ -574,7 +574,7 @@ WITHOUT_VALIDATION = "data.split={train: 1}"
         (["metrics=[r2, mae, r2]"], "metrics.2", "the name r2 is taken"),
         (["train.duration=10 min", "train.eval_every=5%"], "train.eval_every", "or minutes"),
         (["train.duration=10 min", "checkpoint.every=5%"], "checkpoint.every", "5% of 10 min is"),
-        (["train.duration=10 min", "log.every=5%"], "log.every", "5% of 10 min is no number"),
+        (["train.duration=10 min", "log.every=5%"], "log.every", "5% of 10 min is not a number"),
         (["train.eval_every=101%"], "train.eval_every", "expected a duration"),
         (["train.batch_size=4", "train.accumulate=5"], "train.accumulate", "cannot cut a batch"),
         (["distributed.shards=4"], "distributed.shards", "only world mode has shards"),

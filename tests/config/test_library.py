@@ -166,7 +166,7 @@ def test_resume_auto(tmp_path: Path) -> None:
         ({"batch_size": 0}, "a whole number of at least 1, got 0"),
         ({"metrics": ["acuracy"]}, "did you mean accuracy"),
         ({"train": {"clip_norm": "much"}}, "a number greater than 0, or null, got"),
-        ({"seed": object()}, "seed is no plain value"),
+        ({"seed": object()}, "seed is not a plain value"),
         ({"train": {"batch_size": 4}}, "batch_size is given twice"),
         ({"loss": 3}, "loss is of type int; expected a name, .* or a function of prediction"),
         (

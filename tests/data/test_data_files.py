@@ -256,7 +256,7 @@ MANY = "a,y\n" + "".join(f"{i},2026-01-{i:02}\n" for i in range(1, 29))
         ('a,y\n1,"2"3\n', {}, "line 2: "),
         (b"a,y\n1,2\n1,caf\xe9\n", {}, "line 3: byte 0xe9 is not UTF-8 text"),
         *((f"sep=;\n{rows}", {"delimiter": each}, "line 1: sep=; tells a spreadsheet what "
-           "separates cells, and is no header; delete this line, and write delimiter: ';'")
+           "separates cells, and is not a header; delete this line, and write delimiter: ';'")
           for rows, each in (("a;y\n1;2\n", ","), ("a;y\n1;2\n", ";"), ("a,y\n1,2\n", ","))),
         (gzip.compress(b"a,y\n1,2\n", mtime=0), {}, "is compressed by gzip, no CSV file"),
         (bz2.compress(b"a,y\n1,2\n"), {}, "is compressed by bzip2"),

@@ -186,11 +186,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # What is wrong, and what is said of it; the page that explains the part follows.
 REFUSED = {
     "metrics=[./parts.py:Callable]": (
-        "metrics.0 (command line): PARTS:Callable (line 5) is no metric: expected a function of "
+        "metrics.0 (command line): PARTS:Callable (line 5) is not a metric: expected a function of "
         "prediction and target that returns a number, or a class that derives from "
         "microtrain.train.Metric, found a Callable"
     ),
-    "metrics=[mse, ./parts.py:Duck]": "metrics.1 (command line): PARTS:Duck (line 9) is no metric",
+    "metrics=[mse, ./parts.py:Duck]": "metrics.1 (command line): PARTS:Duck (line 9) is not a",
     "metrics=[./parts.py:NoName]": "has no name that a column can have",
     "metrics=[./parts.py:nameless]": "has no name that a column can have",
     "metrics=[./parts.py:Empty]": "expected `sums` and `value`, or `of_rows`",
@@ -209,14 +209,14 @@ REFUSED = {
     "loss=./parts.py:total": "is a sum over the rows: ",
     "loss=./parts.py:says_sum": 'is a mean over the rows, but its `reduction` is "sum": ',
     "optimizer=./parts.py:Still": "has changed no parameter in a step",
-    "optimizer=./parts.py:listed": "is no optimizer: expected a class that derives from",
+    "optimizer=./parts.py:listed": "is not an optimizer: expected a class that derives from",
     "schedule=./parts.py:none": "none(0, 8) returned None; expected a number",
     "schedule=./parts.py:below": "the rate of step 8 is -0.0375; expected a number of at least 0",
-    "schedule=./parts.py:three": "is no schedule: expected a function of the step",
+    "schedule=./parts.py:three": "is not a schedule: expected a function of the step",
     "callbacks=[./parts.py:OnEval]": (
         "on_eval(trainer) cannot take what it is called with; expected on_eval(self, trainer, meas"
     ),
-    "callbacks=[./parts.py:undecorated]": "is no callback: expected a class with hooks",
+    "callbacks=[./parts.py:undecorated]": "is not a callback: expected a class with hooks",
     "data=./parts.py:a_dict": "(PARTS:a_dict) returned a dict; expected arrays (inputs..., target)",
     "data=./parts.py:uneven": "arrays have different numbers of rows",
     "model=./parts.py:NoModule": "made a NoModule; expected a microtrain.nn.Module",

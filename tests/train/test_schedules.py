@@ -111,8 +111,8 @@ def test_arguments_that_make_no_sense_are_refused(make, words):
         (lambda: Cosine("10 epochs"), 70, "70 steps, and the whole run has 70"),
         (lambda: Cosine(), None, "cosine is stretched over the steps"),
         (lambda: Linear(), None, "train.max_time"),
-        (lambda: Constant("5%"), None, "schedule.warmup: 5% is no number of steps"),
-        (lambda: Constant("5 min"), 70, "5 min is no number of steps"),
+        (lambda: Constant("5%"), None, "schedule.warmup: 5% is not a number of steps"),
+        (lambda: Constant("5 min"), 70, "5 min is not a number of steps"),
         (lambda: Step("5%"), None, "schedule.every: 5%"),
     ],
 )
