@@ -14,16 +14,14 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import math
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,16 +31,16 @@ from ..errors import DataError
 from ..files import open_plain, read_object, reason
 from ..words import size
 from .dataset import ArrayDataset
-from .mapped import Mapped, Stored, changed, map_npy, npy_header
+from .mapped import Mapped, Stored, changed, map_npy
+from .npy_writer import require_room, to_disk, write
 from .prepared import Prepared
 from .preprocessing import Preprocessing
-from .source import Source, blocks
 from .split import PARTS
 from .table import Encoder
 from .view import Known
 
 __all__ = [
-    "CHECKED", "PROGRESS", "Kept", "decoded", "during", "find", "keep", "key_of", "opened",
+    "CHECKED", "Kept", "decoded", "during", "find", "keep", "key_of", "opened",
     "stamps", "where_kept", "written",
 ]  # fmt: skip
 
@@ -58,8 +56,6 @@ LOOK: Final = 0.05  # seconds between two looks at what it has written
 
 # Whether another rank of this host has compared the checksums of what is decoded.
 CHECKED: ContextVar[bool] = ContextVar("CHECKED", default=False)
-# What shows how far writing is: an `Output`; None: nothing does.
-PROGRESS: ContextVar[Any] = ContextVar("PROGRESS", default=None)
 
 
 class Kept(ArrayDataset):
@@ -204,7 +200,7 @@ def decoded(columns: Sequence[Any], directory: Path | None) -> list[Mapped]:
     before = [stamps([column.path]) for column in columns]
     keys = [key_of(stamp, *column.what) for stamp, column in zip(before, columns, strict=True)]
     ready = []
-    _need(
+    require_room(
         directory,
         [Stored([c]) for c, k in zip(columns, keys, strict=True) if not find(directory, k)],
     )
@@ -292,7 +288,7 @@ def keep(directory: Path, key: str, make: Callable[[Path], dict[str, Any]]) -> t
                 return final, False
             about = json.loads(json.dumps(make(place), default=_plain))
             file.write(json.dumps(about | {"sha256": _sha256_of(about)}).encode())
-            _to_disk(file)
+            to_disk(file)
         try:
             place = place.rename(final)
         except OSError:
@@ -354,90 +350,6 @@ def _remove_unlocked(place: Path) -> None:
 
 def _sha256_of(about: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
-
-
-def write(place: Path, parts: Mapping[str, Source], what: str) -> dict[str, Any]:
-    """Write all rows of some parts, a few megabytes at a time; what is to be known of them.
-
-    what: in words, for those that wait.
-
-    Raises DataError, before anything is written, where there is no room.
-    """
-    needed = _need(place.parent, [*parts.values()])
-    bar, total = PROGRESS.get(), sum(map(len, parts.values()))
-    found: dict[str, Any] = {}
-    done, look = 0, math.inf if bar is None else bar.start_bar(total, noun="row")
-    try:
-        with alone(f"it {what}") as busy:
-            for name, part in parts.items():
-                for rows in _write_part(place, name, part, found):
-                    done += rows
-                    busy(f"it {what}, {done / total:.0%} so far")
-                    look = bar.look(done) if done >= look else look
-    except OSError as error:
-        raise DataError(
-            f"data.cache: {error.strerror}: {place.parent}, where {size(needed)} of rows were "
-            "being written; nothing was left there\nhint: name a directory with more in data.cache"
-        ) from error
-    finally:
-        if bar is not None:
-            bar.end_bar()
-    return found
-
-
-def _need(directory: Path, parts: Sequence[Source]) -> int:
-    """The bytes that the rows of some parts take; DataError where there is no room for them."""
-    needed = sum(
-        array.dtype.itemsize * math.prod(array.shape[1:]) * len(part)
-        for part in parts
-        for array in part.read(slice(0, 0))
-    )
-    there = next(each for each in (directory, *directory.absolute().parents) if each.is_dir())
-    free = shutil.disk_usage(there).free
-    if free < needed:
-        raise DataError(
-            f"data.cache: no room for the {size(needed)} of rows: {directory} has {size(free)}\n"
-            "hint: name a directory with more in data.cache, or delete what is kept there"
-        )
-    return needed
-
-
-def _write_part(place: Path, name: str, part: Source, found: dict[str, Any]) -> Iterator[int]:
-    """Write the arrays of a part, and what is known of it into `found`; rows as they are done."""
-    arrays = [(array.dtype, [len(part), *array.shape[1:]]) for array in part.read(slice(0, 0))]
-    digests = [hashlib.sha256() for _ in arrays]
-    with contextlib.ExitStack() as stack:
-        files = []
-        for number, (dtype, shape) in enumerate(arrays):
-            file = stack.enter_context(open(place / f"{name}-{number}.npy", "wb"))
-            header = npy_header(dtype, shape)
-            file.write(header)
-            digests[number].update(header)
-            files.append(file)
-        for _, block in blocks(part):
-            for file, digest, array in zip(files, digests, block, strict=True):
-                content = np.ascontiguousarray(array).data.cast("B")
-                digest.update(content)
-                file.write(content)
-            yield len(block[0])
-        for file in files:
-            _to_disk(file)
-    known: Known | None = getattr(part, "known", None)
-    found[name] = {
-        "arrays": [[dtype.str, shape] for dtype, shape in arrays],
-        "sha256": [digest.hexdigest() for digest in digests],
-        "known": None if known is None else asdict(known),
-        **{
-            key: getattr(part, key)
-            for key in ("weighted", "feature_names", "target_name", "classes", "truth")
-        },
-    }
-
-
-def _to_disk(file: BinaryIO) -> None:
-    """After a power failure a name that is there stands for a file that is whole."""
-    file.flush()
-    os.fsync(file.fileno())
 
 
 def _plain(value: Any) -> Any:

@@ -18,7 +18,8 @@ from ..data.view import Known
 from ..distributed.agreement import agreed, from_root, together
 from ..errors import ConfigError, DataError
 from ..runs.provenance import params_sha256
-from ..runs.record import ClassCounts, Run
+from ..runs.record import Run
+from ..runs.run_info import ClassCounts
 from ..train.assembly import build_loss, load_data, load_once
 from ..train.class_metrics import Confusion
 from ..train.class_table import class_counts, class_lines, class_names

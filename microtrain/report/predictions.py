@@ -13,7 +13,7 @@ from ..backend import to_host
 from ..creation import from_numpy
 from ..data import Prepared
 from ..data.view import apart
-from ..runs.record import ClassCounts
+from ..runs.run_info import ClassCounts
 from ..train.class_metrics import ClassMetric
 from ..train.evaluation import evaluating
 from ..train.log_odds import LogOdds

@@ -40,7 +40,7 @@ from ..files import (
 from .history import LEADING, RESERVED, WALL_CLOCK, rows_until
 from .lines import EVERY, Lines
 from .provenance import command_line, git_state, versions
-from .record import read_run_json
+from .run_info import read_run_json
 
 __all__ = ["Gone", "RunDirectory", "point"]
 

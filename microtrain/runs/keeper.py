@@ -110,11 +110,8 @@ class Saver:
                     self._waiting.clear()
                     raise
 
-    def save(self, contents: dict[str, Any], best: bool = False) -> None:
+    def save(self, contents: dict[str, Any]) -> None:
         """Write this now, as the last; LaunchError where the file system refuses."""
-        if best:
-            with self._lock:
-                self._waiting.clear()
         self.wait()
         self._save(contents)
 

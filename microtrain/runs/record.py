@@ -11,10 +11,10 @@ import fcntl
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ..config.measure import Measure
 from ..config.same_run import compare_configs
 from ..errors import DataError, UserError
-from ..files import TORCH, beginning, from_torch, open_plain, read_object, read_plain, reason
+from ..files import TORCH, beginning, from_torch, open_plain, read_plain, reason
 from .checkpoint import (
     MANIFEST,
     Checkpoint,
@@ -36,105 +36,16 @@ from .checkpoint import (
     step_of,
 )
 from .history import RESERVED, SPLITS, History, read_metrics
-from .typed import Count, Number, typed
+from .run_info import Best, RunInfo, read_info
+from .typed import typed
 
 __all__ = [
-    "Best", "ClassCounts", "Run", "RunInfo", "checkpoint_at", "newest_run", "read_metrics",
-    "read_run_json",
+    "Run", "checkpoint_at", "newest_run", "read_metrics",
 ]  # fmt: skip
 
 Series = tuple[NDArray[np.float64], NDArray[np.float64]]  # optimiser steps, values
 
 _DIRECTORY = re.compile(r"(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)(?:-(\d+))?")
-
-
-@dataclass(frozen=True)
-class Best:
-    """The best value of the monitored column."""
-
-    name: str
-    value: float | None
-    step: int
-
-
-@dataclass(frozen=True)
-class Git:
-    """The commit that a run was started from."""
-
-    commit: str
-    dirty: bool
-    diff: str = ""
-
-
-@dataclass(frozen=True)
-class ClassCounts:
-    """How often each class was predicted for each, by the model that a run is known by.
-
-    Attributes:
-        split: the part of the data that was counted.
-        names: of the classes, in the order of their codes.
-        support: rows of each class; the sums of their weights where they have such.
-        confusion: a list for each true class: how often each class was predicted.
-    """
-
-    split: str
-    names: list[str]
-    support: list[Count | Number]
-    confusion: list[list[Count | Number]]
-
-    def __post_init__(self) -> None:
-        count = len(self.names)
-        if {len(self.support), len(self.confusion), *map(len, self.confusion)} != {count}:
-            raise ValueError(f"expected counts of {count} classes")
-
-    @cached_property
-    def figures(self) -> list[tuple[float, float, float]]:
-        """Precision, recall and f1 of each class; 0 where one is not defined."""
-        counts = np.array(self.confusion, np.float64)
-        right, predicted, there = counts.diagonal(), counts.sum(axis=0), np.array(self.support)
-        parts = ((right, predicted), (right, there), (2 * right, predicted + there))
-        each = [above / np.where(below > 0, below, 1.0) for above, below in parts]
-        return [tuple(row) for row in np.transpose(each).tolist()]
-
-
-@dataclass(frozen=True)
-class RunInfo:
-    """run.json; any key may be absent, since a run is read at any moment of its life."""
-
-    id: str | None = None
-    status: str = "unknown"
-    exit_code: int | None = None
-    name: str = ""
-    started: str = ""
-    versions: dict[str, str] = field(default_factory=dict)
-    git: Git | None = None
-    command: list[str] = field(default_factory=list)
-    parameters: int | None = None
-    hosts: list[str] = field(default_factory=list)
-    ranks: int = 1
-    device: str | None = None
-    compile: dict[str, Any] | None = None
-    steps: int | None = None
-    higher_is_better: dict[str, bool | None] = field(default_factory=lambda: {"loss": False})
-    best: Best | None = None
-    test: dict[str, float | None] | None = None
-    classes: ClassCounts | None = None
-    params_sha256: str | None = None
-    data_hash: str | None = None
-    error: str | None = None
-    timings: dict[str, Number | None] = field(default_factory=dict)
-    sweep: bool = False
-    members: dict[str, int] = field(default_factory=dict)
-    best_member: str | int | None = None
-    halved: dict[str, list[Count]] = field(default_factory=dict)
-    of_sweep: str | None = None
-    rung: int | None = None
-    has_checkpoints: bool = False
-    resumed_at: list[Count] = field(default_factory=list)
-
-    def seconds(self, timing: str) -> float | None:
-        """A timing in seconds, None where the run has not noted it."""
-        return self.timings.get(timing)
 
 
 @dataclass(frozen=True)
@@ -167,7 +78,7 @@ class Run:
             directory = _find(path).resolve()
             return cls(
                 path=directory,
-                info=_read_info(directory / "run.json"),
+                info=read_info(directory / "run.json"),
                 config_text=read_plain(directory / "config.yaml").decode(),
                 checkpoints=list_checkpoints(directory / "checkpoints"),
             )
@@ -411,14 +322,6 @@ def newest_run(directory: Path) -> Path | None:
     return runs[max(runs)] if runs else None  # "latest" is greater than any digit
 
 
-def read_run_json(path: Path) -> dict[str, Any]:
-    """The object in a run.json, unchecked; DataError where there is none, OSError."""
-    try:
-        return read_object(path)
-    except ValueError as error:
-        raise DataError(f"damaged file: {path}: {error}") from error
-
-
 def _find(path: str | Path) -> Path:
     """The run directory that is meant by `path`."""
     directory = Path(os.path.expanduser(path))
@@ -438,10 +341,3 @@ def _find(path: str | Path) -> Path:
     if not (run / "config.yaml").exists():
         raise DataError(f"the run {run} is not complete: it has no config.yaml")
     return run
-
-
-def _read_info(path: Path) -> RunInfo:
-    try:
-        return typed(RunInfo, read_run_json(path))
-    except ValueError as error:
-        raise DataError(f"damaged file: {path}: {error}") from None

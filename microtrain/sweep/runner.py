@@ -35,7 +35,8 @@ from ..report.groups import summary
 from ..report.record import read_records
 from ..runs.checkpoint import OtherRun
 from ..runs.directory import RunDirectory
-from ..runs.record import Run, RunInfo
+from ..runs.record import Run
+from ..runs.run_info import RunInfo
 from ..train.data_cache import reading_once
 from ..train.output import Output
 from ..train.results import STOPPED

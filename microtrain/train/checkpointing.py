@@ -67,7 +67,7 @@ class Checkpoints(Callback):
         with settled(run.comm), alone("rank 0 alone writes the end of the run"):
             if run.directory is not None and saver is not None:
                 last = contents(run)
-                saver.save(last, run.state.at_best)
+                saver.save(last)
                 ending.params_sha256 = params_sha256(last["model"])
         self._tell(run)
 

@@ -10,7 +10,7 @@ import numpy as np
 from ..data import Source
 from ..data.view import known_of_target
 from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, MSELoss
-from ..runs.record import ClassCounts
+from ..runs.run_info import ClassCounts
 from ..words import table
 from .class_metrics import ClassMetric, Confusion
 from .metrics import Metric

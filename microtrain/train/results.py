@@ -13,7 +13,8 @@ from ..distributed.abort import exit_status
 from ..distributed.agreement import from_root, settled
 from ..distributed.communicator import alone
 from ..errors import DivergedError, LaunchError, UserError
-from ..runs.record import ClassCounts, Run
+from ..runs.record import Run
+from ..runs.run_info import ClassCounts
 from ..words import listed, number
 from .callbacks import Callback
 from .class_metrics import Confusion

@@ -28,7 +28,8 @@ from ..config.components import load
 from ..config.library import library_config
 from ..config.resolved import compared
 from ..config.schema import Config
-from ..data.cache import PROGRESS, during
+from ..data.cache import during
+from ..data.npy_writer import PROGRESS
 from ..data.view import layout
 from ..distributed import warden, watchdog
 from ..distributed.agreement import agreed, same, settled

@@ -20,7 +20,7 @@ import pytest
 from resuming import facts, metrics, train, write_run
 
 from microtrain.config.load import load_config
-from microtrain.data import FunctionSource, Prepared, cache, prepare
+from microtrain.data import FunctionSource, Prepared, cache, npy_writer, prepare
 from microtrain.data.cache import opened
 from microtrain.data.shared import share
 from microtrain.data.stores import Chunked
@@ -269,12 +269,12 @@ KILLED = """
 import os, signal, sys
 import numpy as np
 from pathlib import Path
-from microtrain.data import cache, prepare
+from microtrain.data import cache, npy_writer, prepare
 
 def die(file):
     os.kill(os.getpid(), signal.SIGKILL)
 
-cache._to_disk = die
+npy_writer.to_disk = die
 x = np.ones((1000, 3), np.float32)
 data = prepare((x, x[:, :1]))
 cache.keep(Path(sys.argv[1]), "key", lambda place: cache.written(place, data, ""))
@@ -458,7 +458,7 @@ def test_a_bar_shows_how_far_decoding_is(tmp_path: Path) -> None:
             looks.append((step, self.total))
             return 0.0
 
-    with cache.during(cache.PROGRESS, Watched()):
+    with cache.during(npy_writer.PROGRESS, Watched()):
         Slowly(tmp_path / "a").decoded(None)
     assert looks[-1] == (len(X), len(X))
 

@@ -103,9 +103,6 @@ def test_the_best_is_written_with_the_next_checkpoint_and_before_it(tmp_path, di
     saver.submit(state(5), best=True, save=False)
     saver.save(state(6))
     assert disk.written == [3, 4, 5, 6]
-    saver.submit(state(7), best=True, save=False)
-    saver.save(state(8), best=True)
-    assert disk.written == [3, 4, 5, 6, 8]
 
 
 def test_a_checkpoint_that_waits_is_written_where_a_better_state_takes_its_place(tmp_path, disk):

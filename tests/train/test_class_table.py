@@ -14,7 +14,8 @@ import microtrain as mt
 from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.inference.evaluate import evaluate_run
-from microtrain.runs.record import ClassCounts, Run
+from microtrain.runs.record import Run
+from microtrain.runs.run_info import ClassCounts
 from microtrain.runs.typed import typed
 from microtrain.train import Trainer
 from microtrain.train.class_table import class_lines, never_predicted

@@ -118,14 +118,14 @@ def test_samples_of_the_row_are_those_of_its_step(tmp_path):
 
 def test_a_best_checkpoint_that_is_damaged_gives_way_to_the_last(tmp_path, monkeypatch, capfd):
     """As `evaluate` would do; and the run says so."""
-    save = Checkpoints.end
+    save = Checkpoints.on_end
 
-    def damaging(checkpoints, ending):
-        save(checkpoints, ending)
-        best = checkpoints.run.path / "checkpoints" / "best" / "model.safetensors"
+    def damaging(checkpoints, run, ending):
+        save(checkpoints, run, ending)
+        best = run.path / "checkpoints" / "best" / "model.safetensors"
         best.write_bytes(best.read_bytes()[:-1])
 
-    monkeypatch.setattr(Checkpoints, "end", damaging)
+    monkeypatch.setattr(Checkpoints, "on_end", damaging)
     trainer, _, said = train(tmp_path)
     assert f"(step {trainer.step}, the last)" in said
     assert "cannot be used (damaged checkpoint" in capfd.readouterr().err
