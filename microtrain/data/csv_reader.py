@@ -36,7 +36,7 @@ Read = tuple[dict[int, Array], Sequence[int]]  # columns, and the lines of the r
 Reader = Callable[[bytes], Mapping[int, Array] | None]
 ROWS = 1_000  # that `csv` reads at once; what a column holds is what it begins with
 LARGE = 1 << 22  # bytes of a file that are worth another reader
-BLOCK = 1 << 18  # that it reads at once
+BLOCK = 1 << 20  # that it reads at once
 _BOTH_CASES = [itertools.product(*({x, x.upper()} for x in text)) for text in NO_VALUE]
 _NULLS = [*map("".join, itertools.chain(*_BOTH_CASES))]
 
@@ -128,12 +128,12 @@ class _File:
             file.seek(0)
             if length < LARGE or b"\r" in file.readline().rstrip(b"\r\n"):
                 return None
-            read, size = _by_pyarrow(is_text, len(row), self._delimiter, self._decimal), 4 * BLOCK
+            read = _by_pyarrow(is_text, len(row), self._delimiter, self._decimal)
             if read is None and not any(is_text.values()):
-                read, size = _as_json(len(row), delimiter, self._decimal.encode()), BLOCK
+                read = _as_json(len(row), delimiter, self._decimal.encode())
             if read is None:
                 return None
-            for block in _blocks(file, size):
+            for block in _blocks(file, BLOCK):
                 starts = range(0, len(block) - half, half)
                 odd = b"\r" in block or not all(delimiter in block[i : i + half] for i in starts)
                 if odd or (found := read(block)) is None:
