@@ -357,7 +357,7 @@ class Watchdog:
         seen |= self.far(self.first(seen))
         busy = self.busy | {rank: x["alone"] for rank, x in seen.items() if x["alone"]}
         if busy != self.busy:  # it is getting on
-            self.busy, self.moved = busy, self.waited
+            self.busy, self.moved = busy, self.waited if self.busy else self.moved
         first = self.first(seen)  # one speaks for all that have waited about as long
         whole = waiting[0] is self.comm
         gone = [r for r, x in seen.items() if x["left"] and whole and x["done"] <= mine["done"]]
