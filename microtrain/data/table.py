@@ -31,6 +31,7 @@ Array = NDArray[Any]
 Rows = slice | NDArray[np.intp]
 Note = Callable[[str], None]
 MOST_ONE_HOT = 1000  # beyond it the inputs of a row are megabytes of zeros
+BLOCK = 4096  # rows that are written at once: column after column would miss the cache at each cell
 
 
 class Table:
@@ -253,31 +254,29 @@ class Fitted:
         flags = len(self.feature_names) - (self.column.type != "category")
         return [how] * (self.column.type != "category") + ["none"] * flags
 
-    def encode(self, frame: Frame, note: Note, x: Array) -> Array | None:
-        """Write the inputs into `x`, float64 of shape (n, names); returns the codes of an
-        embedding: 0 where a category is none of those known, which one-hot has as zeros.
+    def encode(self, frame: Frame, note: Note) -> tuple[list[Array], Array | None]:
+        """The inputs, each of shape (n, k); and the codes of an embedding: 0 where a category is
+        none of those known, which one-hot has as zeros.
         """
-        width = x.shape[1] - self.column.indicator
         if self.column.type == "category":
             cells = np.array(texts(frame, self.name, self.column))
             empty = cells == ""
             cells = np.where(empty, str(self.fill), cells)
             codes = np.array([self._code[cell] for cell in cells.tolist()], np.int64)
             self._tell(frame, np.where(empty, "", cells), codes, note)
-            known = np.arange(1, 1 + len(self.categories))
             embedded = self.column.encode == "embedding"
-            if not embedded:
-                x[:, :width] = codes[:, None] == known
+            known = np.arange(1, 1 + len(self.categories) * (not embedded))
+            inputs = [codes[:, None] == known]
         else:
             read = numbers if self.column.type == "number" else dates
-            x[:, 0] = read(frame, self.name, self.column)
-            codes, embedded = None, False
+            values, codes, embedded = read(frame, self.name, self.column), None, False
             if self.column.missing is not None:  # else none is empty
-                empty = np.isnan(x[:, 0])
-                x[empty, 0] = 0.0 if self.fill is None else self.fill
+                empty = np.isnan(values)
+                values = np.where(empty, 0.0 if self.fill is None else self.fill, values)
+            inputs = [values[:, None]]
         if self.column.indicator:
-            x[:, width] = empty
-        return codes if embedded else None
+            inputs.append(empty[:, None])
+        return inputs, codes if embedded else None
 
     @cached_property
     def _code(self) -> Codes:
@@ -342,12 +341,14 @@ class Encoder:
         """
         frame.require(self.names)
         tell = note or (lambda text: None)
-        x, at, attempts = np.empty((len(frame), self.in_features)), 0, []
-        for column in self.columns:  # straight into its place: a copy of all would not be small
-            width = len(column.feature_names)
-            attempts.append(partial(column.encode, frame, tell, x[:, at : at + width]))
-            at += width
-        codes = [part for part in together(frame.origin, attempts) if part is not None]
+        attempts = [partial(column.encode, frame, tell) for column in self.columns]
+        found = together(frame.origin, attempts)
+        columns = [column for inputs, _ in found for column in inputs]
+        codes = [part for _, part in found if part is not None]
+        x = np.empty((len(frame), self.in_features))
+        for start in range(0, len(x) if columns else 0, BLOCK):
+            rows = slice(start, start + BLOCK)
+            np.concatenate([column[rows] for column in columns], axis=1, out=x[rows])
         inputs = [x] if x.shape[1] else []
         return [*inputs, np.stack(codes, axis=1)] if codes else inputs
 
