@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,34 +121,12 @@ if comm.rank == 0:
     assert 0.9 * length < taken < 1.4 * length
 
 
-@pytest.mark.slow
-def test_memory_is_given_back_while_it_is_written(mpirun: Mpirun) -> None:
-    """What the first rank has and what is in the file are never much more than the data."""
-    code = """
-put, most = shared._put, 0
-
-def watched(block, file):
-    global most
-    put(block, file)
-    if comm.rank == 0:
-        most = max(most, pss() + os.fstat(file.fileno()).st_blocks * 512)
-
-shared._put = watched
-begin = pss()
-data = shared.share(comm, load)
-print((most - begin) // 10**6) if comm.rank == 0 else None
-"""
-    job = mpirun(2, JOB + code)
-    assert job.returncode == 0, job.stderr
-    assert int(job.stdout) < 80 * 1.4
-
-
 @pytest.mark.parametrize("where", ["loading", "writing"])
 def test_a_rank_that_is_killed_leaves_no_file(mpirun: Mpirun, tmp_path: Path, where: str) -> None:
     directory = tmp_path / "memory"
     directory.mkdir()
     killed = "lambda *_: comm.rank == 0 and os.kill(os.getpid(), signal.SIGKILL)"
-    name = {"loading": "load", "writing": "shared._put"}[where]
+    name = {"loading": "load", "writing": "shared._write"}[where]
     job = mpirun(
         2,
         JOB
@@ -197,7 +176,7 @@ except DataError as error:
     job = mpi_run.run_job([*in_a_container, *mpirun], env={"TMPDIR": str(tmp_path)})
     assert job.returncode == 0, job.stderr
     if room == "elsewhere":
-        assert f"share 80 MB of data through a file in {tmp_path}: /dev/shm has" in job.stdout
+        assert f"share 80 MB of data through files in {tmp_path}: /dev/shm has" in job.stdout
     elif room == "nowhere":
         assert "data: no room for the 80 MB that the ranks of host" in job.stdout
         assert "/dev/shm has" in job.stdout
@@ -277,8 +256,9 @@ def test_given_arrays_are_shared_only_where_a_copy_was_made() -> None:
     x = np.zeros((10, 3))
     views = prepare((x, x[:, :1]), dtype=np.float64).train.arrays
     copied = prepare((x, x[:, :1]), dtype=np.float32).train.arrays
-    arrays = {"train": [*views, *copied]}
-    assert None not in shared._layout(arrays, everyone=True, given=False)[0]["train"]
-    places, headers, length = shared._layout(arrays, everyone=True, given=True)
-    assert [place is None for place in places["train"]] == [True, True, False, False]
-    assert length == sum(map(len, headers.values())) + 128 + 40
+    assert all(isinstance(array.base, np.ndarray) for array in views)
+    data = replace(prepare((x, x[:, :1])), train=ArrayDataset(*views, *copied))
+    assert None not in shared._parcel(data, given=False).names["train"]
+    parcel = shared._parcel(data, given=True)
+    assert [name is None for name in parcel.names["train"]] == [True, True, False, False]
+    assert parcel.length == sum(array.nbytes for array in copied)
