@@ -25,7 +25,6 @@ __all__ = [
     "Specification",
     "as_columns",
     "dates",
-    "numbers",
     "texts",
 ]
 
@@ -142,14 +141,6 @@ def as_columns(given: Mapping[str, Specification] | None) -> dict[str, Column]:
     if wrong:
         raise ConfigError("\n".join(["columns:", *wrong]))
     return columns
-
-
-def numbers(frame: Frame, name: str, column: Column) -> NDArray[np.float64]:
-    """The cells as float64, NaN where there is no value; perhaps a read-only view.
-
-    Raises DataError for a text or infinity.
-    """
-    return frame.numbers(name, gaps=column.missing is not None)
 
 
 def dates(frame: Frame, name: str, column: Column) -> NDArray[np.float64]:

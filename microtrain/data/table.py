@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ..errors import ConfigError, DataError, absent
 from ..words import listed, plural
 from .cells import Codes
-from .columns import STATISTICS, Column, Specification, as_columns, dates, numbers, texts
+from .columns import STATISTICS, Column, Specification, as_columns, dates, texts
 from .dataset import ArrayDataset
 from .frame import Frame, shortened, together
 from .preprocessing import Preprocessing
@@ -142,7 +142,7 @@ class Table:
                 if column.type == "date":
                     raise
         try:
-            return numbers(self.frame, name, Column())
+            return self.frame.numbers(name)
         except DataError as error:
             raise DataError(
                 f"{error}\nhint: split.time takes numbers, and dates such as 2024-12-31; for other "
@@ -268,8 +268,7 @@ class Fitted:
             known = np.arange(1, 1 + len(self.categories) * (not embedded))
             inputs = [codes[:, None] == known]
         else:
-            read = numbers if self.column.type == "number" else dates
-            values, codes, embedded = read(frame, self.name, self.column), None, False
+            values, codes, embedded = _values(frame, self.name, self.column), None, False
             if self.column.missing is not None:  # else none is empty
                 empty = np.isnan(values)
                 values = np.where(empty, 0.0 if self.fill is None else self.fill, values)
@@ -383,14 +382,20 @@ def _fit(frame: Frame, name: str, column: Column, rows: Rows) -> Fitted:
                 f"; write {{type: category, encode: embedding}}, or drop it"
             )
         return Fitted(name, column, fill, tuple(seen.tolist()))
-    read = numbers if column.type == "number" else dates
-    values = read(frame, name, column)[rows]
+    values = _values(frame, name, column)[rows]
     fill = column.missing
     if statistic:
         fill = float(_impute(values, np.isnan(values), statistic, frame, name))
     elif column.type == "date" and fill is not None:
         fill = float(dates(Frame("missing", [name], [[fill]]), name, column)[0])
     return Fitted(name, column, None if fill is None else float(fill))
+
+
+def _values(frame: Frame, name: str, column: Column) -> NDArray[np.float64]:
+    """Numbers, or dates as days, NaN where there is no value; perhaps a read-only view."""
+    if column.type == "date":
+        return dates(frame, name, column)
+    return frame.numbers(name, gaps=column.missing is not None)
 
 
 def _impute(cells: Array, empty: Array, statistic: str, frame: Frame, name: str) -> Any:

@@ -95,6 +95,7 @@ class TrainedModel:
         self.signature = signature = Signature.of(saved.checkpoint)
         self.preprocessing, self.feature_names = signature.preprocessing, signature.feature_names
         self.classes, self.target_names = signature.classes, signature.target_names
+        self.encoder = signature.encoder
         self.module = _module(saved, signature, model)
         in_python = self.config.loss.type.startswith(GIVEN)
         self._loss = None if in_python else build(self.config.loss)
@@ -304,26 +305,21 @@ class TrainedModel:
 
         `note` is told of columns that are neither used nor `kept`.
         """
-        encoder, known = self.signature.table, {*(self.target_names or ()), *kept}
-        known |= {*(self.of_table.get("drop") or ()), str(self.of_table.get("weight"))}
-        if encoder is not None:
-            try:
-                arrays, names = encoder.encode(table, note), encoder.names
-            except DataError as error:
-                if "an empty cell" not in str(error):
-                    raise
-                hint = "a column may have empty cells where `missing` of its training says so"
-                raise DataError(f"{error}\nhint: {hint}") from None
-            known |= {*encoder.ids}
-        elif self.feature_names is None or len(self.signature.inputs) != 1:
+        if (encoder := self.encoder) is None:
             raise DataError(
                 f"{table.origin}: the model was trained on arrays without column names; give "
                 "arrays (in a file .npz), not named columns"
             )
-        else:
-            names = [*self.feature_names]
-            arrays = [table.matrix(names, "a model takes numbers, as it was trained on them")]
-        if unused := [shortened(name) for name in table.names if name not in {*names, *known}]:
+        try:
+            arrays = encoder.encode(table, note)
+        except DataError as error:
+            if "an empty cell" not in str(error):
+                raise
+            hint = "a column may have empty cells where `missing` of its training says so"
+            raise DataError(f"{error}\nhint: {hint}") from None
+        known = {*encoder.names, *encoder.ids, *(self.target_names or ()), *kept}
+        known |= {*(self.of_table.get("drop") or ()), str(self.of_table.get("weight"))}
+        if unused := [shortened(name) for name in table.names if name not in known]:
             note(f"columns that the model does not use: {listed(unused)}")
         return arrays
 

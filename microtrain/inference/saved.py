@@ -29,7 +29,8 @@ from ..config.load import load_config
 from ..config.resolved import resolved_yaml
 from ..config.same_run import FREE_TRAINED, compare_configs
 from ..config.schema import Config
-from ..data import Encoder, Preprocessing
+from ..data import Column, Encoder, Preprocessing
+from ..data.table import Fitted
 from ..errors import ConfigError, DataError
 from ..runs.checkpoint import MANIFEST, Checkpoint, load_checkpoint
 from ..runs.record import Run
@@ -102,6 +103,13 @@ class Signature(BaseModel):
         if self.classes is not None and self.out_features != len(self.classes):
             raise ValueError(f"{self.out_features} out_features, {len(self.classes)} classes")
         return self
+
+    @property
+    def encoder(self) -> Encoder | None:
+        """How columns, found by their names, become the inputs; None where they have no names."""
+        if self.table is None and self.feature_names is not None and len(self.inputs) == 1:
+            return Encoder(tuple(Fitted(name, Column()) for name in self.feature_names))
+        return self.table
 
     @property
     def in_features(self) -> int | None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from microtrain.data import csv, csv_reader
-from microtrain.data.columns import Column, numbers, texts
+from microtrain.data.columns import Column, texts
 from microtrain.data.files import parse_csv, read_csv
 from microtrain.data.frame import Frame, OnFile
 from microtrain.data.target import read_target
@@ -62,7 +62,7 @@ def all_of(read):
     for name in dict.fromkeys(frame.names):
         questions = (
             lambda name: frame.numbers(name),
-            lambda name: numbers(frame, name, Column(missing="mean")),
+            lambda name: frame.numbers(name, gaps=True),
             lambda name: read_target(frame, name),
             lambda name: read_target(frame, name, categorical=True),
             lambda name: texts(frame, name, Column(type="id")),
