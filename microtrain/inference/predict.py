@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
+from ..data.mapped import npy_header
 from ..errors import ConfigError, DataError, LaunchError
 from ..files import reason, write_whole
 from ..words import listed
@@ -148,12 +148,7 @@ def _npz(
                 for number, block in enumerate(blocks):
                     if number == 0:
                         length = rows() if name in made else len(block)
-                        header = {
-                            "descr": npy_format.dtype_to_descr(block.dtype),
-                            "fortran_order": False,
-                            "shape": (length, *block.shape[1:]),
-                        }
-                        npy_format.write_array_header_1_0(member, header)
+                        member.write(npy_header(block.dtype, (length, *block.shape[1:])))
                     member.write(block.tobytes())
                     yield file.taken()
     yield file.taken()
