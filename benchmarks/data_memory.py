@@ -362,7 +362,7 @@ def sources(directory: str, rows: int) -> dict[str, Any]:
     return {
         MEMORY: mt.data.ArrayDataset(x, y),
         "npy": mt.data.npy(paths[0], target=paths[1]),
-        "npz": Stored(map_npz(paths[2], ["x", "y"])),
+        "npz": Stored([map_npz(paths[2], name) for name in "xy"]),
         PAGES: small,
     }
 

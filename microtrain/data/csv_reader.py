@@ -16,6 +16,7 @@ import struct
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -25,9 +26,9 @@ from ..errors import ConfigError, DataError
 from ..words import plural
 from .cells import NO_VALUE, floats
 from .frame import Frame, OnFile, other_delimiter
-from .reading import require_text, require_utf8
+from .reading import reading, require_text, require_utf8
 
-__all__ = ["read_table"]
+__all__ = ["parse_csv", "read_csv"]
 
 Array = NDArray[Any]
 Opening = Callable[[], contextlib.AbstractContextManager[BinaryIO]]
@@ -41,9 +42,8 @@ _BOTH_CASES = [itertools.product(*({x, x.upper()} for x in text)) for text in NO
 _NULLS = [*map("".join, itertools.chain(*_BOTH_CASES))]
 
 
-def read_table(
-    origin: object,
-    opening: Opening,
+def read_csv(
+    path: Path,
     delimiter: str = ",",
     decimal: str = ".",
     texts: Collection[str] | None = (),
@@ -52,29 +52,33 @@ def read_table(
     """The table in a CSV file, white space around cells left out.
 
     Args:
-        origin: what names the file in errors.
-        opening: opens it; more than once where texts are asked for that were not kept.
+        path: of the file, which is opened again where texts are asked for that were not kept.
         delimiter: the one character between cells.
         decimal: with "," the number 1234.5 is written 1234,5 or 1.234,5. Texts stay as they are.
         texts: names of columns to keep as texts, whatever their cells look like; None: all.
         wanted: which columns to keep, by name. Others stay in the file.
 
-    Raises DataError for a file that is not UTF-8, without a header or rows, or with rows of
-    different lengths; ConfigError for a delimiter that cannot be one.
+    Raises DataError for a file that cannot be read or is not UTF-8, without a header or rows, or
+    with rows of different lengths; ConfigError for a delimiter that cannot be one.
     """
-    if len(delimiter) != 1 or delimiter in '"\r\n':
-        raise ConfigError(
-            f"delimiter must be one character, got {delimiter!r}; "
-            r'a tab is written "\t", in double quotes'
-        )
-    return _File(str(origin), opening, delimiter, decimal).frame(texts, wanted)
+    return _File(path, partial(reading, path), delimiter, decimal).frame(texts, wanted)
+
+
+def parse_csv(origin: object, content: bytes, delimiter: str = ",", decimal: str = ".") -> Frame:
+    """The table that is the content of a CSV file, as `read_csv`; origin names it in errors."""
+    return _File(origin, partial(io.BytesIO, content), delimiter, decimal).frame((), lambda _: True)
 
 
 class _File:
     """A CSV file, read as often as there is something to find in it."""
 
-    def __init__(self, origin: str, opening: Opening, delimiter: str, decimal: str) -> None:
-        self._origin, self._opening = origin, opening
+    def __init__(self, origin: object, opening: Opening, delimiter: str, decimal: str) -> None:
+        if len(delimiter) != 1 or delimiter in '"\r\n':
+            raise ConfigError(
+                f"delimiter must be one character, got {delimiter!r}; "
+                r'a tab is written "\t", in double quotes'
+            )
+        self._origin, self._opening = str(origin), opening
         self._delimiter, self._decimal = delimiter, decimal
         self._stamp: tuple[int, ...] | None = None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -13,17 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError
+from . import view
 from .columns import Columns, as_columns
-from .csv_reader import read_table
+from .csv_reader import read_csv
 from .dataset import ArrayDataset
 from .frame import Frame, missing, pandas_index
-from .mapped import Stored, map_npz
+from .mapped import Loaded, map_npz
 from .reading import library, reading
 from .source import Source
-from .stores import parquet_rows
+from .stores import parquet_rows, source_of
 from .table import Table, check_features, table_or_arrays
 
-__all__ = ["csv", "npz", "parquet", "parse_csv", "read_csv", "read_npz", "read_parquet"]
+__all__ = ["csv", "load_npz", "npz", "parquet", "read_csv", "read_parquet"]
 
 Array = NDArray[Any]
 
@@ -169,46 +169,17 @@ def npz(
         >>> np.savez("data.npz", x=x, y=y)
         >>> data = npz(Path("data.npz"))
     """
-    names = [*([inputs] if isinstance(inputs, str) else inputs), target]
-    if len(names) == 1:
-        raise ConfigError("npz: inputs must name at least one array, got []")
-    if len(set(names)) < len(names):
-        raise ConfigError(f"npz: inputs and target must be different arrays, got {names}")
-    if not in_memory:
-        return Stored(map_npz(Path(path), names), target_name=target)
-    arrays = read_npz(Path(path), names)
-    for name, array in arrays.items():
-        if array.ndim == 0 or array.dtype.kind not in "biuf":
-            raise DataError(
-                f'{path}: array "{name}" has shape {array.shape} and dtype {array.dtype}; '
-                "expected rows of booleans, integers or floats"
-            )
-    if len({len(array) for array in arrays.values()}) > 1:
-        shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
-        raise DataError(f"{path}: arrays have different numbers of rows: {shapes}")
-    return ArrayDataset(*arrays.values(), target_name=target)
+    find = partial(load_npz if in_memory else map_npz, Path(path))
+    source = source_of(find, path, inputs, target)
+    return view.in_memory(source, slice(None)) if in_memory else source
 
 
-def read_csv(
-    path: Path,
-    delimiter: str = ",",
-    decimal: str = ".",
-    **others: Any,
-) -> Frame:
-    """The table in a CSV file; see `read_table`, which raises more than that it cannot be read."""
-    return read_table(path, partial(reading, path), delimiter, decimal, **others)
+def load_npz(path: Path, name: str) -> Loaded:
+    """An array of a .npz file, read without pickle; nothing is read of others.
 
-
-def parse_csv(origin: object, content: bytes, delimiter: str = ",", decimal: str = ".") -> Frame:
-    """The table that is the content of a CSV file, as `read_csv`."""
-    return read_table(origin, partial(io.BytesIO, content), delimiter, decimal)
-
-
-def read_npz(path: Path, names: Sequence[str], optional: Sequence[str] = ()) -> dict[str, Array]:
-    """The arrays `names` of a .npz file, and those of `optional` that it has; without pickle.
-
-    Raises DataError for all that is wrong with it. Nothing is read of other arrays.
+    Raises DataError for all that is wrong with it.
     """
+    where = f'{path}, array "{name}"'
     with reading(path) as file:
         # What is no zip NumPy takes for a pickle, and says how to load one unsafely.
         if file.peek(2)[:2] != b"PK":  # type: ignore[attr-defined]
@@ -220,17 +191,15 @@ def read_npz(path: Path, names: Sequence[str], optional: Sequence[str] = ()) -> 
             stored = np.load(file, allow_pickle=False)
         except Exception as error:  # of zipfile, zlib, struct, NumPy, or for want of memory
             raise DataError(f"{path} is not a readable npz file: {error}") from error
-        if absent := [name for name in names if name not in stored.files]:
-            raise DataError(missing(path, "array", absent[:1], stored.files))
-        arrays = {}
-        for name in [*names, *(name for name in optional if name in stored.files)]:
-            try:
-                arrays[name] = stored[name]
-            except Exception as error:
-                raise DataError(f'{path}: array "{name}" cannot be read: {error}') from error
-            if not isinstance(arrays[name], np.ndarray):  # a member that is no .npy
-                raise DataError(f'{path}: "{name}" is no array')
-        return arrays
+        if name not in stored.files:
+            raise DataError(missing(path, "array", [name], stored.files))
+        try:
+            array = stored[name]
+        except Exception as error:
+            raise DataError(f"{where} cannot be read: {error}") from error
+    if not isinstance(array, np.ndarray) or not array.ndim:  # or it is not a .npy file
+        raise DataError(f"{where} is not an array of rows")
+    return Loaded(where, array)
 
 
 def read_parquet(path: Path, names: Sequence[str] | None = None) -> Frame:

@@ -184,10 +184,17 @@ class Frame:
             raise self.refusal(name, bad, "expected a number", hint)
         return found
 
-    def matrix(self, names: Sequence[str], hint: str = "") -> NDArray[np.float64]:
+    def weights(self, name: str) -> NDArray[np.float64]:
+        """How much each row counts, in an array of its own; DataError for what is below 0."""
+        weights = self.numbers(name).copy()
+        if bad := np.flatnonzero(weights < 0).tolist():
+            raise self.refusal(name, bad, "expected a weight of at least 0")
+        return weights
+
+    def matrix(self, names: Sequence[str]) -> NDArray[np.float64]:
         """Columns of finite numbers side by side, of shape (rows, names)."""
         self.require(names)
-        columns = together(self.origin, [partial(self.numbers, name, hint) for name in names])
+        columns = together(self.origin, [partial(self.numbers, name) for name in names])
         return np.stack(columns, axis=1)
 
     def location(self, row: int, name: str) -> str:

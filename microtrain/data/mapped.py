@@ -26,6 +26,7 @@ from .source import RowNumbers, Source
 
 __all__ = [
     "Column",
+    "Loaded",
     "Mapped",
     "Stored",
     "changed",
@@ -95,6 +96,24 @@ class Column(Protocol):
 
     def look(self) -> None:
         """Raise DataError where a file is not what it was."""
+
+
+class Loaded:
+    """An array in memory, under the name of the file that it was read from."""
+
+    def __init__(self, name: str, array: Array) -> None:
+        self.name, self.shape, self.dtype, self._array = name, array.shape, array.dtype, array
+
+    def __getitem__(self, rows: Any) -> Array:
+        part: Array = self._array[rows]
+        return part
+
+    def location(self, row: int) -> str:
+        """The name, and the row."""
+        return f"{self.name}, row {row}"
+
+    def look(self) -> None:
+        """Nothing can have happened to it."""
 
 
 class Stored(Source):
@@ -289,12 +308,11 @@ def map_npy(path: Path) -> Array:
         return _by_rows(read_npy(file, 0, str(path)), str(path))
 
 
-def map_npz(path: Path, names: Sequence[str]) -> list[Mapped]:
-    """Arrays of a .npz file, mapped: `numpy.savez` writes them as they are.
+def map_npz(path: Path, name: str) -> Mapped:
+    """An array of a .npz file, mapped: `numpy.savez` writes it as it is.
 
-    Raises DataError for all that is wrong with the file, and for compressed arrays.
+    Raises DataError for all that is wrong with the file, and for a compressed array.
     """
-    columns = []
     with reading(path) as file:
         try:
             members = {
@@ -303,22 +321,18 @@ def map_npz(path: Path, names: Sequence[str]) -> list[Mapped]:
             }
         except zipfile.BadZipFile as error:
             raise DataError(f"{path} is not a readable npz file: {error}") from error
-        for name in names:
-            if name not in members:
-                raise DataError(missing(path, "array", [name], [*members]))
-            info = members[name]
-            if info.compress_type != zipfile.ZIP_STORED:
-                raise DataError(
-                    f'{path}: array "{name}" is compressed and cannot be mapped; save it by '
-                    "numpy.savez or numpy.save, or train without in_memory: false"
-                )
-            file.seek(info.header_offset + 26)  # the lengths of the name and of what follows it
-            name_bytes, extra = struct.unpack("<HH", file.read(4))
-            start = info.header_offset + 30 + name_bytes + extra
-            where = f'{path}, array "{name}"'
-            array = _by_rows(read_npy(file, start, where), where)
-            columns.append(Mapped(where, [path], [array]))
-    return columns
+        if name not in members:
+            raise DataError(missing(path, "array", [name], [*members]))
+        where, info = f'{path}, array "{name}"', members[name]
+        if info.compress_type != zipfile.ZIP_STORED:
+            raise DataError(
+                f"{where} is compressed and cannot be mapped; save it by numpy.savez or "
+                "numpy.save, or train without in_memory: false"
+            )
+        file.seek(info.header_offset + 26)  # the lengths of the name and of what follows it
+        name_bytes, extra = struct.unpack("<HH", file.read(4))
+        start = info.header_offset + 30 + name_bytes + extra
+        return Mapped(where, [path], [_by_rows(read_npy(file, start, where), where)])
 
 
 def _by_rows(array: Array, where: str) -> Array:

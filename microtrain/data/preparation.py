@@ -133,13 +133,14 @@ def prepare(
     for name in others or {}:
         if classes is not None:
             check_codes(ends[name], len(classes), f"{origin}, {name}")
+    if whole.weighted and not np.asarray(surveys["train"].high[-1], dtype) > 0:
+        which = "training rows" if preprocessing is None else "rows"
+        raise DataError(f"{origin}: the weights of all {which} are 0")
     if preprocessing is None:
         identity = Preprocessing.identity(inputs[0], origin)
         preprocessing = surveys["train"].standardizing(origin) if standardize else identity
     for each in surveys.values():
         _check_fit(each, preprocessing, dtype, origin)
-    if whole.weighted and not np.asarray(surveys["train"].high[-1], dtype) > 0:
-        raise DataError(f"{origin}: the weights of all training rows are 0")
     parts: dict[str, Source] = {}
     for name, part in raw.items():
         known = surveys[name].known

@@ -24,7 +24,10 @@ from .source import Source
 from .table import Table
 from .target import read_target
 
-__all__ = ["Chunked", "ParquetRows", "hdf5", "hdf5_arrays", "parquet_rows", "zarr", "zarr_arrays"]
+__all__ = [
+    "Chunked", "ParquetRows", "hdf5", "hdf5_arrays", "parquet_rows", "source_of", "zarr",
+    "zarr_arrays",
+]  # fmt: skip
 
 Array = NDArray[Any]
 
@@ -60,7 +63,7 @@ def hdf5(
     In Python: `hdf5(Path("measured.h5"), inputs="fields/u", target="fields/v")`.
     """
     find = hdf5_arrays(Path(path))
-    return _stored(find, path, inputs, target, weight, features, classes, cache)
+    return source_of(find, path, inputs, target, weight, features, classes, cache)
 
 
 def zarr(
@@ -91,7 +94,7 @@ def zarr(
     In Python: `zarr(Path("measured.zarr"), inputs=["pressure", "velocity"], target="drag")`.
     """
     find = zarr_arrays(Path(path))
-    return _stored(find, path, inputs, target, weight, features, classes, cache)
+    return source_of(find, path, inputs, target, weight, features, classes, cache)
 
 
 def hdf5_arrays(path: Path) -> Callable[[str], Column]:
@@ -150,16 +153,17 @@ def zarr_arrays(path: Path) -> Callable[[str], Column]:
     return column
 
 
-def _stored(
-    column: Callable[[str], Column],
+def source_of(
+    find: Callable[[str], Column],
     path: Path,
     inputs: str | list[str],
     target: str,
-    weight: str | None,
-    features: list[str] | None,
-    classes: list[str] | None,
-    cache: Path | None,
+    weight: str | None = None,
+    features: list[str] | None = None,
+    classes: list[str] | None = None,
+    cache: Path | None = None,
 ) -> Source:
+    """Arrays of a file, which `find` gives by their names, as rows; raises as `hdf5`."""
     names = [*([inputs] if isinstance(inputs, str) else inputs), target]
     if len(names) == 1:
         raise ConfigError(f"{path}: inputs must name at least one array, got []")
@@ -167,7 +171,9 @@ def _stored(
         raise ConfigError(
             f"{path}: inputs, target and weight must be different arrays, got {listed(names)}"
         )
-    columns = [column(name) for name in [*names] + ([] if weight is None else [weight])]
+    columns = [find(name) for name in [*names] + ([] if weight is None else [weight])]
+    for column in columns:
+        _check_numbers(column.name, column)
     return Stored(
         _mapped(columns, cache), feature_names=features, target_name=target, classes=classes,
         weighted=weight is not None,

@@ -182,12 +182,7 @@ class Table:
 
     def arrays(self, encoder: Encoder, note: Note | None = None) -> ArrayDataset:
         """All rows as a model takes them, before scaling."""
-        weights = None
-        if self.weight is not None:
-            weights = self.frame.numbers(self.weight).copy()
-            if bad := np.flatnonzero(weights < 0).tolist():
-                what = "expected a weight of at least 0"
-                raise self.frame.refusal(self.weight, bad, what)
+        weights = None if self.weight is None else self.frame.weights(self.weight)
         return ArrayDataset(
             *encoder.encode(self.frame, note),
             self.target,

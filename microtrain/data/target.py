@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from datetime import date
 from typing import Any
 
@@ -11,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from .cells import other_notation
+from ..spelling import did_you_mean
+from .cells import Codes, other_notation
 from .frame import Frame, shortened
 
-__all__ = ["read_target"]
+__all__ = ["codes_of", "read_target"]
 
 Array = NDArray[Any]
 _PLAIN = re.compile(r"0|-?[1-9][0-9]*")  # a whole number, as it is written
@@ -72,3 +74,15 @@ def read_target(
         )
     codes = {label: code for code, label in enumerate(labels)}
     return np.array([codes[cell] for cell in cells], np.int64)[which], tuple(labels)
+
+
+def codes_of(frame: Frame, name: str, classes: Sequence[str]) -> Array:
+    """The codes of a column of classes that are known; DataError for a different class."""
+    known, cells = Codes(classes), frame.texts(name)
+    codes = np.array([known[cell] for cell in cells], np.int64)
+    for row in np.flatnonzero(codes < 0)[:1].tolist():
+        raise DataError(
+            f'{frame.location(row, name)}: "{shortened(cells[row])}" is none of the {len(known)} '
+            f"classes of the model{did_you_mean(cells[row], known)}"
+        )
+    return codes

@@ -12,9 +12,9 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from ..config.components import load
-from ..data import Prepared, Rows, Source, prepare
+from ..data import Prepared, Source, prepare
 from ..data.alike import check_names
-from ..data.view import Known
+from ..data.shared import share
 from ..distributed.agreement import agreed, from_root, together
 from ..errors import ConfigError, DataError
 from ..runs.provenance import params_sha256
@@ -27,10 +27,9 @@ from ..train.evaluation import evaluate, step_of
 from ..train.own import build_metrics
 from ..train.trainer import Trainer
 from ..words import number, table
-from .inputs import read_dataset
+from .files import read_rows
 from .model import TrainedModel
 from .saved import Saved, read_saved
-from .stored import stored_rows
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
@@ -99,14 +98,8 @@ def evaluate_run(
     config = saved.config
     evaluation = Evaluation(saved.run.path if saved.run else model.path, model.step, saved.chosen)
     if data_file is not None:
-        stored = together(comm, lambda: stored_rows(data_file, model))
-        if stored is None:
-            rows: Source = from_root(comm, lambda: read_dataset(data_file, model, warn))
-        else:
-            checked = from_root(comm, lambda: _known(stored, model, data_file))
-            scaling, dtype = model.preprocessing, config.dtype
-            rows = Rows(stored, preprocessing=scaling, dtype=dtype, known=checked)
-        datasets: dict[str, Source] = {data_file: rows}
+        found = share(comm, partial(load_file, model, data_file, warn))
+        datasets: dict[str, Source] = {data_file: found.train}
     else:
         data, its_hash = load_once(config, comm, partial(load_data_again, model))
         if its_hash != saved.checkpoint.state.get("data_hash"):
@@ -141,11 +134,17 @@ def evaluate_run(
     return evaluation
 
 
-def _known(source: Source, model: TrainedModel, origin: str) -> Known | None:
-    """What a pass over all rows tells of them; DataError for what is wrong with one."""
-    dtype, scaling = np.dtype(model.config.dtype), model.preprocessing
-    rows = prepare(source, dtype=dtype, origin=origin, preprocessing=scaling).train
-    return rows.known if isinstance(rows, Rows) else None
+def load_file(
+    model: TrainedModel, text: str, note: Callable[[str], None], found: Any = None
+) -> Prepared:
+    """The rows that `text` names, prepared as those that the model was trained on; DataError.
+
+    found: what another rank of the host has found in the same rows.
+    """
+    return prepare(
+        read_rows(text, model, note), dtype=model.config.dtype, origin=text,
+        preprocessing=model.preprocessing, encoder=model.signature.table, found=found,
+    )  # fmt: skip
 
 
 def load_data_again(model: TrainedModel, found: Any = None) -> Prepared:

@@ -293,11 +293,6 @@ class TrainedModel:
         data = self.config.data
         return data.arguments if data.type in ("csv", "parquet") else {}
 
-    def by_rows(self, kind: str) -> bool:
-        """Whether it was trained on data of this type with `in_memory: false`."""
-        data = self.config.data
-        return data.type == kind and data.arguments.get("in_memory") is False
-
     def take_columns(
         self, table: Frame, note: Callable[[str], None], kept: Iterable[str] = ()
     ) -> list[Array]:

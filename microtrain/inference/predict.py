@@ -20,7 +20,7 @@ from ..errors import ConfigError, DataError, LaunchError
 from ..files import reason, write_whole
 from ..words import listed
 from .ensemble import TrainedEnsemble
-from .inputs import check_suffix, read_inputs
+from .files import check_ending, read_inputs
 from .model import TrainedModel
 
 __all__ = ["check_place", "predict_file", "write_output"]
@@ -156,7 +156,7 @@ def _npz(
 
 def _check_output(output: str, source: str, force: bool) -> str:
     """The suffix of the file to write; ConfigError where it cannot be, or must not be, written."""
-    suffix = check_suffix(output, "--output", (".csv", ".npz"))
+    suffix = check_ending(output, "--output", (".csv", ".npz"))
     if output != "-":
         check_place(output, force, source)
     return suffix

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from microtrain.data import csv, csv_reader
 from microtrain.data.columns import Column, texts
-from microtrain.data.files import parse_csv, read_csv
+from microtrain.data.csv_reader import parse_csv, read_csv
 from microtrain.data.frame import Frame, OnFile
 from microtrain.data.target import read_target
 from microtrain.errors import DataError

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from microtrain.data import Table
+from microtrain.data.csv_reader import parse_csv
 from microtrain.data.describe import guess_target, propose
-from microtrain.data.files import parse_csv
 from microtrain.data.frame import Frame
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from microtrain.data import Table, csv, npz, parquet
-from microtrain.data.files import read_csv
+from microtrain.data.csv_reader import read_csv
 from microtrain.data.frame import Frame
 from microtrain.errors import ConfigError, DataError
 
@@ -491,17 +491,17 @@ def test_npz_names(arrays):
         npz(path, inputs="images", target="label")
     with pytest.raises(ConfigError, match="at least one array"):
         npz(path, inputs=[])
-    with pytest.raises(ConfigError, match="inputs and target must be different arrays"):
+    with pytest.raises(ConfigError, match="must be different arrays"):
         npz(path, inputs=["images", "labels"], target="labels")
 
 
 def test_npz_defects(arrays, tmp_path):
     x = np.ones((3, 2))
-    with pytest.raises(DataError, match=r"different numbers of rows: x \(3, 2\), y \(4,\)"):
+    with pytest.raises(DataError, match=r'different numbers of rows: .*"x" \(3, 2\), .*"y" \(4,\)'):
         npz(arrays(x=x, y=np.ones(4)))
     with pytest.raises(DataError, match=r'array "y" has shape \(3,\) and dtype <U1'):
         npz(arrays(x=x, y=np.array(["a", "b", "c"])))
-    with pytest.raises(DataError, match=r'array "y" has shape \(\)'):
+    with pytest.raises(DataError, match=r'array "y" is not an array of rows'):
         npz(arrays(x=x, y=np.array(1.0)))
     with pytest.raises(DataError, match=r'array "y" cannot be read: Object arrays .*allow_pickle'):
         npz(arrays(x=x, y=np.array([{}, {}, {}])))

@@ -1,7 +1,8 @@
-"""Runs on .npy, HDF5 and Zarr files in use: what reads rows as they are used, on other files."""
+"""Runs in use on files of every kind: tables, and arrays whose rows are read as they are used."""
 
 import importlib
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,11 @@ def write_zarr(name, x, y):
 
 def write_npz(name, x, y):
     np.savez(f"{name}.npz", x=x, y=y)
+
+
+def write_csv(name, x, y):
+    lines = [",".join(map(repr, row)) for row in np.concatenate([x, y], 1).tolist()]
+    Path(f"{name}.csv").write_text("\n".join(["a,b,c,y", *lines]))
 
 
 def write_parquet(name, x, y):
@@ -192,7 +198,12 @@ def test_what_is_wrong_with_other_files(kind, capsys):
             assert message in capsys.readouterr().err
 
     write("narrow", x[:, :2], y)
-    refused(val.replace("val", "narrow"), "the input has shape (70, 2), expected (rows, 3)")
+    place = {write_npy: "x_narrow.npy", write_hdf5: 'narrow.h5, data set "narrow/x"'}.get(
+        write, '"x"'
+    )
+    refused(
+        val.replace("val", "narrow"), f"{place}: the input has shape (70, 2), expected (rows, 3)"
+    )
     holes = x.copy()
     holes[65, 1] = np.nan
     write("holes", holes, y)
@@ -209,6 +220,173 @@ def test_what_is_wrong_with_other_files(kind, capsys):
         refused(f"no{suffix}", f"there is no file no{suffix}")
         refused(f"{{path: {val}, inputs: z}}", 'has no array "z"')
     assert not [*Path().glob("*o.csv*")]
+
+
+FILES = {
+    write_csv: "val.csv",
+    write_parquet: "val.parquet",
+    write_npy: "{inputs: x_val.npy, target: y_val.npy}",
+    write_npz: "{path: val.npz, inputs: x, target: y}",
+    write_hdf5: "{path: val.h5, inputs: val/x, target: val/y}",
+    write_zarr: "{path: val.zarr, inputs: x, target: y}",
+}
+CSV = (write_csv, "type: csv, path: train.csv, target: y")
+RUNS = {
+    "csv": (*CSV, [*FILES]),
+    "npy": (*KINDS["npy"][:2], [*FILES][2:]),
+    "row groups": (*KINDS["parquet"][:2], [*FILES]),
+    "a function": (write_npz, "type: 'read.py:rows', path: train.npz", [*FILES][2:]),
+}
+
+
+@pytest.mark.parametrize(("run", "write"), [(run, write) for run in RUNS for write in RUNS[run][2]])
+def test_a_run_takes_files_of_every_kind(run, write, tmp_path, monkeypatch, capsys):
+    """What it was trained on is not asked, and need not be there any more."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    Path("read.py").write_text(
+        "import numpy as np\n\ndef rows(path):\n    file = np.load(path)\n"
+        "    return file['x'], file['y']\n"
+    )
+    x, y = trained(RUNS[run])
+    for file in Path().glob("*train*"):
+        file.unlink()
+    Path("read.py").write_text("def rows(path):\n    raise SystemExit\n")
+    write("val", x, y)
+    expected = mt.load("runs/run", trust=True).predict(x)
+    arguments = ["--input", FILES[write], "--output", "o.npz", "--trust"]
+    assert main(["predict", "runs/run", *arguments]) == 0
+    np.testing.assert_array_equal(np.load("o.npz")["prediction"], expected)
+    assert measured(FILES[write], capsys)["values"]["loss"] == loss(expected, y)
+
+
+def measured(file, capsys):
+    capsys.readouterr()
+    assert main(["evaluate", "runs/run", "--data", file, "--json", "--trust"]) == 0
+    (part,) = json.loads(capsys.readouterr().out)["parts"].values()
+    return part
+
+
+def loss(predicted, y):
+    return pytest.approx(np.mean((predicted.astype(np.float64) - y[:, 0]) ** 2), rel=1e-4)
+
+
+@pytest.mark.parametrize("write", [write_npy, write_npz, write_hdf5])
+def test_integers_are_floats_for_a_model_of_floats(write, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    trained((*CSV, ""))
+    assert main(["train", "run.yaml", "data.standardize=false"]) == 0
+    x = np.arange(60).reshape(20, 3)
+    y = x[:, :1] * 0.5
+    write("val", x, y)
+    expected = mt.load("runs/run").predict(x)
+    assert measured(FILES[write], capsys)["values"]["loss"] == loss(expected, y)
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [("predict", ["--output", "o.csv", "--input"]), ("evaluate", ["--data"])],
+)
+def test_an_input_that_the_model_does_not_take_is_refused(
+    command, options, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    trained(KINDS["npy"])
+    files = "{inputs: [x_val.npy, x_val.npy], target: y_val.npy}"
+    assert main([command, "runs/run", *options, files]) == 3
+    assert "the model takes 1 input, got 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("write", [write_npy, write_npz, write_hdf5])
+def test_classes_of_a_table_are_found_by_name_in_arrays(write, tmp_path, monkeypatch, capsys):
+    """They are 1.0 and 2.0, of which the codes are 0 and 1."""
+    monkeypatch.chdir(tmp_path)
+    x, y = trained(
+        (write_csv, f"{CSV[1]}, categorical: true", ""),
+        "logistic_regression", "cross_entropy", lambda y: (y > 0) + 1,
+    )  # fmt: skip
+    write("val", x, y[:, 0])
+    predicted = mt.load("runs/run").predict(x).astype(float)
+    counts = [[int(np.sum((y[:, 0] == a) & (predicted == b))) for b in (1, 2)] for a in (1, 2)]
+    assert measured(FILES[write], capsys)["classes"]["confusion"] == counts
+    write("val", x, y[:, 0] * 0)
+    assert main(["evaluate", "runs/run", "--data", FILES[write]]) == 3
+    said = capsys.readouterr().err
+    assert "row 0, column" in said and '"0" is none of the 2 classes of the model' in said
+
+
+def test_rows_that_count_by_a_weight_are_measured_by_it_alone(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    x, y = rows(40, 0)
+    lines = [",".join(map(repr, [*row, 1.0])) for row in np.concatenate([x, y], 1).tolist()]
+    Path("t.csv").write_text("\n".join(["a,b,c,y,w", *lines]))
+    data = "type: csv, path: t.csv, target: y, weight: w"
+    Path("run.yaml").write_text(RUN.format(data=data, model="linear_regression", loss="mse"))
+    assert main(["train", "run.yaml"]) == 0
+    write_npy("val", x, y)
+    write_npz("val", x, y)
+    for file, code, message in [
+        (FILES[write_npy], 2, "the run counts rows by a weight; name one, too"),
+        (FILES[write_npz], 3, 'val.npz has no array "w"'),
+    ]:
+        assert main(["evaluate", "runs/run", "--data", file]) == code
+        assert message in capsys.readouterr().err
+    weights = np.arange(40) % 2.0
+    np.save("w.npy", weights)
+    predicted, (x, y) = mt.load("runs/run").predict(x), (x[1::2], y[1::2])
+    file = "{inputs: x_val.npy, target: y_val.npy, weight: w.npy}"
+    assert measured(file, capsys)["values"]["loss"] == loss(predicted[1::2], y)
+
+
+def test_a_weight_of_arrays_is_found_by_name_in_a_table(tmp_path, monkeypatch, capsys):
+    """It is used, so nothing says that it is not."""
+    monkeypatch.chdir(tmp_path)
+    np.save("w.npy", np.ones(300))
+    data = f"{KINDS['npy'][1].partition(', split')[0]}, weight: w.npy, features: [a, b, c]"
+    x, y = trained((write_npy, data, ""))
+    with open("val.csv", "w") as file:
+        print("a,b,c,y_train,w", file=file)
+        for i, row in enumerate(np.concatenate([x, y], 1).tolist()):
+            print(*row, i % 2, sep=",", file=file)
+    capsys.readouterr()
+    assert main(["evaluate", "runs/run", "--data", "val.csv", "--json"]) == 0
+    out, err = capsys.readouterr()
+    (part,) = json.loads(out)["parts"].values()
+    assert part["values"]["loss"] == loss(mt.load("runs/run").predict(x[1::2]), y[1::2])
+    assert err == ""
+    for weight, message in [
+        (0, "bad.csv: the weights of all rows are 0"),
+        (-1, 'bad.csv, line 2, column "w": expected a weight of at least 0'),
+    ]:
+        Path("bad.csv").write_text(f"a,b,c,y_train,w\n1,2,3,4,{weight}\n")
+        assert main(["evaluate", "runs/run", "--data", "bad.csv"]) == 3
+        assert message in capsys.readouterr().err
+
+
+def test_a_prediction_from_a_file_enters_few_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = "type: csv, path: t.csv, target: y, columns: {a: {missing: 1.0}, b: date, c: category}"
+    lines = [f"{i},2024-01-{i + 1:02},{i % 3},{i / 2}" for i in range(20)]
+    Path("t.csv").write_text("\n".join(["a,b,c,y", *lines]))
+    Path("run.yaml").write_text(RUN.format(data=data, model="linear_regression", loss="mse"))
+    assert main(["train", "run.yaml"]) == 0
+    arguments = ["predict", "runs/run", "--input", "t.csv", "--output", "o.csv", "--force"]
+    assert main(arguments) == 0
+    homes = [Path(mt.__file__).parent / name for name in ("data", "inference")]
+    entered, before = set(), sys.getprofile()
+
+    def enter(frame, event, _):
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.parent in homes and frame.f_code.co_name != "<module>":
+            entered.add(path.name)
+
+    sys.setprofile(enter)
+    try:
+        assert main(arguments) == 0
+    finally:
+        sys.setprofile(before)
+    assert {"csv_reader.py", "files.py", "model.py"} < entered
+    assert len(entered) <= 12, entered
 
 
 @pytest.mark.parametrize("kind", ["parquet"], indirect=True)

@@ -1,0 +1,281 @@
+"""Files of rows for a trained model: the ending says which of training's readers reads them.
+
+Tables have columns, which are found by their names. Arrays are named by one path, or, as under
+`data` of a configuration, by keys: `{inputs: x.npy, target: y.npy}`; what is not named is called as
+it was where the model was trained. Rows come in order, and nothing is kept of them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from ..config.document import cut_by_yaml
+from ..data import Source
+from ..data.csv_reader import parse_csv, read_csv
+from ..data.files import load_npz, read_parquet
+from ..data.frame import Frame
+from ..data.mapped import Column, Loaded, Mapped, Stored, map_npz
+from ..data.stores import ParquetRows, hdf5_arrays, zarr_arrays
+from ..data.target import codes_of
+from ..data.view import in_memory
+from ..errors import ConfigError, DataError
+from ..spelling import did_you_mean
+from ..words import plural
+from .model import TrainedModel
+
+__all__ = ["check_ending", "read_inputs", "read_rows"]
+
+STORES = {".h5": hdf5_arrays, ".hdf5": hdf5_arrays, ".zarr": zarr_arrays}
+TABLES = (".csv", ".parquet")
+ARRAYS = (".npz", *STORES)
+KEYS = ("path", "inputs", "target", "weight")
+WEIGHTED = ("csv", "parquet", "npy", "hdf5", "zarr")  # data that may have a weight
+
+Array = NDArray[Any]
+Note = Callable[[str], None]
+
+
+def check_ending(
+    path: str, option: str, endings: Sequence[str] = (*TABLES, ".npy", *ARRAYS)
+) -> str:
+    """One of `endings`, that of - is .csv; ConfigError for a different name."""
+    ending = ".csv" if path == "-" else Path(path).suffix.lower()
+    if ending not in endings:
+        near = did_you_mean(ending, endings) if ending else ""
+        pipe = ", or - for CSV through a pipe" * (".csv" in endings)
+        raise ConfigError(
+            f"{option} {path}: expected a name that ends in {', '.join(endings[:-1])} or "
+            f"{endings[-1]}{pipe}{near}"
+        )
+    return ending
+
+
+def read_inputs(
+    text: str,
+    model: TrainedModel,
+    note: Note,
+    delimiter: str | None = None,
+    keep: Sequence[str] = (),
+    take: Callable[..., list[Any]] | None = None,
+) -> tuple[list[Any], dict[str, Array]]:
+    """The raw inputs of `model` in a file, and the columns to keep: ids, and those of `keep`.
+
+    The inputs are arrays, or one `Source`. `note` is told which columns are not used; `take` makes
+    the inputs of columns, in place of `model.take_columns`. Raises DataError for all that is wrong
+    with the file, ConfigError for names, keys and a delimiter that cannot be.
+    """
+    file = _File(text, "--input", model)
+    if file.ending not in TABLES:
+        if keep:
+            raise ConfigError(f"--keep {keep[0]}: {text} has arrays, not columns")
+        source = Stored(file.arrays(file.names["inputs"]))
+        model.check_source(source)
+        return [source], {}
+    rows, table = file.table(delimiter)
+    table.require(keep)
+    ids = () if model.encoder is None else model.encoder.ids
+    wanted = dict.fromkeys([*(name for name in ids if name in table.names), *keep])
+    inputs = (take or model.take_columns)(table, note, wanted)
+    targets = [name for name in model.target_names or () if name in {*table.names} - {*wanted}]
+    if targets:
+        shown = ", ".join(f'the target "{name}"' for name in targets)
+        note(f"{shown} is there too; it is not used")
+    if rows is not None:  # those were columns without rows
+        inputs = [Stored([rows.numbers(model.feature_names or ())])]
+        table = read_parquet(Path(file.path), [*wanted])
+    return inputs, {name: np.array(table.texts(name)) for name in wanted}
+
+
+def read_rows(text: str, model: TrainedModel, note: Note) -> Source:
+    """Inputs and targets in a file, perhaps weights, as they are there; `note` as `read_inputs`.
+
+    Raises DataError for all that is wrong with the file, such as a class that the model does not
+    have, ConfigError for names and keys that cannot be, or are missing.
+    """
+    file = _File(text, "--data", model)
+    weight, wanted = file.names["weight"], _weight(model)
+    if wanted is not None and weight is None:
+        raise ConfigError(f"--data {text}: the run counts rows by a weight; name one, too: weight")
+    weights = [] if weight is None else [weight]
+    columns = (_of_table if file.ending in TABLES else _of_arrays)(file, weights, note)
+    source = Stored(
+        columns, feature_names=model.feature_names, target_name=model.signature.target_name,
+        classes=model.classes, weighted=weight is not None,
+    )  # fmt: skip
+    model.check_source(Stored(columns[: len(model.signature.inputs)]))
+    if not file.whole:
+        return source
+    try:
+        return in_memory(source, slice(None))
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{text}: {error}") from error
+
+
+def _of_table(file: _File, weights: list[str], note: Note) -> list[Column]:
+    """The columns of a table as arrays: inputs, the target, and weights."""
+    path, model = Path(file.path), file.model
+    if not (targets := model.target_names):
+        raise DataError(f"{path}: the run's target has no name; measure it on its own data")
+
+    def truth(table: Frame) -> Array:
+        if model.classes is None:
+            return table.matrix(targets)
+        return codes_of(table, targets[0], model.classes)
+
+    rows, table = file.table()
+    inputs = model.take_columns(table, note, weights)
+    table.require([*targets, *weights])
+    if rows is None:
+        arrays = [*inputs, truth(table), *map(table.weights, weights)]
+        return [Loaded(file.path, array) for array in arrays]
+    plain = model.classes is None and all(map(rows.has_numbers, targets))
+    target: Column = (
+        rows.numbers(targets) if plain else Loaded(file.path, truth(read_parquet(path, targets)))
+    )
+    return [rows.numbers(model.feature_names or ()), target, *map(rows.numbers, weights)]
+
+
+def _of_arrays(file: _File, weights: list[str], note: Note) -> list[Column]:
+    """Arrays by their names: inputs, the target, and weights."""
+    names, model, text = file.names, file.model, file.text
+    if (name := names["target"]) is None:
+        raise ConfigError(
+            f"--data {text}: has the inputs alone; name the target, too: "
+            f"--data '{{inputs: {text if text[0] != '{' else 'x.npy'}, target: y.npy}}'"
+        )
+    columns, at = file.arrays([*names["inputs"], name, *weights]), len(names["inputs"])
+    for i, like in enumerate(model.signature.inputs):
+        if columns[i].dtype.kind in "biu" and like.dtype != "int64":
+            columns[i] = Floats(columns[i])
+    target = columns[at]
+    if model.classes is None:
+        width, found = model.signature.out_features, target.shape[1:] or (1,)
+        if target.dtype.kind != "f":
+            raise DataError(
+                f"{target.name} is an array of {target.dtype}, but the model predicts floats"
+            )
+        if width is not None and found != (width,):
+            raise DataError(
+                f"{target.name}: a target has shape {found}, but the model gives {(width,)}"
+            )
+    elif target.dtype.kind not in "biu" or model.of_table:  # else they are codes already
+        values = target[:]
+        if values.dtype.kind == "b" and model.labels.dtype == np.int64:
+            values = values.astype(np.int64)  # what an array of truths is trained on
+        codes = codes_of(Frame(file.path or name, [name], [values]), name, model.classes)
+        columns[at] = Loaded(target.name, codes)
+    return columns
+
+
+class Floats:
+    """Integers in a file for a model that was trained on floats."""
+
+    dtype: np.dtype[Any] = np.dtype(np.float64)
+
+    def __init__(self, column: Column) -> None:
+        self._column, self.name, self.shape = column, column.name, column.shape
+        self.location, self.look = column.location, column.look
+
+    def __getitem__(self, rows: Any) -> Array:
+        return self._column[rows].astype(self.dtype)
+
+
+class _File:
+    """A file, or several of arrays, by what a user names it.
+
+    Attributes:
+        path, ending: of a file; "" and .npy of arrays in files of their own.
+        names: of arrays: `inputs`, and `target` and `weight`, which may be None.
+        whole: whether it is read into memory at once, as that of the run was.
+    """
+
+    def __init__(self, text: str, option: str, model: TrainedModel) -> None:
+        self.text, self.model, data = text, model, model.config.data
+        keys = _keys(text, option) if text.startswith("{") else {}
+        self.path = keys.pop("path", "") if keys else text
+        if keys:
+            self.ending = check_ending(self.path, option, ARRAYS) if self.path else ".npy"
+        elif Path(self.path).is_dir() and any(Path(self.path).glob("*.npy")):
+            self.ending = ".npy"
+        else:
+            self.ending = check_ending(self.path, option)
+        if self.ending == ".npy" and self.path:
+            keys, self.path = {"inputs": [self.path]}, ""
+        known = _names(model) if self.path else {"target": None, "weight": None}
+        self.names: dict[str, Any] = known | keys
+        if "inputs" not in self.names:
+            raise ConfigError(f"{option} {text}: name the inputs: {{inputs: x.npy}}")
+        by_rows = f".{data.type}" == self.ending and data.arguments.get("in_memory") is False
+        self.whole = self.ending in (*TABLES, ".npz") and not by_rows
+
+    def table(self, delimiter: str | None = None) -> tuple[ParquetRows | None, Frame]:
+        """The columns; or these without rows, and what reads rows of numbers."""
+        path, model = Path(self.path), self.model
+        if self.ending == ".parquet":
+            rows = None if self.whole else ParquetRows(path)
+            return rows, read_parquet(path) if rows is None else rows.empty
+        delimiter = delimiter or model.config.data.arguments.get("delimiter", ",")
+        decimal = model.of_table.get("decimal", ".")
+        if self.path != "-":
+            return None, read_csv(path, delimiter, decimal)
+        content = sys.stdin.buffer.read() if sys.stdin is not None else b""
+        return None, parse_csv("standard input", content, delimiter, decimal)
+
+    def arrays(self, names: Sequence[str]) -> list[Any]:
+        """Arrays by their names."""
+        path, count = Path(self.path), len(self.model.signature.inputs)
+        if (found := len(self.names["inputs"])) != count:
+            raise DataError(f"{self.text}: the model takes {plural(count, 'input')}, got {found}")
+        if self.ending == ".npy":
+            return [Mapped.of_files(Path(name)) for name in names]
+        if self.ending == ".npz":
+            return [(load_npz if self.whole else map_npz)(path, name) for name in names]
+        return [*map(STORES[self.ending](path), names)]
+
+
+def _weight(model: TrainedModel) -> str | None:
+    """What says how much each row counts where the model was trained; None: all count alike."""
+    data = model.config.data
+    name = data.arguments.get("weight") if data.type in WEIGHTED else None
+    return Path(name).stem if name and data.type == "npy" else name
+
+
+def _names(model: TrainedModel) -> dict[str, Any]:
+    """What arrays are called that are not named."""
+    data, count = model.config.data, len(model.signature.inputs)
+    if data.type in ("npz", "hdf5", "zarr"):
+        inputs, target = data.inputs, data.target
+        inputs = [inputs] if isinstance(inputs, str) else inputs
+    else:
+        inputs = ["x"] if count == 1 else [f"x{i}" for i in range(count)]
+        target = (model.target_names or ("y",))[0]
+    return {"inputs": inputs, "target": target, "weight": _weight(model)}
+
+
+def _keys(text: str, option: str) -> dict[str, Any]:
+    """What names the arrays, by key."""
+    if lost := cut_by_yaml(text):
+        raise ConfigError(f"{option} {text}: YAML would not keep {lost}; quote the names")
+    try:
+        keys: Any = yaml.safe_load(text)
+    except yaml.YAMLError:
+        keys = None
+    if not isinstance(keys, dict) or not keys:
+        raise ConfigError(f"{option} {text}: expected keys and values, as {{inputs: x.npy}}")
+    for key, value in keys.items():
+        if key not in KEYS:
+            near = did_you_mean(str(key), KEYS)
+            raise ConfigError(f"{option} {text}: no key {key}{near}; there are: {', '.join(KEYS)}")
+        several = value if key == "inputs" and isinstance(value, list) and value else [value]
+        if not all(isinstance(name, str) and name for name in several):
+            raise ConfigError(f"{option} {text}: {key} is {value!r}, expected a name")
+        if key == "inputs":
+            keys[key] = several
+    return keys
