@@ -133,7 +133,8 @@ def zarr_arrays(path: Path) -> Callable[[str], Column]:
         with reading(path):
             pass  # says what there is beside it
     try:
-        group = reader.open_group(str(path), mode="r")
+        store = reader.storage.ZipStore(path, mode="r") if path.is_file() else str(path)
+        group = reader.open_group(store, mode="r")
         members = group.members(max_depth=None)
         existing = [name for name, each in members if isinstance(each, reader.Array)]
     except Exception as error:  # of zarr, or of its stores

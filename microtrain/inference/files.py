@@ -32,7 +32,7 @@ from .model import TrainedModel
 
 __all__ = ["check_ending", "read_inputs", "read_rows"]
 
-STORES = {".h5": hdf5_arrays, ".hdf5": hdf5_arrays, ".zarr": zarr_arrays}
+STORES = {".h5": hdf5_arrays, ".hdf5": hdf5_arrays, ".zarr": zarr_arrays, ".zip": zarr_arrays}
 TABLES = (".csv", ".parquet")
 ARRAYS = (".npz", *STORES)
 KEYS = ("path", "inputs", "target", "weight")

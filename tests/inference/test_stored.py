@@ -44,6 +44,13 @@ def write_zarr(name, x, y):
     group["x"], group["y"] = x, y
 
 
+def write_zip(name, x, y):
+    zarr = pytest.importorskip("zarr")
+    with zarr.storage.ZipStore(f"{name}.zip", mode="w") as store:
+        group = zarr.open_group(store, mode="w")
+        group["x"], group["y"] = x, y
+
+
 def write_npz(name, x, y):
     np.savez(f"{name}.npz", x=x, y=y)
 
@@ -229,12 +236,14 @@ FILES = {
     write_npz: "{path: val.npz, inputs: x, target: y}",
     write_hdf5: "{path: val.h5, inputs: val/x, target: val/y}",
     write_zarr: "{path: val.zarr, inputs: x, target: y}",
+    write_zip: "{path: val.zip, inputs: x, target: y}",
 }
 CSV = (write_csv, "type: csv, path: train.csv, target: y")
 RUNS = {
     "csv": (*CSV, [*FILES]),
     "npy": (*KINDS["npy"][:2], [*FILES][2:]),
     "row groups": (*KINDS["parquet"][:2], [*FILES]),
+    "a zip": (write_zip, "type: zarr, path: train.zip", [write_zip]),
     "a function": (write_npz, "type: 'read.py:rows', path: train.npz", [*FILES][2:]),
 }
 
