@@ -186,16 +186,20 @@ class _File:
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[BinaryIO]:
-        """The file, which must be the one that was read before."""
+        """The file, which must be the one that was read before, and still be so at the end."""
         with self._opening() as file:
-            stamp: tuple[int, ...] = ()
-            with contextlib.suppress(io.UnsupportedOperation):  # bytes in memory
-                found = os.fstat(file.fileno())
-                stamp = (found.st_ino, found.st_size, found.st_mtime_ns)
-            if self._stamp not in (None, stamp):
-                raise DataError(f"{self._origin} was changed while it was read; start again")
-            self._stamp = stamp
+            self._look(file)
             yield file
+            self._look(file)
+
+    def _look(self, file: BinaryIO) -> None:
+        stamp: tuple[int, ...] = ()
+        with contextlib.suppress(io.UnsupportedOperation):  # bytes in memory
+            found = os.fstat(file.fileno())
+            stamp = (found.st_ino, found.st_size, found.st_mtime_ns)
+        if self._stamp not in (None, stamp):
+            raise DataError(f"{self._origin} was changed while it was read; start again")
+        self._stamp = stamp
 
 
 class _Columns:
@@ -254,7 +258,7 @@ def _as_json(width: int, delimiter: bytes, decimal: bytes) -> Reader:
         try:
             numbers = from_json(b"[" + cells + b"]")
             flat = np.frombuffer(struct.pack(f"{len(numbers)}d", *numbers))
-        except (ValueError, OverflowError):
+        except (ValueError, struct.error):  # the latter: an integer that is too large
             return None
         if not np.isfinite(flat).all() or (not flat.all() and b"-0," in cells + b","):
             return None  # -0 is an integer in JSON, without a sign

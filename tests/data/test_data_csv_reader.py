@@ -157,6 +157,29 @@ def test_a_column_that_goes_on_as_text_is_read_again(tmp_path, monkeypatch):
         frame.column("a")
 
 
+def test_a_file_that_grows_while_it_is_read_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(csv_reader, "ROWS", 1)
+    path = tmp_path / "t.csv"
+    path.write_text("a\n1\n0.1")
+
+    def grow(name):
+        with path.open("a") as file:
+            file.write("25\n")
+        return True
+
+    with pytest.raises(DataError, match=r"t\.csv was changed while it was read; start again"):
+        read_csv(path, wanted=grow)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_integer_that_is_larger_than_all_floats_is_no_number(way):
+    with by(*way):
+        frame = parse_csv("t.csv", b"a,b\n1,2\n" + b"1" * 400 + b",3\n")
+        assert frame.column("a").tolist() == ["1", "1" * 400]
+        with pytest.raises(DataError, match=r't\.csv, line 3, column "a": expected a number'):
+            frame.numbers("a")
+
+
 def test_the_byte_that_is_no_text_is_named_behind_a_byte_order_mark():
     with pytest.raises(DataError, match="line 2: byte 0xe9 is not UTF-8"):
         parse_csv("t.csv", b"\xef\xbb\xbfa,y\ncaf\xe9,2\n")
