@@ -315,11 +315,11 @@ def map_npz(path: Path, name: str) -> Mapped:
     """
     with reading(path) as file:
         try:
-            members = {
-                info.filename.removesuffix(".npy"): info
-                for info in zipfile.ZipFile(file).infolist()
-            }
-        except zipfile.BadZipFile as error:
+            archive = zipfile.ZipFile(file)
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            for name in members.keys() & {*names}:
+                archive.open(members[name]).close()  # begins where the directory says
+        except Exception as error:  # of zipfile and struct
             raise DataError(f"{path} is not a readable npz file: {error}") from error
         if name not in members:
             raise DataError(missing(path, "array", [name], [*members]))
@@ -359,14 +359,14 @@ def read_npy(file: BinaryIO, start: int, where: str) -> Array:
         version = npy_format.read_magic(file)
         read = {(1, 0): npy_format.read_array_header_1_0, (2, 0): npy_format.read_array_header_2_0}
         shape, fortran, dtype = read[version](file)
-    except (ValueError, KeyError, EOFError) as error:
+    except Exception as error:  # of NumPy and Python's parser
         raise DataError(f"{where} is not a readable npy file: {error}") from error
     if dtype.hasobject:
         raise DataError(
             f"{where} holds Python objects, which only pickle reads, and pickle can run any "
             "program; save numbers: np.save(path, array.astype(float))"
         )
-    if dtype.kind not in "biuf" or not shape:
+    if dtype.kind not in "biuf" or not shape or not all(type(n) is int and n >= 0 for n in shape):
         raise DataError(
             f"{where} has shape {shape} and dtype {dtype}; expected rows of booleans, integers or "
             "floats"

@@ -116,8 +116,13 @@ def hdf5_arrays(path: Path) -> Callable[[str], Column]:
             raise DataError(missing(path, "data set", [name], existing))
         where = f'{path}, data set "{name}"'
         _check_numbers(where, array)
+        if array.file.filename != file.filename or array.is_virtual or array.external is not None:
+            raise DataError(
+                f"{where} is a link to other files, whose changes would not be seen; copy its rows "
+                "into this one: file.create_dataset(name, data=linked)"
+            )
         offset = array.id.get_offset()  # None unless its rows follow each other in the file
-        if offset is not None and array.external is None:
+        if offset is not None and array.id.get_type() == reader.h5t.py_create(array.dtype, True):
             mapped = np.asarray(np.memmap(path, array.dtype, "r", offset, array.shape))
             return Mapped(where, [path], [mapped])
         rows = array.chunks[0] if array.chunks else 1

@@ -1,6 +1,7 @@
 """Sources: every kind of file gives the rows that were put in, and says where a wrong one is."""
 
 import os
+import re
 import shutil
 import sys
 import time
@@ -330,11 +331,23 @@ def save_text(path):
     path.write_text("1,2,3")
 
 
+def with_header(text):
+    """What writes a .npy file of a header alone."""
+    return lambda path: path.write_bytes(b"\x93NUMPY\1\0" + bytes([len(text), 0]) + text.encode())
+
+
+def with_shape(shape):
+    return with_header(f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}}}")
+
+
 WRONG = [
     (save_fortran, "is in Fortran order, .*ascontiguousarray"),
     (save_objects, "holds Python objects, which only pickle reads"),
     (save_cut_off, "is cut off: 4,872 bytes of numbers, expected 9,600"),
     (save_text, "is not a readable npy file"),
+    (with_header("{'descr': ("), "x.npy is not a readable npy file"),
+    (with_shape("(-4, 3)"), r"x.npy has shape \(-4, 3\)"),
+    (with_shape("(True, 3)"), r"x.npy has shape \(True, 3\)"),
     (lambda path: np.save(path, np.ones((0, 3))), r"has shape \(0, 3\): the data set is empty"),
     (lambda path: np.save(path, np.array(["a"])), "expected rows of booleans, integers or floats"),
     (lambda path: np.save(path, np.float64(1)), "expected rows of booleans, integers or floats"),
@@ -366,6 +379,77 @@ def test_compressed_arrays_cannot_be_mapped(tmp_path):
     np.savez_compressed(tmp_path / "a.npz", x=np.ones(3), y=np.ones(3))
     with pytest.raises(DataError, match='array "x" is compressed and cannot be mapped'):
         npz(tmp_path / "a.npz", in_memory=False)
+
+
+@pytest.mark.parametrize("lie", ["swapped", "beyond"])
+def test_places_in_an_archive_that_are_not_those_of_its_arrays(tmp_path, lie):
+    path = tmp_path / "a.npz"
+    np.savez(path, x=np.ones(3), y=np.zeros(3))
+    content = bytearray(path.read_bytes())
+    x, y = (match.start() + 42 for match in re.finditer(b"PK\1\2", content))
+    x, y = slice(x, x + 4), slice(y, y + 4)
+    content[x], content[y] = content[y], content[x] if lie == "swapped" else b"\xff\xff\0\0"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"a\.npz is not a readable npz file"):
+        npz(path, in_memory=False)
+
+
+def external_link(h5py, file, other):
+    file["x"] = h5py.ExternalLink(other, "x")
+
+
+def virtual(h5py, file, other):
+    layout = h5py.VirtualLayout((4, 2), "f8")
+    layout[:] = h5py.VirtualSource(other, "x", (4, 2))
+    file.create_virtual_dataset("x", layout)
+
+
+def external_storage(h5py, file, other):
+    file.create_dataset("x", (4, 2), "f8", external=[(f"{other}.raw", 0, h5py.h5f.UNLIMITED)])
+
+
+@pytest.mark.parametrize("chunks", [None, (2, 2)], ids=["mapped", "decoded"])
+@pytest.mark.parametrize("link", [external_link, virtual, external_storage])
+def test_rows_of_hdf5_that_lie_in_other_files_are_refused(tmp_path, link, chunks):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file.create_dataset("x", data=np.ones((4, 2)), chunks=chunks)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["before"], file["y"] = np.full(999, 7.0), np.ones(4)
+        link(h5py, file, str(tmp_path / "other.h5"))
+    with pytest.raises(DataError, match=r'a\.h5, data set "x" is a link to other files'):
+        hdf5(tmp_path / "a.h5")
+
+
+def bfloat16(h5t):
+    kind = h5t.IEEE_F16LE.copy()
+    kind.set_fields(15, 7, 8, 0, 7)
+    kind.set_ebias(127)
+    return kind
+
+
+def twelve_bits(h5t):
+    kind = h5t.STD_I16LE.copy()
+    kind.set_precision(12)
+    kind.set_offset(2)
+    return kind
+
+
+@pytest.mark.parametrize("chunks", [None, (2, 2)], ids=["whole", "chunked"])
+@pytest.mark.parametrize(
+    "kind", [bfloat16, twelve_bits, "<f2", ">f8", ">i4", "?", "u1", "longdouble"]
+)
+def test_numbers_of_hdf5_are_read_whatever_their_bits(tmp_path, kind, chunks):
+    h5py = pytest.importorskip("h5py")
+    x = np.array([[-4, -3], [-2, -1], [0, 1], [2, 3]])
+    x = np.abs(x) if kind in ("?", "u1") else x
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        kind = h5py.h5t.py_create(np.dtype(kind), True) if type(kind) is str else kind(h5py.h5t)
+        array = file.create_dataset("x", (4, 2), h5py.Datatype(kind), chunks=chunks)
+        array[...] = expected = x.astype(array.dtype)
+        file["y"] = np.ones(4)
+    found = hdf5(tmp_path / "a.h5").read(slice(0, 4))[0]
+    assert found.dtype == expected.dtype and found.tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("what", ["changed", "gone"])
