@@ -95,6 +95,11 @@ class Frame:
     def _column(self, name: str, values: Any) -> Array | OnFile:
         if isinstance(values, OnFile):
             return values
+        if isinstance(values, np.ma.MaskedArray):
+            raise DataError(
+                f'{self.origin}, column "{name}" is a masked array, whose mask would be lost; fill '
+                "it: .filled(np.nan)"
+            )
         try:
             array = np.asarray(values)
         except (ValueError, TypeError) as error:

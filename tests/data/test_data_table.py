@@ -319,6 +319,12 @@ def test_a_table_is_made_of_named_columns():
 # Weights, splits, and parts of their own ----------------------------------------------------------
 
 
+def test_a_mask_is_not_lost():
+    masked = np.ma.array([1.0, 2.0, 3.0], mask=[False, True, False])
+    with pytest.raises(DataError, match=r'the table, column "a" is a masked array, .*filled'):
+        Table({"a": masked, "y": [1.0, 2.0, 3.0]}, target="y")
+
+
 def test_weights_come_from_a_column(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("a,w,y\n1,2,5\n3,0.5,7\n")
