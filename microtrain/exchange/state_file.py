@@ -125,7 +125,7 @@ def _tensors(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
 
 def length(content: bytes) -> int:
     """Where the first of several files ends; all of `content` where it is damaged."""
-    with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError, OverflowError):
+    with contextlib.suppress(AttributeError, LookupError, TypeError, ValueError, OverflowError):
         if content[8:9] == b"{":
             header, data = header_in(np.frombuffer(content, np.uint8))
             header.pop("__metadata__", None)

@@ -637,6 +637,8 @@ SAVES: dict[str, Any] = {
     "nested": (TypeError, "one dict", lambda p: mt.save(NESTED, io.BytesIO(), format="npz")),
     "no state": (TypeError, "obj", lambda p: mt.save({"a": object()}, io.BytesIO())),
 }  # fmt: skip
+_HEADER = b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[0]}}'
+ONE_OFFSET = len(_HEADER).to_bytes(8, "little") + _HEADER + b"1"
 LOADS: dict[str, Any] = {
     "text": (TypeError, "gives text", lambda p: mt.load(opened(p, "r"))),
     "closed": (DataError, "closed", lambda p: mt.load(closed(p, "rb"))),
@@ -647,6 +649,7 @@ LOADS: dict[str, Any] = {
     "neither": (TypeError, "a path or a file object", lambda p: mt.load(3)),
     "an option": (TypeError, "trust= is of a run", lambda p: mt.load(io.BytesIO(), trust=True)),
     "cut": (DataError, "cannot read", lambda p: mt.load(io.BytesIO(npz_of(FLAT)[:-30]))),
+    "one offset": (DataError, "its header cannot be", lambda p: mt.load(io.BytesIO(ONE_OFFSET))),
 }
 
 
