@@ -88,7 +88,7 @@ def _write_part(place: Path, name: str, part: Source, found: dict[str, Any]) -> 
             files.append(file)
         for _, block in blocks(part):
             for file, digest, array in zip(files, digests, block, strict=True):
-                content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+                content = np.ascontiguousarray(array).data.cast("B")
                 digest.update(content)
                 file.write(content)
             yield len(block[0])

@@ -57,8 +57,8 @@ def hdf5(
 
     Data sets that are neither chunked nor compressed are mapped into memory; others are decoded
     once into files that are. Raises DataError for a file that cannot be read, a name that it does
-    not hold, arrays that are not numbers or differ in their number of rows, and where there is no
-    room for what is decoded.
+    not hold or that links to another file, arrays that are not numbers or differ in their number of
+    rows, and where there is no room for what is decoded.
 
     In Python: `hdf5(Path("measured.h5"), inputs="fields/u", target="fields/v")`.
     """
@@ -123,7 +123,7 @@ def hdf5_arrays(path: Path) -> Callable[[str], Column]:
             )
         offset = array.id.get_offset()  # None unless its rows follow each other in the file
         if offset is not None and array.id.get_type() == reader.h5t.py_create(array.dtype, True):
-            mapped = np.asarray(np.memmap(path, array.dtype, "r", offset, array.shape))
+            mapped = np.asarray(np.memmap(path, array.dtype.str, "r", offset, array.shape))
             return Mapped(where, [path], [mapped])
         rows = array.chunks[0] if array.chunks else 1
         return Chunked.of_array(where, array, rows, path, path)
@@ -253,7 +253,8 @@ class Chunked:
                 raise DataError(f"{name}: has no row {stop - 1} any more; it has become shorter")
             return found
 
-        return cls(name, tuple(array.shape), array.dtype, bounds, load, path, [array.name], file)
+        dtype = np.dtype(array.dtype.str)  # h5py's of long doubles has no buffers
+        return cls(name, tuple(array.shape), dtype, bounds, load, path, [array.name], file)
 
     def __getitem__(self, rows: slice) -> Array:
         start, stop, _ = rows.indices(self.shape[0])

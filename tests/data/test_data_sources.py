@@ -448,8 +448,11 @@ def test_numbers_of_hdf5_are_read_whatever_their_bits(tmp_path, kind, chunks):
         array = file.create_dataset("x", (4, 2), h5py.Datatype(kind), chunks=chunks)
         array[...] = expected = x.astype(array.dtype)
         file["y"] = np.ones(4)
-    found = hdf5(tmp_path / "a.h5").read(slice(0, 4))[0]
+    source = hdf5(tmp_path / "a.h5")
+    found = source.read(slice(0, 4))[0]
     assert found.dtype == expected.dtype and found.tolist() == expected.tolist()
+    found = prepare(source, dtype=np.float64).train.read(slice(0, 4))[0]
+    assert found.tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("what", ["changed", "gone"])
