@@ -146,8 +146,9 @@ def zarr_arrays(path: Path) -> Callable[[str], Column]:
         raise DataError(f"{path} is not a readable Zarr group: {error!s:.300}") from error
 
     def column(name: str) -> Column:
-        if not isinstance(array := group.get(name), reader.Array):
+        if name.strip("/") not in existing:
             raise DataError(missing(path, "array", [name], existing))
+        array = group[name]
         where = f'{path}, array "{name}"'
         _check_numbers(where, array)
         rows = (getattr(array, "shards", None) or array.chunks)[0]

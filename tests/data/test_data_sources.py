@@ -470,6 +470,14 @@ def test_files_that_change_under_a_run(tmp_path, monkeypatch, what):
         source.read(slice(0, 1))
 
 
+@pytest.mark.parametrize("name", ["x", "../in/x", "in", ""])
+def test_names_that_a_zarr_group_does_not_have(tmp_path, name):
+    group = pytest.importorskip("zarr").open_group(tmp_path / "a.zarr", mode="w")
+    group.create_array("in/x", data=np.ones((3, 2)))
+    with pytest.raises(DataError, match=f'a.zarr has no array "{name}"'):
+        zarr(tmp_path / "a.zarr", inputs=name)
+
+
 def test_an_array_of_zarr_that_is_gone(tmp_path, monkeypatch):
     """What is not there of an array is zeros: the array itself has to be looked for."""
     monkeypatch.setattr(stores, "LEAST", 1)  # small chunks are not read together
