@@ -102,14 +102,14 @@ def hdf5_arrays(path: Path) -> Callable[[str], Column]:
     reader = library("h5py", path, "stores")
     with reading(path):
         pass  # that it is there, and a file
+    existing: list[str] = []
     try:
         file = reader.File(path, "r")
-    except OSError as error:
+        file.visititems(
+            lambda name, each: existing.append(name) if isinstance(each, reader.Dataset) else None
+        )
+    except Exception as error:  # of h5py: OSError, RuntimeError, KeyError
         raise DataError(f"{path} is not a readable HDF5 file: {error}") from error
-    existing: list[str] = []
-    file.visititems(
-        lambda name, each: existing.append(name) if isinstance(each, reader.Dataset) else None
-    )
 
     def column(name: str) -> Column:
         if not isinstance(array := file.get(name), reader.Dataset):
@@ -188,7 +188,10 @@ def source_of(
 
 
 def _check_numbers(where: str, array: Any) -> None:
-    kind = getattr(array.dtype, "kind", "O")
+    try:
+        kind = getattr(array.dtype, "kind", "O")
+    except TypeError as error:  # of h5py
+        raise DataError(f"{where} has a type that NumPy does not have: {error}") from error
     if kind not in "biuf" or not array.shape:
         raise DataError(
             f"{where} has shape {array.shape} and dtype {array.dtype}; expected rows of booleans, "

@@ -470,6 +470,27 @@ def test_files_that_change_under_a_run(tmp_path, monkeypatch, what):
         source.read(slice(0, 1))
 
 
+def test_damaged_hdf5_is_said_so(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["x"], file["y"] = np.ones((3, 2)), np.ones(3)
+    path.write_bytes(path.read_bytes().replace(b"TREE", b"EERT"))
+    with pytest.raises(DataError, match=r"a\.h5 is not a readable HDF5 file"):
+        hdf5(path)
+
+
+def test_types_of_hdf5_that_numpy_does_not_have(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    kind = h5py.h5t.STD_I32LE.copy()
+    kind.set_size(3)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        h5py.h5d.create(file.id, b"x", kind, h5py.h5s.create_simple((3, 2)))
+        file["y"] = np.ones(3)
+    with pytest.raises(DataError, match='data set "x" has a type that NumPy does not have'):
+        hdf5(tmp_path / "a.h5")
+
+
 @pytest.mark.parametrize("name", ["x", "../in/x", "in", ""])
 def test_names_that_a_zarr_group_does_not_have(tmp_path, name):
     group = pytest.importorskip("zarr").open_group(tmp_path / "a.zarr", mode="w")
