@@ -32,6 +32,8 @@ __all__ = ["WRITERS", "length", "parse"]
 TREE = "microtrain"  # the metadata's key for the structure
 LARGE = 2**28  # bytes below which an archive may be of any size unpacked
 SMALLEST = 100  # times that a larger one may be compressed
+# Arguments of numpy.savez, names that it takes for others, and those that an archive cuts off.
+_NOT_IN_NPZ = re.compile(r"file|allow_pickle|.*\.npy|.*\0.*|.{10000,}", re.DOTALL)
 _UNREADABLE = (
     zipfile.BadZipFile, zlib.error, tokenize.TokenError, OSError, EOFError, RuntimeError,
     SyntaxError, TypeError, KeyError,
@@ -47,8 +49,12 @@ def _npz(obj: Any) -> Iterable[Any]:
     _, arrays = take_apart(obj)
     if not isinstance(obj, Mapping) or [*obj] != [*arrays]:
         raise TypeError("obj: a file .npz holds one dict of arrays; .safetensors holds all states")
-    if taken := {"file", "allow_pickle"} & {*arrays}:  # arguments of numpy.savez
-        raise ValueError(f"obj: an array of a file .npz cannot be named {taken.pop()}")
+    for name in filter(_NOT_IN_NPZ.fullmatch, arrays):
+        raise ValueError(f"obj: an array of a file .npz cannot be named {name!r:.80}")
+    try:
+        _tensors(arrays)
+    except ValueError as error:
+        raise TypeError(f"obj: what is in a file .npz is loaded as Tensors; {error}") from error
     file = io.BytesIO()
     np.savez(file, **arrays)  # type: ignore[arg-type]
     return [file.getvalue()]
@@ -109,18 +115,21 @@ def _parse_npz(content: bytes) -> dict[str, Any] | None:
                     f"its {size(len(content))} would be {size(whole)} of arrays, more than "
                     f"{SMALLEST} times its size; write them with numpy.savez, uncompressed"
                 )
-            return _tensors({name: np.asarray(arrays[name], order="C") for name in arrays.files})
+            return _tensors({name: arrays[name] for name in arrays.files})
     except _UNREADABLE as error:
         raise ValueError(f"damaged: {error}") from error
 
 
 def _tensors(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    found = {}
     for name, array in arrays.items():
+        native = array.astype(array.dtype.newbyteorder("="), order="C", copy=False)
         try:
-            as_dtype(array.dtype)
+            as_dtype(native.dtype)
         except TypeError as error:
             raise ValueError(f"{name}: {error}") from error
-    return {name: wrap(array) for name, array in arrays.items()}
+        found[name] = wrap(native)
+    return found
 
 
 def length(content: bytes) -> int:

@@ -675,6 +675,28 @@ def test_a_shape_is_kept_as_a_tuple(tmp_path: Path) -> None:
     assert found == (2, 3) and type(found) is tuple
 
 
+@pytest.mark.parametrize(
+    "name", ["file", "allow_pickle", "a.npy", "a\0b", "x" * 70_000], ids=lambda name: name[:12]
+)
+def test_names_that_an_npz_would_not_give_back_are_refused(tmp_path, name):
+    with pytest.raises(ValueError, match=r"an array of a file \.npz cannot be named"):
+        mt.save({"a": mt.zeros(2), name: mt.ones(2)}, tmp_path / "x.npz")
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint64, np.complex64, "U3"])
+def test_arrays_that_an_npz_would_not_give_back_are_refused(tmp_path, dtype):
+    with pytest.raises(TypeError, match=r"\.npz is loaded as Tensors; a: not a dtype of Tensors"):
+        mt.save({"a": np.ones(2).astype(dtype)}, tmp_path / "x.npz")
+    assert not any(tmp_path.iterdir())
+
+
+def test_an_npz_of_the_other_byte_order_is_read(tmp_path):
+    mt.save({"a": np.array([1.5, -2.0], ">f4")}, tmp_path / "x.npz")
+    assert mt.load(tmp_path / "x.npz")["a"].dtype == mt.float32
+    assert mt.load(tmp_path / "x.npz")["a"].tolist() == [1.5, -2.0]
+
+
 HEADERS = (
     "{'descr': '<f4', 'fortran_order': False, 'shape': (3,", "(((", "'''", "{[}", "if", "\x00",
     "{'descr': '<f4', 'shape': ",
