@@ -64,7 +64,7 @@ class Ref:
     number: int
 
 
-@dataclass
+@dataclass(eq=False)
 class Trace:
     """What one pass did."""
 

@@ -258,8 +258,7 @@ class _Runner:
         return True
 
     def _train(self, alive: Sequence[Member], rung: int | None) -> bool:
-        gone_on = rung is not None and str(rung) in self.halved
-        todo = [m for m in alive if not (gone_on or self._has_come_to(m, rung))]
+        todo = [m for m in alive if not self._has_come_to(m, rung)]
         mine = todo[self.comm.rank :: self.comm.size]
         found: dict[int, RunInfo] = {}
         output, began, stopped = self.output, time.monotonic(), False

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 import microtrain as mt
@@ -20,6 +23,23 @@ def test_a_trace_names_operations_their_inputs_and_layers():
     assert (second.operation, second.inputs) == ("softmax", {"x": Ref(first.results[0])})
     assert second.attributes == {"dim": 1}
     assert found.outputs == second.results
+
+
+def test_threads_trace_at_once():
+    """Which trace ends is not asked by comparing them: their arrays are neither equal nor not."""
+    together = threading.Barrier(2)
+
+    class Waits(mt.nn.Linear):
+        def forward(self, x):
+            together.wait(10)
+            found = super().forward(x)
+            together.wait(10)
+            return found
+
+    nets = [Waits(4, 3) for _ in range(2)]
+    with ThreadPoolExecutor(2) as threads:
+        found = threads.map(lambda net: trace(net, (mt.ones(2, 4),), {}), nets)
+        assert [[call.operation for call in each.calls] for each in found] == [["linear"]] * 2
 
 
 @pytest.mark.parametrize("look", [bool, float, lambda s: s.item(), lambda s: mt.equal(s, s)])

@@ -376,6 +376,19 @@ def test_a_halved_sweep_that_was_stopped_goes_on_with_those_that_it_had_chosen(p
     assert Run.read(path).info.halved == {"9": [1], "3": [1]}
 
 
+def test_a_damaged_member_that_halving_had_left_out_is_trained_again(place):
+    grid = "sweep={stop: halving, grid: {optimizer.lr: [1e-6, 0.1, 1e-5]}}"
+    assert main(["train", "s.yaml", grid, "data.split={train: 0.8, val: 0.2}"]) == 0
+    path = newest(place)
+    whole = table(path)
+    with RunDirectory(path) as directory:
+        directory.update(status="running", exit_code=None)
+    for number in "01":  # paused, finished
+        write_other_weights(path / "members" / number)
+    assert main(["resume", str(path), "--trust"]) == 0
+    assert table(path) == whole
+
+
 def test_members_and_settings_of_another_sweep_are_refused(place, capsys):
     for seed in (1, 2):
         assert main(["train", "s.yaml", "train.duration=1 epochs", f"sweep.seeds=[{seed}]"]) == 0
