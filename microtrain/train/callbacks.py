@@ -215,8 +215,7 @@ class States:
                     f"callback {_name(callback)}: state_dict() must be plain JSON (text keys, "
                     f"lists, finite numbers), got {state!r}"
                 )
-            if state:
-                states.append([_name(callback), kept])
+            states.append([_name(callback), kept])  # an empty one, too: of two the first is first
         return states
 
     def load_state_dict(self, states: list[Any]) -> None:

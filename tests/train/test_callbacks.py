@@ -217,6 +217,34 @@ def test_state_goes_through_a_checkpoint(tmp_path: Path) -> None:
     assert second.seen[1] == ("start", 10) and again.step == 20
 
 
+class At(mt.train.Callback):
+    """Has a state from a step on."""
+
+    interval = "1 step"
+
+    def __init__(self, step: int) -> None:
+        self.step, self.seen = step, 0
+
+    def on_step(self, trainer: Trainer) -> None:
+        self.seen += trainer.step == self.step
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": self.seen} if self.seen else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seen = state["seen"]
+
+
+def test_a_callback_that_has_no_state_yet_does_not_get_that_of_another_of_its_class(
+    tmp_path: Path,
+) -> None:
+    run = trainer(tmp_path, At(18), At(3), duration="2 epochs")
+    run.train()
+    callbacks = At(18), At(3)
+    trainer(tmp_path, *callbacks, resume=run.path).train()
+    assert [each.seen for each in callbacks] == [1, 1]
+
+
 class Elsewhere(mt.train.Callback):
     def on_epoch_end(self, trainer: Any) -> None:
         raise AssertionError("called")
