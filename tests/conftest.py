@@ -120,6 +120,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "comm" in getattr(item, "fixturenames", ()):
             item.add_marker("mpi")
+        daily = item.get_closest_marker("daily")
+        if daily and not any(words in item.name for words in daily.args):
+            item.add_marker("slow")
 
 
 def pytest_collection_finish() -> None:
@@ -150,11 +153,13 @@ def pytest_configure(config: pytest.Config) -> None:
     # How long an example takes is the machine's business.
     hypothesis.settings.register_profile("untimed", deadline=None)
     hypothesis.settings.load_profile("untimed")
+    ci = hypothesis.settings.get_profile("ci")
+    hypothesis.settings.register_profile("quick", ci, max_examples=20)
     if not UNDER_MPIRUN:
         return
     world()
     # All ranks must draw the same examples.
-    hypothesis.settings.load_profile("ci")
+    hypothesis.settings.load_profile("quick")
     # A Python signal handler does not run while the main thread is inside MPI; a thread does.
     config.option.timeout_method = "thread"
     if LAUNCH.rank != 0:

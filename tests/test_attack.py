@@ -107,6 +107,7 @@ class Leaves(Noise):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "expected",
     [
@@ -152,6 +153,7 @@ def test_captures_finds_arguments_of_an_earlier_call(tmp_path: Path, monkeypatch
     assert outcomes(tmp_path, trials=4, captures=captures.KIND) == {"captures": "different"}
 
 
+@pytest.mark.slow
 def test_directories_finds_bad_readers(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(directories, "CASES", 1)
     real_main, real_load = directories.main, mt.load
@@ -179,6 +181,7 @@ def test_directories_finds_bad_readers(tmp_path: Path, monkeypatch: Any) -> None
     assert outcomes(tmp_path, loads=directories.KIND) == {"loads": "different"}
 
 
+@pytest.mark.slow
 def test_threads_finds_an_argument_of_another_thread(tmp_path: Path, monkeypatch: Any) -> None:
     def shared(step: Any, **options: Any) -> Any:
         last: list[Any] = [None]
@@ -193,6 +196,7 @@ def test_threads_finds_an_argument_of_another_thread(tmp_path: Path, monkeypatch
     assert outcomes(tmp_path, trials=3, threads=threads.KIND) == {"threads": "different"}
 
 
+@pytest.mark.slow
 def test_interrupts_finds_a_mode_that_is_left_set(tmp_path: Path, monkeypatch: Any) -> None:
     def careless(step: Any, **options: Any) -> Any:
         def compiled(*given: Any) -> Any:

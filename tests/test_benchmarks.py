@@ -42,6 +42,7 @@ def installed(package: str) -> bool:
     return spec is not None and spec.origin is not None
 
 
+@pytest.mark.daily("NumPy", "torch", "jax", "autograd")
 @pytest.mark.parametrize("name", ["NumPy by hand", *PEERS])
 def test_peers_take_the_same_steps(name: str, scripts: Any) -> None:
     if name in PEERS and not installed(PEERS[name]):
@@ -112,6 +113,7 @@ def test_a_peer_that_cannot_run_is_named(scripts: Any, monkeypatch: pytest.Monke
     assert left_out["jax.jit"] == "OSError: no compiler (pip install jax)"
 
 
+@pytest.mark.slow
 def test_the_memory_script_runs() -> None:
     if not Path("/proc/self/clear_refs").exists():
         pytest.skip("resident memory is read from Linux's /proc")
@@ -126,6 +128,7 @@ def test_results_that_share_memory_need_less(scripts: Any) -> None:
     assert 0 < shared < 0.6 * apart
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plot", daily([False, True], True))
 def test_the_scaling_script_runs(plot: bool, tmp_path: Path) -> None:
     if plot and importlib.util.find_spec("matplotlib") is None:
@@ -140,6 +143,7 @@ def test_the_scaling_script_runs(plot: bool, tmp_path: Path) -> None:
     assert picture.exists() is plot
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plot", daily([False, True], True))
 def test_the_scale_model_script_runs(plot: bool, tmp_path: Path) -> None:
     if plot and importlib.util.find_spec("matplotlib") is None:
@@ -167,6 +171,7 @@ def test_predictions_are_compared_with_real_runs(tmp_path: Path, mpirun: Any) ->
     assert all(row["predicted"] > 0 and row["quarter"] <= row["median"] for row in rows)
 
 
+@pytest.mark.slow
 def test_the_start_script_runs(tmp_path: Path) -> None:
     path = tmp_path / "start.json"
     assert "must 1.3" in run("start.py", "--rounds", "1", "--json", str(path))

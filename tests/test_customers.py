@@ -114,6 +114,7 @@ def split_of(config, truth):
     return split_rows(len(truth), shares, 0, "data", strata=truth.astype(int))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model",
     [

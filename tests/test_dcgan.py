@@ -50,6 +50,7 @@ def losses(library: str, epochs: int, dtype: str, compiled: bool = False) -> tup
     return np.array(found)[:, 1:], [model.state_dict() for model in models]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_captured_steps_have_the_bits_of_the_eager_ones(dtype: str) -> None:
     (eager, before), (captured, after) = (losses("microtrain", 1, dtype, c) for c in (False, True))

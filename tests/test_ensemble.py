@@ -154,6 +154,7 @@ def test_optimizers(name: str, executor: str) -> None:
     assert_each_as_alone(small(OPTIMIZERS[name]), 4, executor, epochs=(2, 1))
 
 
+@pytest.mark.slow
 @NUMBA
 def test_native_code_for_many_steps() -> None:
     ensemble = assert_each_as_alone(small(sgd), 2, "numba", epochs=(3, 2))
@@ -169,6 +170,7 @@ LAYERS: dict[str, list[Callable[[], Any]]] = {
 }
 
 
+@pytest.mark.daily("batch norm", "dropout")
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_with_tail_batches(name: str, executor: str) -> None:
@@ -304,6 +306,7 @@ def test_divergence_ends_one_member(executor: str) -> None:
         assert members_of(ensemble)[number] == alone(make, number, loader(), 20, executor)[0]
 
 
+@pytest.mark.slow
 def test_an_error_in_a_turn_leaves_the_others_whole() -> None:
     asked: list[int] = []
 

@@ -66,6 +66,7 @@ def run_yaml(comm, directory, overrides):
     return weights, comm.broadcast_object(rows)
 
 
+@pytest.mark.daily("empty ranks")
 @pytest.mark.parametrize("case", daily(CASES, "plain", "empty ranks"))
 def test_a_yaml_run_is_the_same_at_every_number_of_ranks(comm, shared_tmp_path, case):
     alone = shared_tmp_path / f"alone-{comm.rank}"

@@ -107,6 +107,7 @@ def train(case: Case, comm: Communicator, ranks: list[int]) -> list[Any]:
     return found + [p.detach().numpy() for p in model.parameters()]
 
 
+@pytest.mark.daily("-2]", "-7]", "-1]", "-5]", "-18]")
 @pytest.mark.parametrize("seed", range(24))
 def test_any_number_of_ranks_does_what_one_does(comm: Communicator, seed: int) -> None:
     case = Case(seed, comm.size)

@@ -58,6 +58,7 @@ def test_the_readme_shows_the_files_that_are_there():
     assert (ROOT / "configs" / "linreg.yaml").read_text().rstrip() in readme
 
 
+@pytest.mark.slow
 def test_the_custom_loop_says_that_it_was_done_before(mpirun, tmp_path):
     given = {"env": ENVIRONMENT, "cwd": tmp_path, "capture_output": True, "text": True}
     first = subprocess.run([sys.executable, LOOP], timeout=60, **given)
@@ -69,6 +70,7 @@ def test_the_custom_loop_says_that_it_was_done_before(mpirun, tmp_path):
     assert again.stderr.count(told) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", daily([1, 2, 3, 4], 3))
 def test_a_program_with_mpi_of_its_own_learns_the_same_on_every_number_of_ranks(
     mpirun, tmp_path, ranks
@@ -105,6 +107,7 @@ def test_the_word_language_model_learns_which_verb_agrees():
     assert found[-1][1] < 7 < 25 < found[0][1]
 
 
+@pytest.mark.slow
 def test_the_word_language_model_learns_with_dropout_and_one_matrix():
     options = "--epochs 3 --tied --dropout 0.2 --cell GRU --size 32".split()
     found = language_model(LANGUAGE, *options)
@@ -136,6 +139,7 @@ def test_the_word_language_model_is_that_of_torch_with_other_imports(options, tm
 # The deep ensemble --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_deep_ensemble_is_better_than_its_networks_and_counts_its_intervals(tmp_path):
     pytest.importorskip("matplotlib")
     pytest.importorskip("sklearn")

@@ -43,6 +43,7 @@ CASES = [
 pytestmark = pytest.mark.usefixtures("fake_gpu")
 
 
+@pytest.mark.daily("float32")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # ties and zeros have infinite derivatives
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
 @pytest.mark.parametrize(("name", "sample"), CASES)

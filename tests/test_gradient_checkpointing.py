@@ -159,6 +159,7 @@ def test_memory_is_less():
     assert peak(4) < 0.6 * whole
 
 
+@pytest.mark.daily("numpy")
 @pytest.mark.parametrize("executor", ["numpy", "numba"])
 def test_a_captured_step_has_the_bits_of_the_eager_one(executor):
     if executor == "numba":

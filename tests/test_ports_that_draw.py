@@ -98,6 +98,7 @@ def test_the_vae_reaches_pytorchs_figures(monkeypatch: pytest.MonkeyPatch) -> No
     assert abs(tested / expected - 1) < 0.02
 
 
+@pytest.mark.slow
 def test_the_policy_learns_and_is_captured() -> None:
     eager_and_captured("reinforce", 5)
     _, lengths = example("reinforce").main(25)

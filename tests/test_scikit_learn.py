@@ -27,6 +27,7 @@ ESTIMATORS = [
 ]
 
 
+@pytest.mark.daily("Regressor()", "early_stopping")
 @pytest.mark.filterwarnings("ignore")
 @parametrize_with_checks(ESTIMATORS)
 def test_the_estimator_passes_the_checks_of_scikit_learn(estimator, check) -> None:
@@ -39,6 +40,7 @@ def iris() -> tuple[np.ndarray, np.ndarray]:
     return StandardScaler().fit_transform(x), np.array(["setosa", "versicolor", "virginica"])[y]
 
 
+@pytest.mark.slow
 def test_a_pipeline_and_a_grid_search_find_the_digits() -> None:
     x, y = load_digits(return_X_y=True)
     net = make_pipeline(

@@ -332,6 +332,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return there
 
 
+@pytest.mark.slow
 def test_same_bits_finds_no_difference_from_the_same_commit(copy: Path, tmp_path: Path) -> None:
     quick = ("--only", "configs/linreg", "--ranks", "1", "--quick")
     code, lines = same_bits("HEAD", *quick, tree=copy, temporary=tmp_path)
@@ -402,6 +403,7 @@ def test_same_bits_compares_bits_and_names_the_first_that_differ(
     assert outcome(0.3, 0.1 + 0.2) == "other: a; first a: b is 0.30000000000000004, was 0.3"
 
 
+@pytest.mark.slow
 def test_same_bits_leaves_nothing_when_it_is_interrupted(tmp_path: Path) -> None:
     mark = f"MICROTRAIN_SAME_BITS_TEST={uuid.uuid4().hex}"
     process = subprocess.Popen(

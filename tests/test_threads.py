@@ -134,6 +134,7 @@ BEFORE = [
 ]
 
 
+@pytest.mark.daily("import numpy-2")
 @pytest.mark.parametrize(
     ("before", "chosen"),
     daily(
@@ -163,6 +164,7 @@ atexit.register(report)
 """
 
 
+@pytest.mark.daily("python -m")
 @pytest.mark.parametrize("how", ["python -m microtrain", "console script"])
 def test_the_command_line_limits_its_ranks(
     mpirun: Callable[..., mpi_run.Job], how: str, tmp_path: Path

@@ -105,6 +105,7 @@ def masked(prediction, target):
 """
 
 
+@pytest.mark.slow
 def test_a_loss_that_divides_by_what_nobody_knows_is_found(tmp_path):
     if why := mpi_run.missing():
         pytest.skip(why)
@@ -118,6 +119,7 @@ def test_a_loss_that_divides_by_what_nobody_knows_is_found(tmp_path):
     assert "return losses.sum(), weights.sum()" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_told(tmp_path):
     write_run(tmp_path)
     done = verify(tmp_path, "run.yaml", "--resume", "optimizer.lr=1e30")
@@ -125,6 +127,7 @@ def test_a_run_that_fails_is_told(tmp_path):
     assert "a run ended with exit code 4: error: training diverged at step" in done.stdout
 
 
+@pytest.mark.daily("arguments1")
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -144,6 +147,7 @@ def test_mistakes(tmp_path, arguments, code, words):
     assert words in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

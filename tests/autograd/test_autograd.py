@@ -56,6 +56,7 @@ thread.join()
 """
 
 
+@pytest.mark.daily("backward")
 @pytest.mark.parametrize(
     "use",
     [
@@ -114,6 +115,7 @@ print("done")
 """
 
 
+@pytest.mark.daily("in place", "own operand", "create_graph")
 @pytest.mark.parametrize(
     "more",
     [

@@ -198,6 +198,7 @@ def test_a_bug_keeps_its_traceback(monkeypatch, tmp_path):
     assert "ZeroDivisionError" in done.stderr
 
 
+@pytest.mark.daily("[schema]")
 @pytest.mark.parametrize("command", ["list runs", "show", "schema", "show configs/linreg.yaml"])
 def test_an_output_without_room_is_one_message(command, folder_with_a_run):
     if not os.path.exists("/dev/full"):
@@ -230,6 +231,7 @@ def test_what_the_machine_lacks_is_one_message(raised, words, capsys, monkeypatc
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.daily("[train]")
 @pytest.mark.parametrize("command", ["check", "train"])
 def test_a_working_directory_that_was_removed_is_said(command, tmp_path):
     code = "import os; os.rmdir(os.getcwd()); from microtrain.cli.main import main; "
@@ -305,6 +307,7 @@ def folder_with_a_run(tmp_path_factory):
     return folder
 
 
+@pytest.mark.daily("evaluate", "plot")
 @pytest.mark.parametrize("name", WITHOUT_TRAINING)
 def test_what_does_not_train_loads_neither_mpi_nor_cupy(folder_with_a_run, name):
     if name in ("plot", "report"):

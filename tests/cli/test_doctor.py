@@ -246,6 +246,7 @@ FOREIGN = [
 ]
 
 
+@pytest.mark.daily("openmpi")
 @needs_mpi
 @pytest.mark.parametrize("env", FOREIGN, ids=["openmpi", "mpich"])
 def test_the_launcher_of_another_mpi_is_an_error(env: dict[str, str]) -> None:
@@ -267,6 +268,7 @@ def test_what_killed_jobs_left_in_memory_is_counted(tmp_path: Path) -> None:
     assert said.endswith(f"rm {tmp_path}/mpich_shm_*)")
 
 
+@pytest.mark.daily("[2]")
 @pytest.mark.parametrize("ranks", daily([1, 2, 3], 1, 2))
 def test_under_mpirun(mpirun: Callable[..., mpi_run.Job], ranks: int, tmp_path: Path) -> None:
     job = mpirun(ranks, "-m", "microtrain", "doctor", cwd=tmp_path)

@@ -232,6 +232,7 @@ NESTED = {
 }
 
 
+@pytest.mark.daily("mpich")
 @pytest.mark.parametrize("kind", NESTED)
 def test_a_rank_launches_no_job_of_its_own(kind: str) -> None:
     job = microtrain("launch", "-n", "2", "train", "x.yaml", env=NESTED[kind])
@@ -356,6 +357,7 @@ time.sleep(50)
 """
 
 
+@pytest.mark.daily("SIGINT")
 @pytest.mark.parametrize("name", daily(["SIGINT", "SIGTERM", "SIGUSR1"], "SIGINT", "SIGUSR1"))
 def test_signals_reach_the_job(
     mpirun: Callable[..., mpi_run.Job], tmp_path: Path, name: str

@@ -19,6 +19,7 @@ import microtrain as mt
 nn, F = mt.nn, mt.nn.functional
 
 
+@pytest.mark.daily("recurrent-adamw", "transformer-nesterov", "mlp-", "linreg")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_compiled_program_has_the_bits_of_the_eager_one(name: str, optimizer: str) -> None:

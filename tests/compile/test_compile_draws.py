@@ -81,6 +81,7 @@ def test_a_replay_draws_what_the_eager_step_draws(name: str, rows: int | None) -
     assert len({str(values) for values in expected[:-2]}) == len(expected) - 2  # anew at each call
 
 
+@pytest.mark.daily("rand", "normal", "uniform")
 @pytest.mark.parametrize("name", DRAWS)
 def test_native_code_draws_the_same(name: str) -> None:
     pytest.importorskip("numba", reason="numba is not installed")

@@ -600,6 +600,7 @@ def test_results_to_be_differentiated_go_the_short_way(looks: list[str]) -> None
     assert found[0] == found[1]
 
 
+@pytest.mark.daily("compile")
 @pytest.mark.parametrize("executor", [mt.compile, pytest.param(numba, marks=native)])
 def test_shapes_take_turns(executor: Any) -> None:
     """As a last batch does that is shorter."""
@@ -670,6 +671,7 @@ def rows(i: int) -> Any:
     return np.random.default_rng(i).standard_normal((4, 3)).astype(np.float32)
 
 
+@pytest.mark.daily("one row twice", "column-major")
 @native
 @pytest.mark.parametrize("name", PLACES)
 def test_arguments_anywhere_in_memory(name: str, looks: list[str]) -> None:

@@ -64,6 +64,7 @@ LINE = inspect.getsourcelines(Setting)[1] + inspect.getsource(Setting).split("\n
 )
 
 
+@pytest.mark.daily("numpy")
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_the_state_is_that_of_the_eager_step(executor: str) -> None:
     """Also the counts of draws and steps: what follows is as if nothing had been captured."""

@@ -146,6 +146,7 @@ def test_leaves_of_the_closure(update: Any, change: Any) -> None:
     assert step.programs
 
 
+@pytest.mark.daily("of_data")
 @pytest.mark.parametrize("update", daily(UPDATES, of_data, clipped))
 def test_leaves_in_native_code(update: Any) -> None:
     if numba_absent():
@@ -371,6 +372,7 @@ def physics(where: str, executor: str | None, same: bool) -> tuple[Any, Any]:
 WHERE = ["by the caller", "a leaf in the step", "switched on in the step", "read in the step"]
 
 
+@pytest.mark.daily("numpy", "switched on")
 @pytest.mark.parametrize("executor", ["numpy", NUMBA])
 @pytest.mark.parametrize("same", [True, False])
 @pytest.mark.parametrize("where", WHERE)

@@ -213,6 +213,7 @@ def test_an_option_that_is_switched_between_calls_is_followed(name: str, every: 
     assert found[0] == found[1]
 
 
+@pytest.mark.daily("-2")
 @pytest.mark.parametrize("calls", [1, 2, 5])
 @pytest.mark.parametrize("optimizer", [False, True])
 def test_a_model_that_is_dropped_is_freed(calls: int, optimizer: bool) -> None:

@@ -78,6 +78,7 @@ def test_a_replay_makes_no_arrays(
     assert [size for size in sizes if size >= LARGE] == [LARGE]
 
 
+@pytest.mark.daily("recurrent", "linreg-numpy")
 @CASES
 def test_a_replay_keeps_no_arrays_and_makes_no_cycles(name: str, executor: str) -> None:
     run, batches = replaying(name, executor)
@@ -89,6 +90,7 @@ def test_a_replay_keeps_no_arrays_and_makes_no_cycles(name: str, executor: str) 
         assert gc.collect() == 0
 
 
+@pytest.mark.daily("linreg")
 @CASES
 def test_a_dropped_step_gives_its_memory_back(name: str, executor: str) -> None:
     run = Run(name, lambda step: step, SingleCommunicator())

@@ -120,6 +120,7 @@ class Side:
         return [a for a in (*data, *buffers, *flats) if a is not None]
 
 
+@pytest.mark.daily("mlp-sgd-False")
 @pytest.mark.parametrize(("name", "optimizer", "double"), SIDES)
 def test_a_step_from_the_same_state(name: str, optimizer: str, double: bool) -> None:
     eager = Side(name, optimizer, double, lambda step: step)
@@ -150,6 +151,7 @@ def test_a_step_from_the_same_state(name: str, optimizer: str, double: bool) -> 
     assert len(compiled.step.programs) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "optimizer"),
     [
@@ -204,6 +206,7 @@ def test_the_order_of_native_code_keeps_the_bits(
         np.testing.assert_array_equal(mine, other)
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 @pytest.mark.parametrize("comm", WORLDS, indirect=True)
 def test_data_parallel_steps(comm: Any) -> None:
@@ -297,6 +300,7 @@ BINARY = """add sub mul div maximum minimum eq ne lt le gt ge logical_and logica
     pow fmax fmin logaddexp2 gcd lcm bitwise_left_shift bitwise_right_shift""".split()
 
 
+@pytest.mark.daily("float32")
 @pytest.mark.parametrize(
     "dtype", ["float32", "int64", "bool", *map(late, ["float64", "int32", "uint8"])]
 )
@@ -375,6 +379,7 @@ def pieces(a: Any, b: Any, v: Any, w: Any, t: Any, i: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "size"),
     [late("float32", 40), late("float64", 4), ("float32", 4), late("float64", 40)],
@@ -437,6 +442,7 @@ def agree(step: Callable[..., Any], *calls: Any) -> Any:
     return compiled
 
 
+@pytest.mark.slow
 def test_places_and_numbers_at_the_edge() -> None:
     """Overlapping results, strided sources, loops that nobody needs, overflow, signs of zeros."""
 
@@ -513,6 +519,7 @@ def test_without_blas_products_are_numpys(monkeypatch: pytest.MonkeyPatch) -> No
 # Calls --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_calls_that_differ_from_the_last_one() -> None:
     """Each finds the capture that it needs, however they come."""
     setting, other = Setting(), Setting()
@@ -585,6 +592,7 @@ def test_a_dropped_step_gives_its_memory_back() -> None:
         gc.enable()
 
 
+@pytest.mark.slow
 def test_a_replay_makes_no_arrays_but_its_results() -> None:
     side = Side("wide", "sgd", False, native_step)
     x, y = (mt.from_numpy(make(0)) for make in (side.inputs, side.targets))
@@ -800,6 +808,7 @@ def test_the_routines_are_those_of_numpy() -> None:
 # Loops over time ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "bidirectional", "size"),
     [("LSTM", False, 32), late("LSTM", True, 3), late("GRU", True, 32), late("RNN", True, 32)],

@@ -452,6 +452,7 @@ def test_data_parallel_gradients(comm: Any) -> None:
         assert shared(comm, mt.compile) == shared(comm, lambda step: step)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "mlp")) for name in PROGRAMS]
 )

@@ -107,6 +107,7 @@ def by_python(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(arrival, "_legible", lambda: False)
 
 
+@pytest.mark.daily("numpy")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("executor", ["numpy", "numba"])
 @settings(deadline=None)

@@ -51,6 +51,7 @@ def tensors(name: str, arrays: Any, factor: float) -> list[Any]:
     return found
 
 
+@pytest.mark.daily("-0-", "-2-", "-5-")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(("name", "sample"), CASES)
 def test_a_replay_has_the_bits_of_the_eager_call(name: str, sample: Sample) -> None:
@@ -81,6 +82,7 @@ def test_a_replay_has_the_bits_of_the_eager_call(name: str, sample: Sample) -> N
     assert name not in REFUSED
 
 
+@pytest.mark.daily("-0-", "-3-")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(("name", "sample"), CASES)
 def test_operands_may_be_state(name: str, sample: Sample) -> None:

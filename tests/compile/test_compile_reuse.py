@@ -53,6 +53,7 @@ def spoiling(compiled: Any) -> Any:
     return call
 
 
+@pytest.mark.daily("numpy")
 @pytest.mark.parametrize(
     ("name", "executor"),
     [(name, "numpy") for name in PROGRAMS]

@@ -181,6 +181,7 @@ ONE_STEP: dict[str, tuple[Callable[[int, int], Any], Any, bool]] = {
 }
 
 
+@pytest.mark.daily("numpy")
 @pytest.mark.parametrize("name", daily(ONE_STEP, "captures of several kinds", "gradients outside"))
 def test_every_thread_gets_the_result_of_its_own_arguments(
     name: str, executor: str, turns_taken_often: None
@@ -288,6 +289,7 @@ def owned(params: Any) -> Any:
     return mt.optim.SGD(params, lr=1.0)
 
 
+@pytest.mark.daily("numpy")
 @pytest.mark.parametrize("owner", [None, owned], ids=["no optimizer", "optimizer"])
 @pytest.mark.parametrize("shapes", [1, 3])
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside eager passes"])
@@ -391,6 +393,7 @@ def test_an_update_by_hand_that_threads_make_at_once(
     assert (w.tolist(), b.tolist()) == expected
 
 
+@pytest.mark.daily("numpy", "numba-not")
 @pytest.mark.parametrize("differentiated", ["inside", "outside", "not"])
 def test_running_statistics_count_the_batches_of_all_threads(
     differentiated: str, executor: str, turns_taken_often: None

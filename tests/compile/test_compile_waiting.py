@@ -50,6 +50,7 @@ def first_line(child: subprocess.Popen[str]) -> str:
     return child.stdout.readline().strip()
 
 
+@pytest.mark.slow
 def test_one_that_works_longer_than_patience_is_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with process(HOLDS, path, 0.6, 2.0) as child:
@@ -80,6 +81,7 @@ def test_without_locks_nobody_is_waited_for(
         assert (one, two) == (False, False)
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_while_it_compiles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -89,6 +89,7 @@ def test_every_slip_in_every_key_of_a_section(section, tmp_path):
     in_one_file(tmp_path, cases, head, "  " * len(parts))
 
 
+@pytest.mark.daily("optimizer:", "loss:")
 @pytest.mark.parametrize(
     "kind, name, known",
     [pytest.param(*case, id=":".join(case[:2])) for case in keys_of_components()],

@@ -119,6 +119,7 @@ def test_a_file_without_a_sweep_is_one_run(tmp_path):
     assert found.config == load_config(path)
 
 
+@pytest.mark.daily("seeds", "sedes", "folds", "grid", "random", "stop")
 @pytest.mark.parametrize(
     ("sweep", "where", "what"),
     [

@@ -212,6 +212,7 @@ print((status("VmHWM") - before) / sum(array.nbytes for array in data.arrays))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is read from /proc")
 def test_memory_is_at_most_two_and_a_half_times_the_numbers(tmp_path):
     header = ",".join([*(f"x{i}" for i in range(9)), "y"]) + "\n"

@@ -121,6 +121,7 @@ if comm.rank == 0:
     assert 0.9 * length < taken < 1.4 * length
 
 
+@pytest.mark.daily("loading")
 @pytest.mark.parametrize("where", ["loading", "writing"])
 def test_a_rank_that_is_killed_leaves_no_file(mpirun: Mpirun, tmp_path: Path, where: str) -> None:
     directory = tmp_path / "memory"

@@ -91,6 +91,7 @@ FAILURES: dict[str, tuple[str, int, str, bool, str]] = {
 
 
 # Each is a job of its own; one of each kind every day keeps the suite short.
+@pytest.mark.daily("user error", "exception in a thread")
 @pytest.mark.parametrize(
     "name", daily(FAILURES, "exception in a thread", "interrupted", "exit", "user error")
 )
@@ -127,6 +128,7 @@ ENDS: dict[str, tuple[str, int]] = {
 }
 
 
+@pytest.mark.daily("sys.exit()")
 @pytest.mark.parametrize(
     "name", daily(ENDS, "sys.exit()", "a caught error", "a thread's normal exit")
 )
@@ -146,6 +148,7 @@ def test_the_same_error_on_every_rank_is_told_once(mpirun: Mpirun) -> None:
     assert "microtrain: rank 0 of 3" in job.stderr
 
 
+@pytest.mark.slow
 def test_a_long_message_arrives_whole_and_in_order(mpirun: Mpirun) -> None:
     text = "raise ValueError('begin ' + '-' * 200_000 + ' end of text')"
     job = mpirun(3, JOB.format(case=f"print('rank 1 was here'); {text}", ranks=[1]))
@@ -163,6 +166,7 @@ microtrain.distributed.world().barrier()
 """
 
 
+@pytest.mark.daily("exit(4)")
 @pytest.mark.parametrize("case, code", [("raise ImportError('no such module')", 1), ("exit(4)", 4)])
 def test_a_failure_before_world_ends_the_job(mpirun: Mpirun, case: str, code: int) -> None:
     job = mpirun(3, BEFORE_WORLD.format(case=case))

@@ -111,6 +111,7 @@ def trained(comm: Communicator, move: Any, executor: str | None = None, **option
     return {name: value.tolist() for name, value in model.state_dict().items()}
 
 
+@pytest.mark.daily("numpy")
 @pytest.mark.parametrize("move", [in_place, one_element])
 def test_a_buffer_that_sees_the_rows_of_one_rank_is_refused(
     comm: Communicator, move: Any, executor: str | None
@@ -132,6 +133,7 @@ def test_however_it_is_written(move: Any, options: Any) -> None:
         in_process.run(3, lambda comm: trained(comm, move, **options))
 
 
+@pytest.mark.daily("numpy")
 @pytest.mark.parametrize("move", [by_sums, count, nothing])
 def test_buffers_that_stay_equal_are_left_alone(
     comm: Communicator, move: Any, executor: str | None
@@ -177,6 +179,7 @@ def frozen(comm: Communicator, which: Any, executor: str | None, **options: Any)
     steps_of(model, executor, inputs())
 
 
+@pytest.mark.daily("numpy")
 def test_a_parameter_frozen_on_one_rank_is_told_in_that_step(
     comm: Communicator, executor: str | None
 ) -> None:

@@ -44,6 +44,7 @@ def test_a_rank_keeps_to_its_budget(collectives: Any, tmp_path: Path, ranks: int
         assert all(a <= b for a, b in zip(found, BUDGET[phase], strict=True)), (phase, found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", daily([24, 64], 24))
 def test_more_ranks_are_no_more_for_one(collectives: Any, tmp_path: Path, most: int) -> None:
     few, many = (collectives.run(tmp_path, ranks, profile=True) for ranks in (4, most))

@@ -546,6 +546,7 @@ def test_ranks_that_are_in_their_calls_at_the_same_time_keep_apart(size: int) ->
         check(found, run(None))
 
 
+@pytest.mark.daily("-2]", "-3]")
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("kind", STEPS)
 def test_captured_steps_are_exact_on_any_number_of_ranks(kind: Any, size: int) -> None:
@@ -724,6 +725,7 @@ def test_loops_over_samples_are_exact_on_any_number_of_ranks(comm: Communicator,
         check(run(comm, cuts), run(None, cuts))
 
 
+@pytest.mark.daily("3-")
 @pytest.mark.parametrize("name", ["sum", "stack", "labels", "chunks", "learned"])
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_loops_over_samples_of_captured_steps_are_exact(size: int, name: str) -> None:
@@ -754,6 +756,7 @@ def test_loops_over_samples_of_captured_steps_are_exact(size: int, name: str) ->
         check(found, expected)
 
 
+@pytest.mark.daily("cuts0", "cuts1")
 @pytest.mark.parametrize("cuts", [[5, 2], [1, 3], [2, 1, 1]])
 def test_loops_over_samples_of_a_compiled_loss(cuts: list[int]) -> None:
     def run(comm: Communicator | None, wide: bool = False) -> list[Any]:

@@ -180,6 +180,7 @@ CASES += [
 ]
 
 
+@pytest.mark.daily("never_cleared-nothing", "two_passes-nothing", "waiting_pass", "micro_batches")
 @pytest.mark.parametrize("name, between", CASES)
 def test_replays_leave_what_eager_steps_leave(
     comm: Communicator, name: str, between: Callable[..., None]
@@ -191,6 +192,7 @@ def test_replays_leave_what_eager_steps_leave(
         assert (AT_ONCE in step.source()) == STEPS[name]
 
 
+@pytest.mark.slow
 def test_native_code_notes_at_once(comm: Communicator, native_code: None) -> None:
     pytest.importorskip("numba", reason="numba is not installed (pip install -e '.[jit]')")
     eager, _ = trained(comm, "cleared_first", lambda step: step, nothing)

@@ -480,6 +480,7 @@ group.Free()
 """
 
 
+@pytest.mark.daily("1")
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow), 4])
 def test_a_communicator_of_mpi4py_is_taken_as_it_is(
     mpirun: Any, tmp_path: Path, ranks: int

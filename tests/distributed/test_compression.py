@@ -118,6 +118,7 @@ def test_bfloat16_is_the_nearest(value: float) -> None:
         assert abs(float(found) - value) == best
 
 
+@pytest.mark.daily("fp16")
 @pytest.mark.filterwarnings("ignore:DataParallel. compression")
 @pytest.mark.parametrize("kind", ["none", *BITS])
 def test_a_network_learns_as_well(comm: Communicator, kind: Any) -> None:
@@ -169,6 +170,7 @@ train: {duration: 15 epochs, batch_size: 64}
 """
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:DataParallel. compression")
 def test_digits_are_read_as_well(tmp_path: Path) -> None:
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")

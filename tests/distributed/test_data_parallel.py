@@ -22,6 +22,7 @@ from microtrain.distributed.data_parallel import DataParallel
 from microtrain.distributed.single import SingleCommunicator
 
 
+@pytest.mark.daily("[1-", "[3-3-")
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
@@ -563,6 +564,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 def test_models_may_be_collected_at_any_point_of_a_backward_pass():
     """Where this happened inside of `tuple(a_list)`, CPython 3.11 crashed, or told one twice."""
     done = subprocess.run([sys.executable, "-c", GARBAGE], capture_output=True, timeout=100)

@@ -204,6 +204,7 @@ def check(found: list[Any], expected: list[Any]) -> None:
         assert np.abs(a - b).max() <= 1e-12 * max(np.abs(b).max(), 1e-2), number
 
 
+@pytest.mark.daily("0-one", "3-several", "7-one", "11-several")
 @pytest.mark.parametrize("several", [False, True], ids=["one", "several"])
 @pytest.mark.parametrize("seed", range(2 * len(COUNTED)))
 def test_any_number_of_ranks_and_micro_batches(
@@ -541,6 +542,7 @@ def test_half_precision_has_no_room_for_a_total() -> None:
 # Shards, native code, and losses that a compiled step returns -------------------------------------
 
 
+@pytest.mark.daily("both")
 @pytest.mark.parametrize("name", ["both", "mask", "tokens"])
 @pytest.mark.parametrize("executor", [None, "numpy"])
 def test_world_mode_has_the_same_bits_and_the_same_loss(name: str, executor: Any) -> None:
@@ -726,6 +728,7 @@ def sum_and_count(p, t):
 """
 
 
+@pytest.mark.daily("sum_and_count", "ignore_index")
 @pytest.mark.parametrize(
     "loss",
     [

@@ -231,6 +231,7 @@ def cases(kind: str) -> list[object]:
     ]
 
 
+@pytest.mark.daily("SIGKILL", "another model")
 @pytest.mark.parametrize(("name", "size", "steps"), cases("script"))
 def test_a_script_ends(mpirun: Mpirun, name: str, size: int, steps: str) -> None:
     fault = FAULTS[name]
@@ -253,6 +254,7 @@ def test_a_script_ends(mpirun: Mpirun, name: str, size: int, steps: str) -> None
     assert job.stdout.count("the end") <= skips
 
 
+@pytest.mark.daily("raises", "other data")
 @pytest.mark.parametrize(("name", "size", "steps"), cases("run"))
 def test_a_run_ends(mpirun: Mpirun, tmp_path: Path, name: str, size: int, steps: str) -> None:
     fault = FAULTS[name]
@@ -311,6 +313,7 @@ sys.exit(max(codes))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "size"),
     [("script", 2), *(pytest.param(*more, marks=pytest.mark.slow)

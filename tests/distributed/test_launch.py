@@ -131,6 +131,7 @@ FOREIGN = {
 }
 
 
+@pytest.mark.daily("mpich", "openmpi")
 @needs_mpi
 @pytest.mark.parametrize("kind", FOREIGN)
 def test_launcher_of_another_mpi_is_refused(kind: str) -> None:
@@ -281,6 +282,7 @@ train: {duration: 2 steps, batch_size: 16}
 """
 
 
+@pytest.mark.daily("a setting")
 @pytest.mark.parametrize("case", daily(ARGUMENTS, "a setting", "an option that there is not"))
 def test_one_ranks_other_arguments_are_an_error_that_names_both(
     mpirun: Callable[..., mpi_run.Job], tmp_path: Path, case: str

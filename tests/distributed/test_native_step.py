@@ -93,6 +93,7 @@ def told(outcome: Outcome) -> str:
 LOSSES = [0.1, -7.25e-12, 3e30, 1e37, 1e300, np.inf, np.nan, -0.0, 5e-324]
 
 
+@pytest.mark.daily("float32-float32", "float64-float32-13")
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 8, 13])
 @pytest.mark.parametrize("real", ["float32", "float64"])
 @pytest.mark.parametrize("loss", ["float32", "float64"])

@@ -87,6 +87,7 @@ def test_everything_is_that_of_one_process_with_all_rows(
         assert relative(comm.all_reduce(found[name].copy()), getattr(layer, name).grad) <= 1e-12
 
 
+@pytest.mark.daily("shape0")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_gradients_of_both_orders_are_those_of_all_ranks_together(
     comm: Communicator, shape: tuple[int, ...]
@@ -239,6 +240,7 @@ CASES = [
 ]
 
 
+@pytest.mark.daily("convolutional-8-1", "dense-9-2")
 @pytest.mark.parametrize(
     ("kind", "batch", "accumulate", "how"),
     [*CASES, pytest.param("dense", 9, 2, "numba", marks=pytest.mark.slow)],
@@ -282,6 +284,7 @@ def state(model: Any, losses: Any) -> dict[str, Any]:
     return {"losses": losses, **{k: v.numpy().copy() for k, v in model.state_dict().items()}}
 
 
+@pytest.mark.daily("numpy")
 @pytest.mark.parametrize("executor", ["numpy", "numba"])
 def test_captures_take_the_counts_of_the_other_ranks_anew(executor: str) -> None:
     """One rank keeps its number of rows, and so its capture, while the others' change."""

@@ -57,6 +57,7 @@ IN_INIT = (
 IN_INIT += r"since \d\d:\d\d:\d\d, in {}(.*): a rank runs another program"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_a_rank_that_is_another_program(mpirun: Mpirun, tmp_path: Path, size: int) -> None:
     (tmp_path / "script.py").write_text(START + WORLD)
@@ -75,6 +76,7 @@ BEFORE = {
 }
 
 
+@pytest.mark.daily("does not come")
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(
     "case", daily(BEFORE, "does not come to MPI_Init", "stopped after MPI_Init")
@@ -114,6 +116,7 @@ VERSIONS = {
 }
 
 
+@pytest.mark.daily("microtrain")
 @pytest.mark.parametrize("package", VERSIONS)
 def test_another_version_on_one_rank_is_an_error(mpirun: Mpirun, package: str) -> None:
     job = mpirun(2, f"{START}import numpy as np\nif odd: {VERSIONS[package]}\n{WORLD}", timeout=50)
@@ -152,6 +155,7 @@ LEAVES = {
 }
 
 
+@pytest.mark.daily("at exit")
 @pytest.mark.parametrize(
     ("how", "when", "size"),
     [
@@ -175,6 +179,7 @@ def test_a_rank_that_vanishes(mpirun: Mpirun, how: str, when: str, size: int) ->
     assert job.stderr.count("microtrain: ") == 1
 
 
+@pytest.mark.slow
 def test_a_signal_to_all_ranks_is_told_once(mpirun: Mpirun) -> None:
     job = mpirun(4, START + WORLD + "comm.barrier()\nos.kill(os.getpid(), 15); time.sleep(60)")
     who = r"microtrain: rank \d of 4 \(host \S+, PID \d+\)"
@@ -263,6 +268,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
 def test_a_rank_that_waits_for_others_ends_with_its_launcher() -> None:
     """It would wait in MPI_Init for ranks that nobody starts any more, up to the limit."""
@@ -324,6 +330,7 @@ HANGS = {
 }
 
 
+@pytest.mark.daily("a hook")
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("case", daily(HANGS, "a hook", "a thread", "stopped before MPI_Finalize"))
 def test_a_rank_that_hangs_at_its_end(mpirun: Mpirun, case: str, size: int) -> None:
@@ -355,6 +362,7 @@ def closing(mpirun: Mpirun, tmp_path: Path, size: int, seconds: float, limit: fl
     return mpirun(size, *run, cwd=tmp_path, timeout=TIME)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("reports")
 @pytest.mark.parametrize("size", SIZES)
 def test_closing_work_of_rank_0_is_no_hang(mpirun: Mpirun, tmp_path: Path, size: int) -> None:

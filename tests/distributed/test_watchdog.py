@@ -98,6 +98,7 @@ def test_a_rank_that_is_getting_on_is_waited_for_as_long_as_it_takes(
     assert "busy (it decodes rows, " in job.stderr
 
 
+@pytest.mark.slow
 def test_a_slow_rank_is_named_and_waited_for(mpirun: Mpirun) -> None:
     limits = {"MICROTRAIN_WARN_S": "0.5", "MICROTRAIN_TIMEOUT_S": "60"}
     job = mpirun(2, JOB.format(fault="time.sleep(2.5)"), env=limits)
@@ -120,6 +121,7 @@ COMPARED = {
 }
 
 
+@pytest.mark.daily("another shape")
 @pytest.mark.parametrize("case", daily(COMPARED, "another call", "another shape"))
 def test_debug_mode_compares_every_call(mpirun: Mpirun, case: str) -> None:
     fault, message = COMPARED[case]
@@ -135,6 +137,7 @@ def test_debug_mode_lets_a_right_job_pass(mpirun: Mpirun) -> None:
     assert (job.returncode, job.stderr) == (0, "")
 
 
+@pytest.mark.daily("WARN_S")
 @pytest.mark.parametrize(
     "variable, value, message",
     [

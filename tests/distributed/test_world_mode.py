@@ -76,6 +76,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", CASES)
 def test_digits_have_the_same_bits(
     comm: Communicator, shared_tmp_path: Path, settings: tuple[str, ...]

@@ -298,6 +298,7 @@ def test_values_that_overflow_are_shown_without_warnings(line, tmp_path, capsys)
     assert part["values"]["loss"] is None  # of float32: infinite
 
 
+@pytest.mark.daily("[2]")
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_evaluation_over_ranks_says_the_same(iris, mpirun, capsys, ranks):
     alone = evaluate(capsys, iris)["parts"]
@@ -317,6 +318,7 @@ def test_under_mpirun_a_mistake_is_told_once(iris, mpirun, tmp_path):
     assert "Traceback" not in job.stderr and not job.left_behind
 
 
+@pytest.mark.slow
 def test_neither_command_loads_mpi_or_cupy(iris, tmp_path):
     code = (
         "import sys\nfrom microtrain.cli.main import main\ncode = main(sys.argv[1:])\n"

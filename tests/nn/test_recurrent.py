@@ -55,6 +55,7 @@ def test_the_other_direction_is_the_sequence_turned_round(name: str) -> None:
     assert mt.equal(hidden_of(last)[1], hidden_of(end)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", daily(LAYERS, "RNN", "GRU"))
 def test_second_derivatives(name: str) -> None:
     layer = getattr(nn, name)(2, 3, 2, bidirectional=True, dtype=mt.float64)

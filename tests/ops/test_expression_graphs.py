@@ -85,6 +85,7 @@ def test_the_second_derivative_is_that_of_the_first(program: Program) -> None:
     assert ours == pytest.approx(derivative(slope), rel=1e-6, abs=1e-8)
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(programs)
 def test_every_kind_of_pass_gives_the_same_bits(program: Program) -> None:

@@ -100,6 +100,7 @@ def test_the_first_update_takes_the_model_exactly_and_flat_memory_changes_no_bit
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.daily("numpy")
 @pytest.mark.parametrize(
     ("name", "executor"),
     daily(

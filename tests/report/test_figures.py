@@ -227,6 +227,7 @@ print(loaded, "matplotlib.pyplot" in sys.modules)
 """
 
 
+@pytest.mark.daily("absent1")
 @pytest.mark.parametrize(
     "absent, expected, files",
     [

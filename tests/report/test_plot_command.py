@@ -117,6 +117,7 @@ def drawn(monkeypatch):
     return made
 
 
+@pytest.mark.daily("svg")
 @pytest.mark.parametrize("suffix, start", [(".png", PNG), (".svg", SVG), (".pdf", PDF)])
 def test_plot_writes_the_format_of_the_name(tmp_path, capsys, drawn, suffix, start):
     output = tmp_path / f"a picture{suffix}"
@@ -293,6 +294,7 @@ def test_compare_wants_two(tmp_path, capsys):
     assert main(["compare", str(tmp_path / "line"), str(tmp_path / "absent")]) == 3
 
 
+@pytest.mark.daily("plot")
 @pytest.mark.parametrize("command", ["plot", "compare"])
 def test_seeing_loads_neither_mpi_nor_cupy_nor_the_code_of_a_run(tmp_path, command):
     path = make_run(tmp_path)

@@ -227,6 +227,7 @@ def case(number: int, door: str, trap: object, name: str):
     return pytest.param(door, trap, name, marks=marks, id=f"{door}-{trap.__name__}-{name}")
 
 
+@pytest.mark.daily("state.json", "report.html")
 @pytest.mark.usefixtures("reports")
 @pytest.mark.parametrize(
     ("door", "trap", "name"),
@@ -299,6 +300,7 @@ HALFWAY = b'{"a":' * 900 + b"1" + b"}" * 900  # Python reads it; what goes throu
 JSON = ("run.json", f"{LAST}/manifest.json", f"{LAST}/state.json", "metrics.jsonl")
 
 
+@pytest.mark.daily("manifest.json")
 @pytest.mark.parametrize(
     "text",
     [pytest.param(DEEP, id="deep"), pytest.param(HALFWAY, id="halfway", marks=pytest.mark.slow)],

@@ -208,6 +208,7 @@ def test_a_member_of_a_halved_sweep_is_the_run_alone(place):
     assert Run.read(newest(place, "one")).info.params_sha256 == last["params_sha256"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_results_are_the_same_on_any_ranks(place, mpirun, ranks):
     words = ["s.yaml", "sweep.stop=halving"]

@@ -64,6 +64,7 @@ def scikit_learns_report(path: Path, part: Any) -> Any:
     return matrix, [report[str(label)] for label in labels]
 
 
+@pytest.mark.daily("-3]")
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("kind", ["classes", "weighted", "column"])
 @pytest.mark.parametrize("part", ["val", "test"])

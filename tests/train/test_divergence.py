@@ -158,6 +158,7 @@ def test_a_parameter_without_a_gradient_has_no_part_in_the_norm():
             Guard(model, clip_norm)()
 
 
+@pytest.mark.daily("numpy")
 def test_captured_runs_clip_as_eager_ones_do(tmp_path, executor):
     settings = NO_OUTLIER, "train.clip_norm=2", "model=./parts.py:plain"
     comm = SingleCommunicator()
@@ -258,6 +259,7 @@ def test_a_skipped_step_undoes_a_buffer_assigned_anew():
     assert dict(model.named_buffers())["1.mean"] is smoothed.mean
 
 
+@pytest.mark.daily("more2")
 @pytest.mark.parametrize("more", [(), ("train.accumulate=2",), ("train.clip_norm=1",)])
 def test_captured_runs_skip_as_eager_ones_do(tmp_path, more):
     comm = SingleCommunicator()
@@ -269,6 +271,7 @@ def test_captured_runs_skip_as_eager_ones_do(tmp_path, more):
     assert repr(rows) == repr(again)  # a NaN equals no NaN
 
 
+@pytest.mark.daily("0.5")
 @pytest.mark.parametrize("clip", ["null", "0.5"])
 def test_world_mode_has_the_same_bits_at_1_2_and_4_ranks(tmp_path, clip):
     from microtrain.distributed import in_process

@@ -116,6 +116,7 @@ STOPS = {
 }
 
 
+@pytest.mark.daily("SIGTERM")
 @pytest.mark.parametrize(
     ("how", "ranks"),
     [("a file", 1), ("SIGTERM", 1)]
@@ -161,6 +162,7 @@ def test_max_time_ends_a_run_again_and_again(tmp_path, whole):
     assert differences(resumed(tmp_path, "train.max_time=null"), whole()) == {}
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_ends_at_once(tmp_path, whole):
     write_run(tmp_path, LONG)
     with open(tmp_path / "net.py", "a") as file:
@@ -274,6 +276,7 @@ if comm.rank == 0:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_loop_of_ones_own_is_taken_up(tmp_path, ranks, request):
     (tmp_path / "loop.py").write_text(LOOP)
@@ -299,6 +302,7 @@ def small_files():
     resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
 
 
+@pytest.mark.slow
 def test_metrics_that_cannot_grow_end_the_run_and_spare_its_checkpoints(tmp_path, whole):
     write_run(tmp_path, LONG)
     code, _, err = Job(tmp_path, limit=small_files).end()
@@ -424,6 +428,7 @@ def test_other_data_and_a_diverged_run_are_refused(tmp_path):
     assert (code, "has diverged and would diverge again" in err) == (3, True)
 
 
+@pytest.mark.slow
 def test_a_finished_run_says_so(tmp_path):
     config = write_run(tmp_path)
     run = train(config).path

@@ -89,6 +89,7 @@ def left(path):
     return {name: array.tobytes() for name, array in parameters.items()}, rows
 
 
+@pytest.mark.slow
 def test_it_cannot_be_read_whole(directory):
     job = run_job([sys.executable, "whole.py"], cwd=directory)
     assert "MemoryError" in job.stderr, job.stderr

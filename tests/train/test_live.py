@@ -44,6 +44,7 @@ def test_a_bar_on_a_terminal_leaves_what_a_pipe_would_show(tmp_path):
     assert not any("\x1b" in line for line in log_of(tmp_path))
 
 
+@pytest.mark.daily("arguments0")
 @pytest.mark.parametrize(
     "arguments, env",
     [(["--progress", "off"], {}), ([], {"TERM": "dumb"})],
@@ -90,6 +91,7 @@ def test_an_interrupted_run_takes_its_bar_away(tmp_path):
     assert not any("of 100" in line for line in seen)
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_no_control_characters(tmp_path):
     line = shlex.join(map(str, job(tmp_path, "--progress", "on")))
     done = mpi_run.run_job(["bash", "-c", f"{line} | cat"])
@@ -99,6 +101,7 @@ def test_a_pipe_gets_no_control_characters(tmp_path):
     assert done.stderr == ("warning: no progress bar: standard output is not a terminal\n")
 
 
+@pytest.mark.daily("terminal")
 @pytest.mark.parametrize("where", ["pipe", "terminal"])
 def test_under_mpirun_there_is_no_bar_and_each_message_once(tmp_path, where):
     if reason := mpi_run.missing():

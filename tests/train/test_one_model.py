@@ -59,6 +59,7 @@ def train(tmp_path, *overrides, ranks=1):
     return *in_process.run(ranks, on)[0], said.getvalue()
 
 
+@pytest.mark.daily("shards-1", "the best-1", "none is kept", "the best is the last")
 @pytest.mark.usefixtures("reports")
 @pytest.mark.parametrize(
     ("case", "ranks"),

@@ -359,6 +359,7 @@ def full_disk():
         yield file
 
 
+@pytest.mark.daily("closed pipe-1", "full disk-]")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("reader", ["closed pipe", "full disk"])
 def test_losing_the_terminal_does_not_lose_the_run(tmp_path, full_disk, reader, unbuffered):

@@ -86,6 +86,12 @@ def differences(found, expected):
     return {key: (value, expected[key]) for key, value in found.items() if value != expected[key]}
 
 
+@pytest.mark.daily(
+    "compiled-crashes6",
+    "accumulate-crashes2",
+    "dropout, batch norm, tail batch",
+    "reproducible: world",
+)
 @pytest.mark.parametrize(
     ("case", "crashes"),
     [(case, (4,)) for case in CASES]
@@ -119,6 +125,7 @@ def test_what_auto_has_chosen_holds_after_a_resume(tmp_path, native_code):
         assert differences(facts(run), expected) == {}, f"step {crash}"
 
 
+@pytest.mark.slow
 def test_native_code_is_compiled_once_for_all_runs_of_a_configuration(tmp_path, native_code):
     """Its text names nothing that differs between processes: ranks and resumed runs find it."""
     pytest.importorskip("numba")
@@ -159,6 +166,12 @@ def flip(path):
 DAMAGES = {"cut": cut, "a bit": flip, "removed": Path.unlink}
 
 
+@pytest.mark.daily(
+    "optimizer.safetensors-a bit",
+    "manifest.json-removed",
+    "model.safetensors-cut",
+    "state.json-a bit",
+)
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", [*FILES, MANIFEST])
 def test_the_checkpoint_before_a_damaged_one_is_used(tmp_path, whole, capfd, damage, name):
@@ -201,6 +214,7 @@ LOSSES = {
 }
 
 
+@pytest.mark.daily("emptied-True", "removed-True")
 @pytest.mark.parametrize("finished", [False, True])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_run_that_has_lost_its_checkpoints_is_refused_and_stays_as_it_is(
@@ -334,6 +348,7 @@ def test_a_model_is_not_made_by_settings_that_it_was_not_trained_with(tmp_path, 
         load(run, trust=True)
 
 
+@pytest.mark.daily("rows-report", "nothing-compare", "settings-plot")
 @pytest.mark.parametrize("command", ["plot", "compare", "report"])
 @pytest.mark.parametrize("what", ["rows", "settings", "run.json", "nothing"])
 def test_what_shows_a_run_says_what_of_it_was_changed(tmp_path, capsys, command, what):

@@ -57,6 +57,7 @@ def run_of(tmp_path: Path, name: str) -> Path:
 # What the shipped configurations must reach ------------------------------------------------------
 
 
+@pytest.mark.daily("[0]")
 @pytest.mark.parametrize("seed", range(3))
 def test_linreg_recovers_the_line(tmp_path, seed):
     model = train("linreg.yaml", tmp_path, f"seed={seed}").model
@@ -91,6 +92,7 @@ def measured(trainer: Trainer, part: str) -> dict[str, float]:
     return evaluate(module, trainer.loss, trainer.metrics, dataset, trainer.comm)
 
 
+@pytest.mark.slow
 def test_two_layer_relu_learns_its_targets_by_heart(tmp_path):
     trainer = train("two_layer_relu.yaml", tmp_path, "log.every=1 steps")
     rows = read_metrics(run_of(tmp_path, "two_layer_relu") / "metrics.jsonl")
@@ -99,6 +101,7 @@ def test_two_layer_relu_learns_its_targets_by_heart(tmp_path):
     assert losses[0] / losses[-1] > 1e8
 
 
+@pytest.mark.daily("custom_model")
 @pytest.mark.parametrize("name", ["csv.yaml", "custom_model.yaml"])
 def test_the_other_configurations_learn(tmp_path, name):
     trainer = train(name, tmp_path)
@@ -183,6 +186,7 @@ def test_adam_goes_on_from_a_checkpoint_as_if_nothing_had_been(tmp_path, name, b
         np.testing.assert_array_equal(a.detach().numpy(), b.detach().numpy())
 
 
+@pytest.mark.daily("adam-{type: huber")
 @pytest.mark.parametrize("loss", ["mae", "{type: huber, delta: 0.5}"])
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
 def test_other_losses_and_optimizers_learn_the_line(tmp_path, loss, optimizer):
@@ -206,6 +210,7 @@ def test_bce_learns_which_side_of_a_line_a_point_is_on(tmp_path):
     assert measured(trainer, "val")["loss"] < 0.2
 
 
+@pytest.mark.slow
 def test_rows_are_bounded(tmp_path):
     done = command(
         "train", CONFIGS / "two_layer_relu.yaml", "train.duration=1000 steps", cwd=tmp_path
@@ -315,6 +320,7 @@ MISTAKES: dict[str, tuple[list[str] | str, int, list[str]]] = {
 
 
 # Each is a process of its own; tests/config finds all of the first kind.
+@pytest.mark.daily("unknown key", "missing data file")
 @pytest.mark.parametrize(
     "case",
     daily(
@@ -359,6 +365,7 @@ CSV_MISTAKES = {
 }
 
 
+@pytest.mark.daily("text cell")
 @pytest.mark.parametrize("case", CSV_MISTAKES)
 def test_a_bad_csv_names_file_row_and_column(tmp_path, case):
     text, words = CSV_MISTAKES[case]
@@ -450,6 +457,7 @@ def test_parts_of_the_wrong_kind_are_refused_before_training(tmp_path, override,
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_evaluate_makes_the_same_model_again(tmp_path):
     (tmp_path / "parts.py").write_text(PARTS)
     arguments = (CONFIGS / "linreg.yaml", "model=./parts.py:Random", "seed=3")
@@ -461,6 +469,7 @@ def test_evaluate_makes_the_same_model_again(tmp_path):
     assert f"loss {last['loss']:.5g}" in again.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("reports")
 def test_a_model_that_fails_on_rows_of_the_report_does_not_fail_the_run(tmp_path):
     (tmp_path / "parts.py").write_text(PARTS)
@@ -535,6 +544,7 @@ def test_under_mpirun_only_rank_0_speaks(mpirun, tmp_path):
     assert len(list((tmp_path / "runs" / "linreg").glob("2*"))) == 1
 
 
+@pytest.mark.daily("did you mean batch_size")
 @pytest.mark.parametrize(
     ("override", "code", "word"),
     [
@@ -602,6 +612,7 @@ def no_gpu(index):
     raise RuntimeError("no usable GPU: CuPy is not installed")
 
 
+@pytest.mark.daily("arguments2")
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [

@@ -198,6 +198,7 @@ def whole(tmp_path_factory):
     return of
 
 
+@pytest.mark.daily("some-2-early stopping")
 @pytest.mark.usefixtures("reports")
 @pytest.mark.parametrize("case", daily(CASES, "early stopping", "a callback, between them"))
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -305,6 +306,7 @@ def test_a_checkpoint_of_before_that_does_not_tell_of_a_stop(tmp_path, monkeypat
     assert run(config, settings, 1).step == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_stop_is_in_the_checkpoint_of_its_step_over_real_ranks(tmp_path, mpirun, rank):
     """Rank 0 is killed as soon as the checkpoint of the step is on disk."""

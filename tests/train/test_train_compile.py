@@ -307,6 +307,7 @@ QUICK = (
 )
 
 
+@pytest.mark.daily("draws, shards", "dropout, batch norm", "own optimizer")
 @pytest.mark.parametrize("case", daily(SAME, *QUICK))
 def test_a_captured_run_is_the_eager_run(case, place):
     train(place, "off", *SAME[case])
@@ -319,6 +320,7 @@ def test_a_captured_run_is_the_eager_run(case, place):
     }  # fmt: skip
 
 
+@pytest.mark.daily("looks in the second shard", "varies")
 @pytest.mark.parametrize(
     "case", daily(NOT_CAPTURED, "looks", "varies", "looks back", "looks in the second shard")
 )
@@ -333,6 +335,7 @@ def test_what_cannot_be_captured_runs_as_if_it_had_never_been_tried(case, place)
     assert executed(place, "auto")["executor"] == "off"
 
 
+@pytest.mark.daily("varies", "looks in the second micro-batch", "counts")
 @pytest.mark.parametrize("case", NOT_CAPTURED)
 def test_what_cannot_be_captured_is_an_error_where_it_was_asked_for(case, place):
     overrides, words = NOT_CAPTURED[case]
@@ -373,6 +376,7 @@ def test_auto_says_what_it_chose_and_when(place, monkeypatch, variable):
 LINE = r"compile  compiling \d+ lines of native code in \d pieces?, about .* s \(cached .*"
 
 
+@pytest.mark.slow
 def test_native_code_is_chosen_once_for_the_whole_run_and_stays_within_rounding(place, monkeypatch):
     pytest.importorskip("numba")
     monkeypatch.setattr(execution, "choose", lambda name, program, steps: ("numba", f"{steps}"))

@@ -101,6 +101,7 @@ def metrics_of(loss: Any) -> list[str]:
     return ["mse", "r2", "median_absolute_error", "explained_variance"]
 
 
+@pytest.mark.daily("cross_entropy", "own_loss")
 @pytest.mark.parametrize("loss", daily(LOSSES, *QUICK), ids=called)
 def test_a_weighted_run_is_the_same_on_any_ranks(loss: Any, tmp_path: Path) -> None:
     settings = {"metrics": metrics_of(loss), "split": {"train": 0.8, "val": 0.2}}
@@ -130,6 +131,7 @@ def own_loss_unweighted(prediction: Any, target: Any) -> Any:
     return mt.nn.functional.cross_entropy(prediction, target)
 
 
+@pytest.mark.daily("cross_entropy")
 @pytest.mark.parametrize(
     "loss", ["mse", {"type": "cross_entropy", "class_weight": "balanced"}], ids=called
 )
@@ -143,6 +145,7 @@ def test_shards_give_the_same_bits(loss: Any, tmp_path: Path) -> None:
         assert repr(found) == repr(alone)
 
 
+@pytest.mark.daily("mse-numpy", "own_loss-numpy", "cross_entropy-[0.2, 1.0, 5.0]-sum-numpy")
 @pytest.mark.parametrize(
     ("loss", "executor"),
     [(loss, "numpy") for loss in LOSSES]
