@@ -170,7 +170,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Of `-m mpi` under mpirun, files without such tests: each rank would collect them again."""
     if not (UNDER_MPIRUN and collection_path.is_file() and "mpi" in config.option.markexpr):
         return None
-    return None if re.search(rb"\b(comm|mpi)\b", collection_path.read_bytes()) else True
+    mpi = rb"(?m)^def \w+\([^)]*\bcomm\b|mark\.mpi\b"
+    return None if re.search(mpi, collection_path.read_bytes()) else True
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
