@@ -159,7 +159,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     world()
     # All ranks must draw the same examples.
-    hypothesis.settings.load_profile("quick")
+    hypothesis.settings.load_profile("ci")
     # A Python signal handler does not run while the main thread is inside MPI; a thread does.
     config.option.timeout_method = "thread"
     if LAUNCH.rank != 0:

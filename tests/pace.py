@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+import hypothesis
 import pytest
 
 
@@ -18,3 +19,8 @@ def daily(cases: Iterable[Any], *quick: Any) -> list[Any]:
         case if case in quick else pytest.param(*values, marks=pytest.mark.slow)
         for case, values in zip(cases, slow, strict=True)
     ]
+
+
+def examples(count: int) -> int:
+    """How many examples of hypothesis are drawn where it is `count`, a fifth in profile "quick"."""
+    return max(2, count * hypothesis.settings.default.max_examples // 100)

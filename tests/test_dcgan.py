@@ -76,6 +76,7 @@ def test_it_learns_what_it_learns_with_torch() -> None:
     assert epochs[4, 0] < 0.7 * epochs[0, 0]  # both learn, the judge faster
 
 
+@pytest.mark.slow
 def test_it_runs_as_it_stands(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, FILE, "--epochs", "1", "--compile"], cwd=tmp_path, timeout=120,

@@ -102,6 +102,7 @@ def language_model(file, *arguments):
     return perplexities(done.stdout)
 
 
+@pytest.mark.slow
 def test_the_word_language_model_learns_which_verb_agrees():
     found = language_model(LANGUAGE, "--epochs", "4")
     assert found[-1][1] < 7 < 25 < found[0][1]

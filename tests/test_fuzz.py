@@ -22,6 +22,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
+from pace import examples
 
 from microtrain.cli.main import main
 from microtrain.config.load import load_config
@@ -51,7 +52,7 @@ def cases(quick: int):
             def one(data):
                 test(files, data)
 
-            seed(part)(settings(max_examples=count, **options)(given(st.data())(one)))()
+            seed(part)(settings(max_examples=examples(count), **options)(given(st.data())(one)))()
 
         run.__name__, run.__doc__ = test.__name__, test.__doc__
         return run

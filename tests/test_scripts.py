@@ -304,6 +304,7 @@ def same_bits(*arguments: str | Path, temporary: Path, tree: Path = ROOT) -> tup
     return job.returncode, (job.stdout + job.stderr).splitlines()
 
 
+@pytest.mark.slow
 def test_same_bits_tells_of_itself_and_of_what_there_is_not(tmp_path: Path) -> None:
     code, lines = same_bits("--help", temporary=tmp_path)
     assert code == 0

@@ -168,6 +168,7 @@ def test_numbers_of_ranks(tmp_path, mpirun, arguments, words):
     assert ("the same bits;" in done.stdout) == bool(arguments[1:])
 
 
+@pytest.mark.slow
 def test_it_is_not_started_by_mpirun(tmp_path, mpirun):
     job = mpirun(2, "-m", "microtrain", "verify", LINREG, cwd=tmp_path)
     assert job.returncode == 5

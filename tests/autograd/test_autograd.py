@@ -115,7 +115,7 @@ print("done")
 """
 
 
-@pytest.mark.daily("in place", "own operand", "create_graph")
+@pytest.mark.daily("in place", "create_graph")
 @pytest.mark.parametrize(
     "more",
     [

@@ -262,6 +262,7 @@ def test_only_rank_0_speaks(monkeypatch, capsys):
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_check_loads_neither_mpi_nor_cupy_and_help_not_even_pydantic():
     code = """
 import sys
@@ -307,7 +308,7 @@ def folder_with_a_run(tmp_path_factory):
     return folder
 
 
-@pytest.mark.daily("evaluate", "plot")
+@pytest.mark.daily("evaluate")
 @pytest.mark.parametrize("name", WITHOUT_TRAINING)
 def test_what_does_not_train_loads_neither_mpi_nor_cupy(folder_with_a_run, name):
     if name in ("plot", "report"):

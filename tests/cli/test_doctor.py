@@ -286,6 +286,7 @@ def test_under_mpirun(mpirun: Callable[..., mpi_run.Job], ranks: int, tmp_path: 
     assert f"healthy: 0 errors, {int(crowded)} warning" in job.stdout
 
 
+@pytest.mark.slow
 def test_an_error_under_mpirun_is_told_once_and_all_leave(
     mpirun: Callable[..., mpi_run.Job], tmp_path: Path
 ) -> None:

@@ -329,6 +329,7 @@ def test_the_exit_code_is_the_jobs(
     assert (job.returncode, job.left_behind) == (code, ())
 
 
+@pytest.mark.slow
 def test_two_ranks_bound_share_no_core(mpirun: Callable[..., mpi_run.Job], tmp_path: Path) -> None:
     if (launching.cores(), launching.cores()) != (os.cpu_count(), max(2, launching.cores())):
         pytest.skip("needs two cores and the whole machine")

@@ -120,7 +120,7 @@ class Side:
         return [a for a in (*data, *buffers, *flats) if a is not None]
 
 
-@pytest.mark.daily("mlp-sgd-False")
+@pytest.mark.daily("mlp-sgd-False", "linreg-adamw-True")
 @pytest.mark.parametrize(("name", "optimizer", "double"), SIDES)
 def test_a_step_from_the_same_state(name: str, optimizer: str, double: bool) -> None:
     eager = Side(name, optimizer, double, lambda step: step)
@@ -562,6 +562,7 @@ def test_options_and_gradients_are_looked_at_before_every_replay() -> None:
     np.testing.assert_allclose(results[1], results[0], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_two_threads() -> None:
     results: dict[int, list[float]] = {}
 
@@ -721,6 +722,7 @@ def test_a_second_process_finds_the_code(tmp_path: Path) -> None:
     assert run_script(tmp_path)[0] == first[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [late("a file"), "open to others", late("broken code")])
 def test_a_cache_that_cannot_be_used(how: str, tmp_path: Path) -> None:
     home = tmp_path / "home"

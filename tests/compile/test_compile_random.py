@@ -191,6 +191,7 @@ MODELS = given(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("examples", daily([25, 100], 25))
 def test_random_models(examples: int) -> None:
     settings(deadline=None, max_examples=examples)(MODELS(train_captured))()

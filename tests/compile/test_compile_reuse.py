@@ -10,6 +10,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from pace import examples
 from programs import PROGRAMS, train
 
 import microtrain as mt
@@ -102,7 +103,7 @@ STEPS: dict[str, Any] = {
 CHOICES = st.tuples(st.sampled_from(list(STEPS)), st.integers(0, 5), st.integers(0, 5))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(CHOICES, min_size=2, max_size=14), st.lists(st.integers(0, 20), max_size=3))
 def test_random_steps_have_the_bits_of_the_eager_ones(choices: Any, kept: list[int]) -> None:
     weight = nn.Linear(6, 6)

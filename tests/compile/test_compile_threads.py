@@ -181,7 +181,7 @@ ONE_STEP: dict[str, tuple[Callable[[int, int], Any], Any, bool]] = {
 }
 
 
-@pytest.mark.daily("numpy")
+@pytest.mark.daily("numpy-captures")
 @pytest.mark.parametrize("name", daily(ONE_STEP, "captures of several kinds", "gradients outside"))
 def test_every_thread_gets_the_result_of_its_own_arguments(
     name: str, executor: str, turns_taken_often: None

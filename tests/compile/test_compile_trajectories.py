@@ -23,7 +23,7 @@ def threads_take_turns_often() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-@pytest.mark.daily("seed", "accumulation inside")
+@pytest.mark.daily("seed")
 @pytest.mark.filterwarnings("ignore:DataParallel. .* is a batch norm")
 @pytest.mark.parametrize(
     "steps", [40, pytest.param(500, marks=pytest.mark.slow)], ids="{} steps".format

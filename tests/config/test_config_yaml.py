@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from pace import examples
 
 from microtrain.config.document import MAX_BYTES, lines_of, parse, scalar
 from microtrain.config.load import load_config
@@ -233,7 +234,9 @@ PATHS += ["model", "model.bias", "loss", "loss.reduction", "metrics", "optimizer
 PATHS += ["train", "train.duration", "train.batch_size", "train.nan", "checkpoint", "log.every"]
 PATHS += ["distributed.bucket_mb", "distributed.warn_s", "callbacks", "schedule", "run_dir"]
 fuzz = settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(100),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 

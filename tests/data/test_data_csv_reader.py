@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pace import examples
 
 from microtrain.data import csv, csv_reader
 from microtrain.data.columns import Column, texts
@@ -99,7 +100,7 @@ def files(draw):
 
 
 @given(file=files(), decimal=st.sampled_from(".,"))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 def test_every_way_reads_the_same(file, decimal):
     content, delimiter = file
     found = []
@@ -124,7 +125,7 @@ def test_every_way_reads_the_same(file, decimal):
         max_size=40,
     )
 )
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_decimals_are_those_of_python(cells):
     content = ("a,b\n" + "".join(f"{c},{c}\n" for c in cells)).encode()
     for way in WAYS:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from pace import examples
 
 from microtrain.data import ArrayDataset, Table, prepare
 from microtrain.data.split import PartRows, split_rows, split_sizes
@@ -189,7 +190,7 @@ def test_prepare_standardizes_by_the_training_rows_of_a_fold():
     shares=st.lists(st.floats(0.001, 1.0), min_size=2, max_size=3),
     seed=st.integers(0, 2**32),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_the_region_of_a_position_is_found_without_looking_through_all(rows, shares, seed):
     """It is worked out from the share of a part, and must be the one that a search finds."""
     counts = [max(1, int(rows * share / sum(shares))) for share in shares[1:]]

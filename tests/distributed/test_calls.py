@@ -546,7 +546,7 @@ def test_ranks_that_are_in_their_calls_at_the_same_time_keep_apart(size: int) ->
         check(found, run(None))
 
 
-@pytest.mark.daily("-2]", "-3]")
+@pytest.mark.daily("-3]")
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("kind", STEPS)
 def test_captured_steps_are_exact_on_any_number_of_ranks(kind: Any, size: int) -> None:

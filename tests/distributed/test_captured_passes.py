@@ -208,6 +208,7 @@ def test_native_code_notes_at_once(comm: Communicator, native_code: None) -> Non
                 assert a == b
 
 
+@pytest.mark.daily("numpy")
 def test_a_replay_that_fails_leaves_the_loss_of_the_step_before(
     comm: Communicator, executor: str
 ) -> None:

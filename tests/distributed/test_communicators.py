@@ -585,6 +585,7 @@ for overlap in ("auto", "on"):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["single", pytest.param("multiple", marks=pytest.mark.slow)])
 def test_overlap_needs_the_thread_level_that_the_program_asked_of_mpi(mpirun: Any, level: str):
     job = mpirun(2, THREAD_LEVEL.format(level=level))

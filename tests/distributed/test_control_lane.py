@@ -7,6 +7,7 @@ import math
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pace import examples
 
 from microtrain.distributed.control_lane import SILENT, Totals, pack, unpack
 from microtrain.optim.flat import LANE
@@ -17,7 +18,7 @@ def added(lanes: list[list[float]]) -> list[float]:
     return np.array(lanes).astype(np.float32).sum(axis=0, dtype=np.float32).tolist()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.floats(0.5, 1.0), min_size=2, max_size=8), st.integers(-20, 20))
 def test_the_loss_survives_float32(values: list[float], exponent: int) -> None:
     """Losses of one size, summed as high and low parts in float32, keep 31 bits and not 24."""

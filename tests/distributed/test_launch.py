@@ -131,7 +131,7 @@ FOREIGN = {
 }
 
 
-@pytest.mark.daily("mpich", "openmpi")
+@pytest.mark.daily("mpich")
 @needs_mpi
 @pytest.mark.parametrize("kind", FOREIGN)
 def test_launcher_of_another_mpi_is_refused(kind: str) -> None:
@@ -297,6 +297,7 @@ def test_one_ranks_other_arguments_are_an_error_that_names_both(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_one_ranks_other_file_of_settings_or_code_is_an_error(
     mpirun: Callable[..., mpi_run.Job], tmp_path: Path
 ) -> None:

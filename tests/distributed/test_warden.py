@@ -125,6 +125,7 @@ def test_another_version_on_one_rank_is_an_error(mpirun: Mpirun, package: str) -
     assert len(re.findall(told, job.stderr)) == 1, job.stderr
 
 
+@pytest.mark.slow
 def test_blas_code_of_another_processor_on_one_rank_is_a_warning(mpirun: Mpirun) -> None:
     """OpenBLAS takes the name of a processor when it is loaded, so before NumPy is imported."""
     script = f"{START}if odd: os.environ['OPENBLAS_CORETYPE'] = 'Prescott'\n{WORLD}"

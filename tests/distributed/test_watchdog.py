@@ -63,6 +63,7 @@ print("the end")
 """
 
 
+@pytest.mark.slow
 def test_a_wait_is_seen_beside_threads_whose_calls_go_on(mpirun: Mpirun) -> None:
     limits = {"MICROTRAIN_WARN_S": "0.5", "MICROTRAIN_TIMEOUT_S": "1.5"}
     job = mpirun(2, THREADS, env=limits, timeout=60)
@@ -88,6 +89,7 @@ print("the end")
 """
 
 
+@pytest.mark.daily("True")
 @pytest.mark.parametrize("moves", [True, False])
 def test_a_rank_that_is_getting_on_is_waited_for_as_long_as_it_takes(
     mpirun: Mpirun, moves: bool

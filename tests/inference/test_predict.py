@@ -310,6 +310,7 @@ def test_evaluation_over_ranks_says_the_same(iris, mpirun, capsys, ranks):
         assert found[name]["differs"] == []
 
 
+@pytest.mark.slow
 def test_under_mpirun_a_mistake_is_told_once(iris, mpirun, tmp_path):
     (tmp_path / "bad.csv").write_text("a\n1\n")
     job = mpirun(3, "-m", "microtrain", "evaluate", iris, "--data", tmp_path / "bad.csv")

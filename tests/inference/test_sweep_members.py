@@ -199,6 +199,7 @@ def test_a_member_is_evaluated_as_recorded(flowers, number, capsys):
     assert err == ""
 
 
+@pytest.mark.slow
 def test_a_member_is_evaluated_the_same_on_two_ranks(flowers, mpirun, capsys):
     command = ["evaluate", members(flowers)[3], "--json"]
     assert main(command) == 0

@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 from expressions import STEPS, Array, Program, leaves_of, programs
 from hypothesis import given, settings
+from pace import examples
 
 import microtrain as mt
 from microtrain.autograd import grad
 
-EXAMPLES = settings(max_examples=100, deadline=None)
+EXAMPLES = settings(max_examples=examples(100), deadline=None)
 
 
 def derivative(function: Callable[[float], float], step: float = 5e-4) -> float:
@@ -131,7 +132,7 @@ def nodes_of(value: mt.Tensor) -> set[Any]:
     return found
 
 
-@settings(EXAMPLES, max_examples=50)
+@settings(EXAMPLES, max_examples=examples(50))
 @given(programs)
 def test_nothing_of_a_graph_outlives_it(program: Program) -> None:
     def run(create_graph: bool) -> list[weakref.ref[Any]]:

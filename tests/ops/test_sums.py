@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pace import examples
 
 import microtrain as mt
 from microtrain.backend import NUMPY
@@ -168,7 +169,7 @@ def gradient_of_half() -> Any:
     return w.grad
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.data())
 def test_sum_over_any_dimensions_of_any_array(data: Any) -> None:
     """Views of every kind: parts, transposes, from behind, expanded."""
@@ -189,7 +190,7 @@ def test_sum_over_any_dimensions_of_any_array(data: Any) -> None:
     np.testing.assert_allclose(found, expected, rtol=3e-6)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.sampled_from([1, 5, 129, 257, 3000]), st.sampled_from([0, 1, 2, 9]),
     st.sampled_from([1, 3, 500]), st.booleans(), st.integers(0, 9),

@@ -175,7 +175,7 @@ def test_a_resumed_optimizer_has_the_same_bits(name, options, way):
             np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.daily("numpy", "Rprop-{}-numba")
+@pytest.mark.daily("numpy")
 @pytest.mark.parametrize("executor", ["numpy", "numba"])
 @EVERY
 def test_a_captured_step_is_the_eager_one(name, options, executor):

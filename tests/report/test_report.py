@@ -411,6 +411,7 @@ class Talks(mt.nn.Module):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("reports")
 def test_a_model_that_communicates_costs_the_predictions_and_hangs_nobody(mpirun, tmp_path):
     (tmp_path / "nets.py").write_text(ALONE)

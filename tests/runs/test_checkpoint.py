@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from pace import examples
 
 import microtrain as mt
 from microtrain import files
@@ -403,7 +404,7 @@ LAYOUTS = st.sampled_from([np.ascontiguousarray, np.asfortranarray, lambda a: a[
     layout=LAYOUTS,
     about=st.none() | st.dictionaries(st.text(), st.text(), min_size=1, max_size=1),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_what_is_streamed_are_the_bytes_of_the_library(arrays, layout, about):
     from safetensors.numpy import load as read
     from safetensors.numpy import save as dump

@@ -153,6 +153,7 @@ def test_the_table_says_what_became_of_each_and_of_each_setting(place, capsys):
     assert "nothing is left to do" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_rows_are_prepared_once_for_members_that_differ_in_the_seed(place, monkeypatch):
     (place / "one.yaml").write_text(BASE.replace("./net.py:net", "mlp"))
     asked = []
@@ -316,6 +317,7 @@ DAMAGE = {
 }
 
 
+@pytest.mark.daily("weights", "killed as it began")
 @pytest.mark.parametrize("what", DAMAGE)
 def test_a_member_that_cannot_be_used_is_trained_again_and_the_others_are_not(swept, what, capsys):
     path, whole = swept
@@ -360,6 +362,7 @@ def stop(trainer):
 """
 
 
+@pytest.mark.slow
 def test_a_halved_sweep_that_was_stopped_goes_on_with_those_that_it_had_chosen(place):
     (place / "net.py").write_text(NET + STOP.replace("== 20", "== 6"))
     (place / "go on").touch()
@@ -390,6 +393,7 @@ def test_a_damaged_member_that_halving_had_left_out_is_trained_again(place):
     assert table(path) == whole
 
 
+@pytest.mark.slow
 def test_members_and_settings_of_another_sweep_are_refused(place, capsys):
     for seed in (1, 2):
         assert main(["train", "s.yaml", "train.duration=1 epochs", f"sweep.seeds=[{seed}]"]) == 0

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from pace import daily
+from pace import daily, examples
 
 from microtrain.data import ArrayDataset
 from microtrain.distributed import in_process
@@ -194,10 +194,10 @@ def class_tables(draw: Any) -> tuple[Arrays, Any, int, bool]:
 WORLDS = [(1, None), (2, None), (4, None), (1, 4), (2, 4), (4, 4)]
 
 
-@pytest.mark.parametrize("examples", daily([40, 150], 40))
-def test_values_of_classes_are_scikit_learns(examples: int) -> None:
+@pytest.mark.parametrize("count", daily([80, 150], 80))
+def test_values_of_classes_are_scikit_learns(count: int) -> None:
     tables = given(table=class_tables(), where=st.sampled_from(WORLDS))
-    settings(deadline=None, max_examples=examples)(tables(compare_with_scikit_learn))()
+    settings(deadline=None, max_examples=examples(count))(tables(compare_with_scikit_learn))()
 
 
 def compare_with_scikit_learn(table: Any, where: Any) -> None:
@@ -240,7 +240,7 @@ def number_tables(draw: Any) -> tuple[Arrays, Any]:
 
 
 @given(table=number_tables(), where=st.sampled_from(WORLDS))
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 def test_values_of_numbers_are_scikit_learns(table: Any, where: Any) -> None:
     from sklearn import metrics as reference
 
@@ -323,7 +323,7 @@ def test_what_is_explained_of_a_variance_of_nothing(prediction, target, weight, 
 
 
 @given(table=st.one_of(class_tables(), number_tables()), seed=st.integers(0, 99))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_a_weight_is_a_number_of_copies(table: Any, seed: int) -> None:
     (prediction, target), *others = table
     copies = np.random.default_rng(seed).integers(0, 4, len(target))

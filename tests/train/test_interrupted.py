@@ -410,6 +410,7 @@ def test_a_resume_that_is_refused_leaves_the_run_as_it_was(tmp_path):
     assert Job(tmp_path, str(run), "--trust", command="resume").end()[0] == 0
 
 
+@pytest.mark.slow
 def test_other_data_and_a_diverged_run_are_refused(tmp_path):
     config = write_run(tmp_path)
     run = train(config, crash=7).path

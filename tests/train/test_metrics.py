@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pace import examples
 
 from microtrain.distributed import in_process, world
 from microtrain.errors import ConfigError, DataError
@@ -126,7 +127,7 @@ def test_r2_of_a_constant_is_0_or_1_whatever_rounding_leaves(value, rows, cut, o
     ranks=st.integers(1, 4),
     which=st.integers(0, len(ALL) - 1),
 )
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 def test_any_cut_into_batches_and_ranks_gives_the_whole(data, rows, ranks, which):
     whole = ALL[which]()
     prediction, target = data_for(whole, rows, seed=rows)

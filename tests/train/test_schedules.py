@@ -147,7 +147,7 @@ OPTIMIZERS = [
 NATIVE = [("numba", *OPTIMIZERS[i]) for i in (0, 4, 10)]  # numba takes a second for each
 
 
-@pytest.mark.daily("numpy", "numba-SGD")
+@pytest.mark.daily("numpy")
 @pytest.mark.parametrize(
     ("executor", "kind", "options"),
     [("numpy", *each) for each in OPTIMIZERS]

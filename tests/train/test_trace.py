@@ -46,6 +46,7 @@ def test_a_run_leaves_a_timeline_of_every_rank(mpirun: Any, tmp_path: Path, rank
             assert any(p["ts"] <= reduction["ts"] and end <= p["ts"] + p["dur"] for p in passes)
 
 
+@pytest.mark.slow
 def test_without_being_asked_there_is_none(mpirun: Any, tmp_path: Path) -> None:
     (tmp_path / "traced.yaml").write_text(YAML)
     assert mpirun(1, "-m", "microtrain", "train", "traced.yaml", cwd=tmp_path).returncode == 0
