@@ -70,6 +70,7 @@ def test_curves_are_fitted(scripts: Any) -> None:
     assert scaling.crossover([1, 2, 4], [3.0, 1.0, 1.0], [2.0, 2.5, 4.0]) is None
 
 
+@pytest.mark.slow
 def test_the_step_script_runs(tmp_path: Path) -> None:
     path = tmp_path / "step.json"
     shown = run("step.py", "--only", "linreg 32", "--peers", "NumPy by hand",

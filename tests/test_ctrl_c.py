@@ -124,6 +124,7 @@ def test_a_step_that_is_interrupted_ends_its_turn(calls: int, owned: bool) -> No
     assert optimizer is None or optimizer.calls == 0
 
 
+@pytest.mark.slow
 def test_a_second_program_whose_recording_is_interrupted() -> None:
     w, x = mt.ones(3, requires_grad=True), mt.ones(3)
     before = modes()

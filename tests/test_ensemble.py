@@ -329,6 +329,7 @@ def test_an_error_in_a_turn_leaves_the_others_whole() -> None:
     assert found == [alone(ensemble._make, n, loader(), 3, "auto")[0] for n in range(3)]
 
 
+@pytest.mark.slow
 def test_patience() -> None:
     values = {0: [3, 2, 1, 0], 1: [1, 2, 3, 4], 2: [2, 1, 1.5, 0]}
     at = iter([values[n][epoch] for epoch in range(4) for n in range(3) if epoch < 3 or n != 1])

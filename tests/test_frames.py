@@ -142,6 +142,7 @@ print(*(kind.__name__ for kind in kinds), flush=True)
 """
 
 
+@pytest.mark.slow
 def test_calls_of_a_thread_under_way_are_frames() -> None:
     """CPython 3.11 gave floats, and crashed, where garbage was collected meanwhile."""
     command = [sys.executable, "-c", RACE]

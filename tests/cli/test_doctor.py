@@ -246,7 +246,7 @@ FOREIGN = [
 ]
 
 
-@pytest.mark.daily("openmpi")
+@pytest.mark.slow
 @needs_mpi
 @pytest.mark.parametrize("env", FOREIGN, ids=["openmpi", "mpich"])
 def test_the_launcher_of_another_mpi_is_an_error(env: dict[str, str]) -> None:

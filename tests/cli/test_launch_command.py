@@ -281,6 +281,7 @@ def test_mistakes(arguments: list[str], message: str, capsys: pytest.CaptureFixt
     assert message in err
 
 
+@pytest.mark.slow
 def test_a_dry_run_prints_a_line_that_runs(
     mpirun: Callable[..., mpi_run.Job], tmp_path: Path
 ) -> None:

@@ -231,7 +231,7 @@ def cases(kind: str) -> list[object]:
     ]
 
 
-@pytest.mark.daily("SIGKILL", "another model")
+@pytest.mark.daily("SIGKILL")
 @pytest.mark.parametrize(("name", "size", "steps"), cases("script"))
 def test_a_script_ends(mpirun: Mpirun, name: str, size: int, steps: str) -> None:
     fault = FAULTS[name]
@@ -254,7 +254,7 @@ def test_a_script_ends(mpirun: Mpirun, name: str, size: int, steps: str) -> None
     assert job.stdout.count("the end") <= skips
 
 
-@pytest.mark.daily("raises", "other data")
+@pytest.mark.daily("raises")
 @pytest.mark.parametrize(("name", "size", "steps"), cases("run"))
 def test_a_run_ends(mpirun: Mpirun, tmp_path: Path, name: str, size: int, steps: str) -> None:
     fault = FAULTS[name]

@@ -150,7 +150,7 @@ def train(
     return digest.hexdigest(), losses
 
 
-@pytest.mark.daily("2-batch norm-eager", "1-plain-compiled")
+@pytest.mark.daily("2-batch norm-eager")
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("norm", [False, True], ids=["plain", "batch norm"])
 @pytest.mark.parametrize("accumulate", [1, 2])

@@ -240,7 +240,7 @@ CASES = [
 ]
 
 
-@pytest.mark.daily("convolutional-8-1", "dense-9-2")
+@pytest.mark.daily("convolutional-8-1")
 @pytest.mark.parametrize(
     ("kind", "batch", "accumulate", "how"),
     [*CASES, pytest.param("dense", 9, 2, "numba", marks=pytest.mark.slow)],

@@ -210,6 +210,7 @@ except mt.errors.LaunchError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_connection_that_fails_may_be_caught(mpirun: Mpirun) -> None:
     different = "if odd: os.environ['MICROTRAIN_COMPILE'] = 'off'\nimport microtrain as mt"
     job = mpirun(2, START + different + FAILED)
@@ -342,6 +343,7 @@ def test_a_rank_that_hangs_at_its_end(mpirun: Mpirun, case: str, size: int) -> N
     ended(job, (1,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_a_rank_that_works_on_is_waited_for_and_named(mpirun: Mpirun, size: int) -> None:
     body = "comm.barrier()\nif odd: time.sleep(3)\nprint('the end')\n"

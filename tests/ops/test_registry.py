@@ -115,6 +115,7 @@ def test_value_is_numpys(name: str, sample: Sample) -> None:
     np.testing.assert_allclose(result.numpy(), expected, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.daily("float32")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("name", "sample"), CASES)
 def test_float_dtype_is_kept(name: str, sample: Sample, dtype: Any) -> None:
@@ -238,6 +239,7 @@ def test_every_operation_with_a_smooth_sample_meets_the_checkers() -> None:
     assert {case.values[0] for case in SMALL} == {case.values[0] for case in SMOOTH}
 
 
+@pytest.mark.daily("-0-", "-2-")
 @pytest.mark.parametrize(("name", "sample"), SMALL)
 def test_gradcheck_and_gradgradcheck_confirm_the_whole_jacobian(name: str, sample: Sample) -> None:
     inputs = tensors(name, sample.arrays)
@@ -253,6 +255,7 @@ def test_gradcheck_and_gradgradcheck_confirm_the_whole_jacobian(name: str, sampl
 UNROLLED = {"recurrent"}
 
 
+@pytest.mark.daily("-0-", "-1-", "-3-")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("name", "sample"), DIFFERENTIABLE)
 def test_rules_give_the_same_bits_on_arrays_and_on_tensors(

@@ -199,6 +199,7 @@ def test_halving_stops_settings_by_steps(place, capsys):
     assert "1 setting of 2 goes on" in out
 
 
+@pytest.mark.slow
 def test_a_member_of_a_halved_sweep_is_the_run_alone(place):
     grid = "sweep={seeds: 2, stop: halving, grid: {optimizer.lr: [1e-6, 1e-5, 0.1]}}"
     split = "data.split={train: 0.8, val: 0.2}"

@@ -396,6 +396,7 @@ def test_a_resume_that_cannot_be_bit_for_bit_says_so(tmp_path, capfd, what):
     assert ("what compression has kept back" in said) == (what == "compression")
 
 
+@pytest.mark.slow
 def test_a_resume_that_is_refused_leaves_the_run_as_it_was(tmp_path):
     config = write_run(tmp_path)
     run = train(config).path

@@ -149,6 +149,7 @@ def test_a_trainer_leaves_the_bits_of_the_run_in_memory(tmp_path):
     assert found["memory"] == found["file"] == found["map"]
 
 
+@pytest.mark.slow
 def test_what_reads_a_run_reads_its_source(tmp_path, monkeypatch, capsys):
     """check, evaluate, predict, resume and the report of a run on files."""
     rng = np.random.default_rng(0)

@@ -348,7 +348,7 @@ def test_a_model_is_not_made_by_settings_that_it_was_not_trained_with(tmp_path, 
         load(run, trust=True)
 
 
-@pytest.mark.daily("rows-report", "nothing-compare", "settings-plot")
+@pytest.mark.daily("rows-report", "nothing-compare")
 @pytest.mark.parametrize("command", ["plot", "compare", "report"])
 @pytest.mark.parametrize("what", ["rows", "settings", "run.json", "nothing"])
 def test_what_shows_a_run_says_what_of_it_was_changed(tmp_path, capsys, command, what):

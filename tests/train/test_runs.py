@@ -351,6 +351,7 @@ def test_a_mistake_gets_one_message_and_leaves_nothing(tmp_path, case):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_an_unwritable_run_directory_is_found_before_training(tmp_path):
     (tmp_path / "taken").write_text("a file")
     done = command("train", CONFIGS / "linreg.yaml", "run_dir=taken", cwd=tmp_path)
@@ -438,6 +439,7 @@ class Named(mt.train.Metric):
 """
 
 
+@pytest.mark.daily("Wrong", "Frozen", "vector_loss")
 @pytest.mark.parametrize(
     ("override", "words"),
     [

@@ -138,6 +138,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.daily("[vae]")
 @pytest.mark.usefixtures("reports")
 @pytest.mark.parametrize("name", ["vae", "denoising"])
 def test_a_variational_autoencoder_from_yaml(

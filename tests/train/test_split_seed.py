@@ -24,6 +24,7 @@ def rows(trainer):
     return [part.arrays for part in (trainer.data.train, trainer.data.val, trainer.data.test)]
 
 
+@pytest.mark.slow
 def test_runs_over_seeds_share_their_rows(tmp_path):
     config = write_run(tmp_path)
     runs = [train(config, THREE, f"seed={seed}") for seed in range(3)]
