@@ -317,7 +317,7 @@ def map_npz(path: Path, name: str) -> Mapped:
         try:
             archive = zipfile.ZipFile(file)
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            for name in members.keys() & {*names}:
+            if name in members:
                 archive.open(members[name]).close()  # begins where the directory says
         except Exception as error:  # of zipfile and struct
             raise DataError(f"{path} is not a readable npz file: {error}") from error

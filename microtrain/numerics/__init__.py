@@ -1,6 +1,7 @@
-"""Functions that NumPy has not, under the names of `cupyx.scipy.special`: SciPy's, but for `erf` and `erfc`.
+"""Functions that NumPy has not, under the names of `cupyx.scipy.special`.
 
-They compute in float64 and are rounded once. SciPy is imported when one is first called.
+All but `erf` and `erfc` are SciPy's, which is imported when one is first called; they compute in
+float64 and are rounded once.
 """
 
 from __future__ import annotations
