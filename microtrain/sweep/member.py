@@ -120,10 +120,6 @@ class MemberRun(Trainer):
         step = -(-total // (self.rung * every)) * every
         return math.inf if step >= total else step
 
-    def _loop(self) -> str:
-        """Killed after its last checkpoint before a rung, there is no step to be taken."""
-        return PAUSED if self.step == self.pause else super()._loop()
-
     def _way_on(self) -> str:
         return next_command(self.config, self.sweep.path, "resume")
 
@@ -152,6 +148,11 @@ class UnseenRows(RowWriter):
 
 class Rung(Callback):
     """Pauses the training where it is to be compared with others."""
+
+    def on_start(self, run: Any) -> None:
+        """It may be there already: it was killed as it paused, or at the rung before."""
+        if run.step == run.pause:
+            run.stop_before = PAUSED
 
     def due(self, run: Any, step: int) -> float:
         """The rung, while it is ahead."""

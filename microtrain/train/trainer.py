@@ -115,6 +115,7 @@ class Trainer(TrainingRun):
     execution: Execution
     eval_step: Callable[[tuple[Tensor, ...]], tuple[Any, Any]] | None = None
     callback_types: Sequence[str | type[Callback]] = CALLBACKS
+    stop_before = ""  # why no step is taken; a callback may set it in `on_start`
     _nothing_to_do: int | None = None  # the exit code, where the run to go on with has finished
 
     def __init__(
@@ -278,7 +279,8 @@ class Trainer(TrainingRun):
             if self.trace is not None:
                 self._execute = self.trace.timed("pass", self.execution)
             progress.begin(state.samples)
-            stop = state.stop if state.ended else ""  # a run that is resumed may be at its end
+            # A run that is resumed may be at its end.
+            stop = state.stop if state.ended else self.stop_before
             attend = self._next_attention()
             # Closed at once, whatever ends it: its end moves the stream of draws.
             with contextlib.closing(loader.steps(state.step % plan.epoch, None)) as steps:

@@ -381,6 +381,28 @@ def test_a_halved_sweep_that_was_stopped_goes_on_with_those_that_it_had_chosen(p
     assert Run.read(path).info.halved == {"9": [1], "3": [1]}
 
 
+def test_a_member_whose_two_rungs_are_one_step_begins_and_ends_as_at_any_other(place):
+    (place / "net.py").write_text(NET + HELD)
+    grid = "sweep={stop: halving, grid: {optimizer.lr: [1e-6, 1e-5, 0.01, 0.1]}}"
+    more = ["data.split={train: 0.8, val: 0.2}", f"callbacks=[{place / 'net.py'}:Held]"]
+    assert main(["train", "s.yaml", grid, *more, "train.duration=2 epochs"]) == 0
+    rows = table(newest(place))
+    assert [row["status"] for row in rows].count("paused") == 3
+    assert all(row["params_sha256"] for row in rows)
+
+
+HELD = """
+from microtrain.train import Callback
+
+class Held(Callback):
+    def on_start(self, trainer):
+        self.at = trainer.step
+
+    def on_end(self, trainer, ending):
+        assert self.at <= trainer.step
+"""
+
+
 def test_a_damaged_member_that_halving_had_left_out_is_trained_again(place):
     grid = "sweep={stop: halving, grid: {optimizer.lr: [1e-6, 0.1, 1e-5]}}"
     assert main(["train", "s.yaml", grid, "data.split={train: 0.8, val: 0.2}"]) == 0
