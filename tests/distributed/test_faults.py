@@ -231,7 +231,7 @@ def cases(kind: str) -> list[object]:
     ]
 
 
-@pytest.mark.daily("SIGKILL")
+@pytest.mark.daily("SIGKILL", "another model")
 @pytest.mark.parametrize(("name", "size", "steps"), cases("script"))
 def test_a_script_ends(mpirun: Mpirun, name: str, size: int, steps: str) -> None:
     fault = FAULTS[name]
