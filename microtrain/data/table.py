@@ -254,7 +254,7 @@ class Fitted:
         none of those known, which one-hot has as zeros.
         """
         if self.column.type == "category":
-            cells = np.array(texts(frame, self.name, self.column))
+            cells = np.array(texts(frame, self.name, self.column), object)  # one may be long
             empty = cells == ""
             cells = np.where(empty, str(self.fill), cells)
             codes = np.array([self._code[cell] for cell in cells.tolist()], np.int64)
@@ -370,13 +370,13 @@ def _fit(frame: Frame, name: str, column: Column, rows: Rows) -> Fitted:
         fill: Any = column.missing
         if statistic:
             fill = _impute(cells, empty, "most_frequent", frame, name)
-        seen = np.unique(np.where(empty, fill, cells).astype(str))
+        seen = sorted({*map(str, np.where(empty, fill, cells))})
         if len(seen) > MOST_ONE_HOT and column.encode == "one_hot":
             raise DataError(
                 f'{frame.origin}, column "{name}": {len(seen):,} categories would be as many inputs'
                 f"; write {{type: category, encode: embedding}}, or drop it"
             )
-        return Fitted(name, column, fill, tuple(seen.tolist()))
+        return Fitted(name, column, fill, tuple(seen))
     values = _values(frame, name, column)[rows]
     fill = column.missing
     if statistic:

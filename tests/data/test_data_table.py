@@ -541,3 +541,11 @@ def test_a_column_says_what_it_takes():
     assert Column(type="number", missing=0.0).missing == 0.0
     with pytest.raises(ValueError, match="format says nothing of a number: indicator, missing"):
         Column(format="%Y")
+
+
+def test_one_long_cell_does_not_make_all_others_long() -> None:
+    """Of fixed width they would take 80 GB."""
+    cells = np.array(["x" * 10**6, *["a"] * 20_000], object)
+    table = Table({"kind": cells, "y": np.arange(20_001.0)}, "y", {"kind": "category"})
+    (x,) = table.arrays(table.encoder()).inputs
+    assert x.sum(axis=0).tolist() == [20_000, 1]
