@@ -97,7 +97,7 @@ def _sweep_in_words(given: Members) -> str:
         return ""
     from ..sweep.runner import check as check_sweep  # it brings tables, and a check starts fast
 
-    check_sweep(given.config)
+    check_sweep(given.members)
     settings = len({member.setting for member in given.members})
     seeds = len(given.members) // (settings * (sweep.folds or 1))
     parts = [plural(settings, "setting"), plural(seeds, "seed")]

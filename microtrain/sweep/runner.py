@@ -75,7 +75,7 @@ def run_sweep(
     errors of a run, which end the sweep. Members that have finished stay.
     """
     with settled(comm):
-        check(config)
+        check(members)
     with _directory(config, comm, output, resume) as directory:
         runner = _Runner(members, comm, output, directory, config)
         began = time.perf_counter()
@@ -92,21 +92,28 @@ def run_sweep(
     return 0 if finished else STOPPED
 
 
-def check(config: Config) -> None:
+def check(members: Sequence[Member]) -> None:
     """ConfigError for what no sweep can have."""
-    for key in ("duration", "eval_every", "max_time"):
-        value = getattr(config.train, key)
-        if value is not None and Duration(value).unit == "min":
+    first = members[0].config.checkpoint
+    for config in {member.setting: member.config for member in members}.values():
+        if (config.checkpoint.monitor, config.checkpoint.mode) != (first.monitor, first.mode):
             raise ConfigError(
-                f"train.{key}: {value} is counted by a clock, and the members of a sweep would be "
-                "different each time; count steps or epochs"
+                "checkpoint.monitor, checkpoint.mode: the members of a sweep are compared by one "
+                "value; take these out of what varies"
             )
-    for number_, callback in enumerate(config.callbacks):
-        if callback.type in ("tensorboard", "mlflow", "wandb"):
-            raise ConfigError(
-                f"callbacks.{number_}: {callback.type} is of few runs; leave it out, and "
-                "train the best member by itself, from its config.yaml, for such a log"
-            )
+        for key in ("duration", "eval_every", "max_time"):
+            value = getattr(config.train, key)
+            if value is not None and Duration(value).unit == "min":
+                raise ConfigError(
+                    f"train.{key}: {value} is counted by a clock, and the members of a sweep would "
+                    "be different each time; count steps or epochs"
+                )
+        for number_, callback in enumerate(config.callbacks):
+            if callback.type in ("tensorboard", "mlflow", "wandb"):
+                raise ConfigError(
+                    f"callbacks.{number_}: {callback.type} is of few runs; leave it out, and "
+                    "train the best member by itself, from its config.yaml, for such a log"
+                )
 
 
 @contextlib.contextmanager
@@ -283,7 +290,10 @@ class _Runner:
         info = self.done.get(member.number)
         if info is None or info.status in ENDED:
             return info is not None
-        return None not in (rung, info.rung) and info.rung <= rung  # type: ignore[operator]
+        if str(rung) in self.halved:  # then all had, and it may be on its way to the next
+            return True
+        # One that was interrupted as it ended still has to say that it paused.
+        return info.status == "paused" and None not in (rung, info.rung) and info.rung <= rung  # type: ignore[operator]
 
     def _train_one(self, member: Member, rung: int | None) -> RunInfo:
         path = self.sweep.place(member.number)

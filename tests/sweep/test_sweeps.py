@@ -260,11 +260,17 @@ def test_a_sweep_that_was_ended_goes_on_with_the_same_results(place, mpirun, num
     assert table(path) == table(newest(place, "whole"))
 
 
+VAL = ["data.split={train: 0.8, val: 0.2}"]
+
+
 @pytest.mark.parametrize(
     ("words", "what"),
     [
         (["train.duration=1 min", "schedule=null"], "counted by a clock"),
         (["train.eval_every=1 min"], "counted by a clock"),
+        (["sweep={grid: {train.eval_every: [9 steps, 1 min]}}"], "counted by a clock"),
+        (["sweep={grid: {checkpoint.monitor: [train/loss, val/loss]}}", *VAL], "by one value"),
+        (["sweep={grid: {checkpoint.mode: [min, max]}}", *VAL], "by one value"),
         (["callbacks=[mlflow]"], "keeps the log of one run"),
     ],
 )
@@ -401,6 +407,19 @@ class Held(Callback):
     def on_end(self, trainer, ending):
         assert self.at <= trainer.step
 """
+
+
+def test_a_member_that_was_interrupted_as_it_paused_is_a_paused_one(place):
+    grid = "sweep={stop: halving, grid: {optimizer.lr: [1e-6, 0.1, 1e-5]}}"
+    assert main(["train", "s.yaml", grid, *VAL]) == 0
+    path = newest(place)
+    whole = table(path)
+    for each, fields in ((path, {"halved": {}}), (path / "members/0", {})):
+        with RunDirectory(each) as directory:
+            directory.update(status="stopped", **fields)
+    shutil.rmtree(path / "members/1")
+    assert main(["resume", str(path), "--trust"]) == 0
+    assert table(path) == whole
 
 
 def test_a_damaged_member_that_halving_had_left_out_is_trained_again(place):
