@@ -64,15 +64,15 @@ import numpy as np
 
 from microtrain.backend import default_dtype
 from microtrain.config.load import load_config
-from microtrain.data.loader import DataLoader, MicroBatches
+from microtrain.data.loading.loader import DataLoader, MicroBatches
 from microtrain.distributed import Communicator, batch_norm, world
 from microtrain.distributed.overlap import BUCKET, buckets_of
 from microtrain.distributed.shards import WHOLE
 from microtrain.nn.normalization import BatchNorm
 from microtrain.threads import cores
 from microtrain.train import Trainer
-from microtrain.train.divergence import NotFinite
-from microtrain.train.output import Output
+from microtrain.train.console.terminal import Output
+from microtrain.train.step.guard import NotFinite
 from microtrain.words import plural, rate
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -86,7 +86,7 @@ def microtrain_run(ranks: int, epochs: int) -> Callable[[str], list[float]]:
     """`mpirun -n RANKS python -m microtrain train configs/linreg.yaml`; weight and bias."""
     from microtrain.cli.mpirun import find_mpirun, plan
     from microtrain.runs.checkpoint import load_checkpoint
-    from microtrain.runs.record import Run
+    from microtrain.runs.run import Run
 
     program = [sys.executable, "-m", "microtrain", "train", str(CONFIG)]
     program.append(f"train.duration={epochs} epochs")

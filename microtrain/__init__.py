@@ -105,7 +105,7 @@ _LAZY = ("cli", "data", "distributed", "distributions", "onnx", "sklearn", "trai
 _LAZY_FUNCTIONS = {
     "Ensemble": ".ensemble",
     "load": ".exchange.state",
-    "restore": ".train.custom_loop",
+    "restore": ".train.loop_checkpoints",
     "save": ".exchange.state",
 }
 

@@ -23,7 +23,7 @@ from .compile.compiled import Compiled
 from .compile.guard import MODES_OF_KEY
 from .compile.scan import Scan, scannable
 from .compile.structure import _look_at
-from .data.loader import DataLoader
+from .data.loading.loader import DataLoader
 from .distributed.communicator import Communicator
 from .distributed.connection import ranks_of
 from .distributed.single import SingleCommunicator

@@ -31,10 +31,10 @@ from .report.compare import first_difference
 from .report.record import Record
 from .runs.checkpoint import list_checkpoints, load_checkpoint, step_of
 from .runs.provenance import params_sha256
-from .runs.record import Run
-from .train.assembly import build_parts, load_data
-from .train.callbacks import Callback
-from .train.losses import loss_of_rows
+from .runs.run import Run
+from .train.build import build_parts, load_data
+from .train.callbacks.base import Callback
+from .train.components.losses import loss_of_rows
 from .words import listed
 
 __all__ = ["KillAt", "Result", "Verification"]

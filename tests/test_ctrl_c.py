@@ -18,8 +18,9 @@ from microtrain.autograd import turns
 from microtrain.backend import MODES, NUMPY, XP
 from microtrain.compile import recorder
 from microtrain.distributed import communicator
-from microtrain.runs.keeper import Saver
-from microtrain.train import evaluation, requests
+from microtrain.runs.saver import Saver
+from microtrain.train import evaluation
+from microtrain.train import stop_requests as requests
 
 
 def interrupted(function: Callable[[], Any], codes: set[CodeType]) -> Iterator[KeyboardInterrupt]:

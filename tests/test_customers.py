@@ -12,8 +12,8 @@ import microtrain as mt
 from microtrain.cli.main import main
 from microtrain.config.load import load_config
 from microtrain.distributed import in_process
-from microtrain.train.assembly import load_data
-from microtrain.train.output import Output
+from microtrain.train.build import load_data
+from microtrain.train.console.terminal import Output
 from microtrain.train.trainer import Trainer
 
 pytest.importorskip("sklearn")
@@ -108,7 +108,7 @@ def test_from_the_raw_file_to_predictions_in_two_commands(raw, files, capsys, re
 
 
 def split_of(config, truth):
-    from microtrain.data.split import split_rows
+    from microtrain.data.preparation.split import split_rows
 
     shares = config.data.split.shares
     return split_rows(len(truth), shares, 0, "data", strata=truth.astype(int))

@@ -229,7 +229,7 @@ def late():
     from ..cli import main
 """
     found = imports_of(source, ("microtrain", "data"), {*import_graph()})
-    places = {"train.trainer", "runs.directory", "verify", "data.loader", "cli.main"}
+    places = {"train.trainer", "runs.directory", "verify", "data.loading.loader", "cli.main"}
     assert found == {f"microtrain.{place}" for place in places}
 
 

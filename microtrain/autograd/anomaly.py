@@ -13,7 +13,7 @@ from types import CodeType
 from typing import Any
 
 from ..backend import MODES, XP
-from ..frames import calls_under_way
+from ..stack_frames import calls_under_way
 from ..tensor import TENSORS, Tensor
 from .graph import Node, next_seq
 

@@ -74,7 +74,7 @@ def check(config: str, overrides: tuple[str, ...], trust: bool) -> None:
     }
     looked = "the data were not read"
     if import_paths(run):
-        from ..train.trial import try_parts  # builds a run, which needs more than a check
+        from ..train.try_parts import try_parts  # builds a run, which needs more than a check
 
         try:
             tried = try_parts(given.members[0].config if given.members else run)

@@ -46,7 +46,7 @@ def evaluate(
     A sweep stands for its best member; each of its members is a run.
     """
     from microtrain.distributed import world
-    from microtrain.train.output import Output
+    from microtrain.train.console.terminal import Output
 
     from ..inference.evaluate import evaluate_run
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from ..runs.record import Run
+    from ..runs.run import Run
 
 sort_option = click.option("--sort", metavar="COLUMN", help="By a column, the best value first.")
 csv_option = click.option(

@@ -66,7 +66,7 @@ def predict(
         return  # one process is enough; under a launcher the others have nothing to do
     from microtrain.words import plural
 
-    from ..inference.ensemble import TrainedEnsemble
+    from ..inference.mean import TrainedEnsemble
     from ..inference.model import TrainedModel
     from ..inference.predict import predict_file
     from ..inference.saved import read_saved

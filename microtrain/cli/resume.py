@@ -10,7 +10,7 @@ from ..config.load import load_sweep_everywhere
 from ..distributed import world
 from ..distributed.agreement import from_root
 from ..errors import ConfigError
-from ..runs.record import Run
+from ..runs.run import Run
 from .train import progress_option, train_run
 
 

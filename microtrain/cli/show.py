@@ -48,7 +48,7 @@ def _resolved(name: str, overrides: tuple[str, ...]) -> str:
 
     from ..config.compose import belongs_to_a_run, unreadable
     from ..config.load import load_config, resolved_yaml
-    from ..runs.record import newest_run
+    from ..runs.run import newest_run
     from ..words import printable
 
     path = Path(name)

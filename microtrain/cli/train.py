@@ -15,7 +15,7 @@ from ..config.sweep import Members
 from ..distributed import connect, world
 from ..distributed.agreement import together
 from ..threads import launch_environment
-from ..train.output import Output, Wish
+from ..train.console.terminal import Output, Wish
 from ..train.resume import choose_run
 from ..train.trainer import Trainer
 from ..words import plural

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..backend import NUMPY
-from ..frames import FIRST_LINE
 from ..ops.coercion import LinAlgError, explain
+from ..stack_frames import FIRST_LINE
 from .bookkeeping import End, skip
 from .passes import arrays_in
 from .program import DRAWS, Host, Line, Program

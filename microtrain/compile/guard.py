@@ -15,9 +15,9 @@ from typing import Any, NoReturn
 from ..autograd.turns import broken_off
 from ..backend import ARRAYS, MODES, STRUCTURE, address, is_plain, owner_of
 from ..errors import CaptureError
-from ..frames import ENTRY, generated
 from ..nn.module import Module
 from ..random import STREAM, step_now
+from ..stack_frames import ENTRY, generated
 from ..tensor import TENSORS, Tensor
 from .program import DRAWS
 from .tree import Again, Layout, Output, rebuilt

@@ -15,9 +15,9 @@ from typing import Any, NoReturn
 
 from ..backend import ARRAYS, LIBRARIES, MODES, SCALAR, alive, owner_of
 from ..errors import CaptureError
-from ..frames import OPERATION, user_line
 from ..nn.module import MODULES, Module
 from ..numerics.sums import blocked_sum
+from ..stack_frames import OPERATION, user_line
 from .names import layers
 from .program import DRAWS, Line, Program
 from .traced import Traced, refuse

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..backend import LIBRARIES, address, owner_of
-from ..frames import REPLAY, generated
+from ..stack_frames import REPLAY, generated
 from .failure import EXCEPT, failed
 from .names import Names
 from .program import DRAWS, Host, Line, Program

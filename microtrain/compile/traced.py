@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from ..backend import address
 from ..errors import CaptureError
-from ..frames import is_own, user_line, with_code
+from ..stack_frames import is_own, user_line, with_code
 
 
 class Traced:

@@ -276,7 +276,7 @@ class _Checker:
 
     def _columns(self, path: str, node: Node) -> dict[str, Any] | None:
         """What the columns of a table hold, each a type or the arguments of a Column."""
-        from ..data.columns import Column, Kind, as_columns
+        from ..data.tables.columns import Column, Kind, as_columns
 
         columns = {}
         for name, spec in node.value.items():

@@ -42,8 +42,8 @@ CLASSES = (
 # becomes.
 _FUNCTIONS = {
     "loss": "",
-    "metrics": "microtrain.train.own:FunctionMetric",
-    "schedule": "microtrain.train.schedules:FunctionSchedule",
+    "metrics": "microtrain.train.user_code:FunctionMetric",
+    "schedule": "microtrain.train.components.schedules:FunctionSchedule",
 }
 
 # Begins the type of a component that was an object in Python (see `library.py`).

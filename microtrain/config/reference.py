@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..data.columns import Column
+from ..data.tables.columns import Column
 from . import components
 from .registered import REGISTERED
 from .resolved import as_yaml

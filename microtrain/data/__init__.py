@@ -6,22 +6,22 @@ run, and a `DataLoader` into batches.
 """
 
 from ..missing_names import say_instead
-from .columns import Column
 from .dataset import ArrayDataset
-from .files import csv, npz, parquet
-from .loader import Batch, DataLoader
-from .mapped import npy
-from .preparation import prepare
-from .prepared import Prepared
-from .preprocessing import Preprocessing
-from .sampler import contiguous_slice, contiguous_slices, epoch_order
-from .scikit_learn import sklearn
+from .loading.loader import Batch, DataLoader
+from .loading.sampler import contiguous_slice, contiguous_slices, epoch_order
+from .preparation.prepare import prepare
+from .preparation.prepared import Prepared
+from .preparation.split import split_sizes
+from .preparation.standardize import Preprocessing
+from .readers.bundled import sklearn
+from .readers.files import csv, npz, parquet
+from .readers.npy import npy
+from .readers.stores import hdf5, zarr
+from .readers.synthetic import synthetic_linear, synthetic_random, synthetic_relu
+from .rows import Rows
 from .source import FunctionSource, Source, blocks
-from .split import split_sizes
-from .stores import hdf5, zarr
-from .synthetic import synthetic_linear, synthetic_random, synthetic_relu
-from .table import Encoder, Table
-from .view import Rows
+from .tables.columns import Column
+from .tables.table import Encoder, Table
 
 __all__ = [
     "ArrayDataset",

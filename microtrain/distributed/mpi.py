@@ -27,7 +27,7 @@ import numpy as np
 
 from .. import version
 from ..errors import ConfigError, LaunchError, install
-from ..frames import outwards, user_place
+from ..stack_frames import outwards, user_place
 from ..threads import Launch, allowed_cores, blas_kernel, processor_quota
 from . import abort, warden, watchdog
 from .communicator import Array, Communicator, Op, T, by_rank, described, ranks_named

@@ -41,8 +41,8 @@ from typing import Any, Final
 
 from ..errors import ConfigError, LaunchError
 from ..files import make_directory, read_object, reason, write_whole
-from ..frames import of_threads, user_place
 from ..random import STREAM
+from ..stack_frames import of_threads, user_place
 from . import abort, warden
 from .agreement import settled
 from .communicator import FORBIDDEN, Communicator, described, ranks_named

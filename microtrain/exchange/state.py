@@ -80,7 +80,7 @@ def save(*args: Any, **options: Any) -> None:
                 "save(): a checkpoint is of a model: mt.save(directory, step, model=...); a state "
                 "goes into a file: mt.save(model.state_dict(), path)"
             )
-        from ..train.custom_loop import save as save_checkpoint
+        from ..train.loop_checkpoints import save as save_checkpoint
 
         save_checkpoint(*args, **options)
         return
@@ -201,7 +201,7 @@ def load(
         >>> species, spread = flowers.predict([[5.1, 3.5, 1.4, 0.2]], spread=True)
     """
     if isinstance(path, list | tuple):
-        from ..inference.ensemble import load_all
+        from ..inference.mean import load_all
 
         if model is not None or bfloat16 is not None:
             raise TypeError("load(): model= and bfloat16= are of one model or file; leave them out")

@@ -13,19 +13,19 @@ from pydantic import TypeAdapter
 
 from ..config.components import load
 from ..data import Prepared, Source, prepare
-from ..data.alike import check_names
-from ..data.shared import share
+from ..data.kept.shared import share
+from ..data.preparation.match_schema import check_names
 from ..distributed.agreement import agreed, from_root, together
 from ..errors import ConfigError, DataError
 from ..runs.provenance import params_sha256
-from ..runs.record import Run
+from ..runs.run import Run
 from ..runs.run_info import ClassCounts
-from ..train.assembly import build_loss, load_data, load_once
-from ..train.class_metrics import Confusion
-from ..train.class_table import class_counts, class_lines, class_names
+from ..train.build import build_loss, load_data, load_once
 from ..train.evaluation import evaluate, step_of
-from ..train.own import build_metrics
+from ..train.metrics.class_table import class_counts, class_lines, class_names
+from ..train.metrics.classification import Confusion
 from ..train.trainer import Trainer
+from ..train.user_code import build_metrics
 from ..words import number, table
 from .files import read_rows
 from .model import TrainedModel

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from ..config.document import cut_by_yaml
 from ..data import Source
-from ..data.csv_reader import parse_csv, read_csv
-from ..data.files import load_npz, read_parquet
-from ..data.frame import Frame
-from ..data.mapped import Column, Loaded, Mapped, Stored, map_npz
-from ..data.stores import ParquetRows, hdf5_arrays, zarr_arrays
-from ..data.target import codes_of
-from ..data.view import in_memory
+from ..data.readers.csv import parse_csv, read_csv
+from ..data.readers.files import load_npz, read_parquet
+from ..data.readers.npy import Column, Loaded, Mapped, Stored, map_npz
+from ..data.readers.stores import ParquetRows, hdf5_arrays, zarr_arrays
+from ..data.rows import in_memory
+from ..data.tables.frame import Frame
+from ..data.tables.target import codes_of
 from ..errors import ConfigError, DataError
 from ..spelling import did_you_mean
 from ..words import plural

@@ -18,18 +18,18 @@ from ..backend import default_dtype, to_host
 from ..config.components import GIVEN, build, is_import_path
 from ..creation import from_numpy
 from ..data import Source
-from ..data.checks import as_source, cast, check_finite
-from ..data.frame import Frame, shortened
+from ..data.preparation.checks import as_source, cast, check_finite
 from ..data.source import BLOCK, location_in, read_checked
+from ..data.tables.frame import Frame, shortened
 from ..errors import ConfigError, DataError
 from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, Module
 from ..nn.functional import softmax
 from ..random import get_rng_state, manual_seed, set_rng_state
-from ..train.assembly import build_model
-from ..train.class_metrics import sigmoid
+from ..train.build import build_model
 from ..train.evaluation import ROWS, evaluating
+from ..train.metrics.classification import sigmoid
+from ..train.model_outputs import one_prediction
 from ..train.model_state import load_model_arrays
-from ..train.outputs import one_prediction
 from ..words import html_table, listed
 from .saved import Saved, Signature, read_saved
 

@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
-from ..data.mapped import npy_header
+from ..data.readers.npy import npy_header
 from ..errors import ConfigError, DataError, LaunchError
 from ..files import reason, write_whole
 from ..words import listed
-from .ensemble import TrainedEnsemble
 from .files import check_ending, read_inputs
+from .mean import TrainedEnsemble
 from .model import TrainedModel
 
 __all__ = ["check_place", "predict_file", "write_output"]

@@ -30,10 +30,10 @@ from ..config.resolved import resolved_yaml
 from ..config.same_run import FREE_TRAINED, compare_configs
 from ..config.schema import Config
 from ..data import Column, Encoder, Preprocessing
-from ..data.table import Fitted
+from ..data.tables.table import Fitted
 from ..errors import ConfigError, DataError
 from ..runs.checkpoint import MANIFEST, Checkpoint, load_checkpoint
-from ..runs.record import Run
+from ..runs.run import Run
 
 __all__ = ["Saved", "Signature", "read_saved"]
 

@@ -19,7 +19,7 @@ from ..compile.traced import look
 from ..ops.coercion import PUBLIC, version_of
 from ..ops.registry import traced
 from ..tensor import TENSORS
-from ..train.outputs import leaves
+from ..train.model_outputs import leaves
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from typing import Any
 
 from ..autograd.graph import Backward, Node, edge_of, next_seq, record
 from ..backend import ARRAYS, MODES, XP
-from ..frames import OPERATION
+from ..stack_frames import OPERATION
 from ..tensor import INFERENCE, TENSORS, Tensor, Version, kind_of, normalise, wrap
 from .coercion import (
     PUBLIC,

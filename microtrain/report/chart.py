@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from ..runs.record import Series
+    from ..runs.run import Series
 
 __all__ = ["COLORS", "MOST_POINTS", "Chart", "Curve", "Mark", "thinned"]
 

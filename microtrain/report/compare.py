@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..config.resolved import as_yaml
-from ..runs.history import RESERVED, SPLITS, Entries
+from ..runs.metrics import RESERVED, SPLITS, Entries
 from ..runs.run_info import RunInfo
 from ..words import listed, number, plural, printable, table
 from .record import Record, differing_settings, direction

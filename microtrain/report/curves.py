@@ -18,7 +18,7 @@ from .chart import Chart, Curve, Mark
 from .record import Record, by_seed, differing_settings
 
 if TYPE_CHECKING:
-    from ..runs.record import Series
+    from ..runs.run import Series
 
 __all__ = ["AXES", "FEW", "WORDS", "choose", "constant", "curves", "groups", "run_names", "speed"]
 

@@ -1,4 +1,4 @@
-"""The report and the pictures of a run that has ended, which `microtrain.train.observers` names."""
+"""The report and the pictures of a run that has ended: one of its callbacks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import os
 from ..distributed.agreement import settled
 from ..distributed.communicator import alone
 from ..errors import ConfigError, DivergedError
-from ..train.callbacks import Callback
-from ..train.state import Ending, TrainingRun
+from ..train.callbacks.base import Callback
+from ..train.run import Ending, TrainingRun
 
 __all__ = ["Report"]
 

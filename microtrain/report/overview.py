@@ -17,7 +17,7 @@ from typing import Any
 
 from ..config.measure import Measure
 from ..errors import ConfigError, DataError
-from ..runs.record import Run
+from ..runs.run import Run
 from ..spelling import did_you_mean
 from ..words import number, printable, table
 from .record import Record, differing_settings, direction

@@ -27,7 +27,7 @@ from ..config.resolved import Setting, as_yaml
 from ..data import Prepared
 from ..errors import ConfigError, LaunchError, absent
 from ..files import reason, write_whole
-from ..runs.history import SPLITS
+from ..runs.metrics import SPLITS
 from ..version import __version__
 from ..words import elapsed, listed, number, plural, rate
 from . import figures

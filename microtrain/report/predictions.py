@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from ..backend import to_host
 from ..creation import from_numpy
 from ..data import Prepared
-from ..data.view import apart
+from ..data.rows import apart
 from ..runs.run_info import ClassCounts
-from ..train.class_metrics import ClassMetric
+from ..train.components.models import learned_line
 from ..train.evaluation import evaluating
-from ..train.log_odds import LogOdds
-from ..train.models import learned_line
-from ..train.outputs import one_prediction
+from ..train.metrics.classification import ClassMetric
+from ..train.metrics.log_odds import LogOdds
+from ..train.model_outputs import one_prediction
 from ..words import number
 from .chart import MOST_POINTS, Chart, Curve
 from .mistakes import Given, Mistakes, column, worst

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..config.resolved import Setting, as_yaml, read_settings
 from ..errors import DataError
-from ..runs.record import Run
+from ..runs.run import Run
 
 __all__ = [
     "LUCK",

@@ -34,7 +34,7 @@ from ..files import (
     sync_directory,
     to_disk,
 )
-from .array_file import Content, array_content, arrays_in
+from .arrays import Content, array_content, arrays_in
 from .typed import Count, typed
 
 Array = NDArray[Any]

@@ -37,8 +37,8 @@ from ..files import (
     sync_directory,
     write_whole,
 )
-from .history import LEADING, RESERVED, WALL_CLOCK, rows_until
-from .lines import EVERY, Lines
+from .appender import EVERY, Lines
+from .metrics import LEADING, RESERVED, WALL_CLOCK, rows_until
 from .provenance import command_line, git_state, versions
 from .run_info import read_run_json
 

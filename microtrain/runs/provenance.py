@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..version import __version__
-from .array_file import blocks
+from .arrays import blocks
 
 __all__ = ["command_line", "git_state", "params_sha256", "versions"]
 

@@ -25,14 +25,14 @@ from ..files import remove, sync_file, without_syncing
 from ..runs.checkpoint import list_checkpoints, step_of
 from ..runs.directory import RunDirectory, point
 from ..runs.provenance import params_sha256
-from ..train.callbacks import Callback
-from ..train.checkpointing import Checkpoints
-from ..train.console import next_command
+from ..train.callbacks.base import Callback
+from ..train.callbacks.checkpoints import Checkpoints
+from ..train.callbacks.order import RowWriter
+from ..train.console.messages import next_command
+from ..train.console.terminal import Output
 from ..train.model_state import model_arrays
-from ..train.observers import RowWriter
-from ..train.output import Output
 from ..train.resume import LOCK_WAIT
-from ..train.state import Ending, Event, TrainingRun
+from ..train.run import Ending, Event, TrainingRun
 from ..train.trainer import Trainer
 
 __all__ = ["Sweep", "train_member"]
@@ -40,12 +40,11 @@ __all__ = ["Sweep", "train_member"]
 PAUSED = "halving"  # why a member stops that is to be compared with others
 PATIENCE = 5.0  # seconds before the first checkpoint: shorter members are begun again
 _LEFT_OUT = {
-    f"microtrain.{name}"
-    for name in (
-        "train.observers:Bar", "report.observer:Report", "train.observers:Timeline",
-        "train.console:Summary",
-    )
-}  # fmt: skip
+    "microtrain.train.callbacks.order:Bar",
+    "microtrain.train.callbacks.order:Timeline",
+    "microtrain.train.console.messages:Summary",
+    "microtrain.report.observer:Report",
+}
 
 
 @dataclass(frozen=True)
@@ -202,9 +201,9 @@ class FewCheckpoints(Checkpoints):
 def _class_of(kind: Any) -> Any:
     """The class of a member's run: the configured Trainer, with fewer callbacks."""
     instead: dict[Any, list[Any]] = {
-        "microtrain.train.console:Header": [Begin],
-        "microtrain.train.observers:RowWriter": [UnseenRows],
-        "microtrain.train.checkpointing:Checkpoints": [Rung, FewCheckpoints],
+        "microtrain.train.console.messages:Header": [Begin],
+        "microtrain.train.callbacks.order:RowWriter": [UnseenRows],
+        "microtrain.train.callbacks.checkpoints:Checkpoints": [Rung, FewCheckpoints],
     }
     types: list[Any] = []
     for each in kind.callback_types:

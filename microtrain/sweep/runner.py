@@ -35,11 +35,11 @@ from ..report.groups import summary
 from ..report.record import read_records
 from ..runs.checkpoint import OtherRun
 from ..runs.directory import RunDirectory
-from ..runs.record import Run
+from ..runs.run import Run
 from ..runs.run_info import RunInfo
+from ..train.callbacks.results import STOPPED
+from ..train.console.terminal import Output
 from ..train.data_cache import reading_once
-from ..train.output import Output
-from ..train.results import STOPPED
 from ..train.resume import LOCK_WAIT
 from ..words import elapsed, number, plural
 from .member import Sweep, train_member

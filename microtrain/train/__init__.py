@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 _PUBLIC = {
-    "Callback": "microtrain.train.callbacks",
+    "Callback": "microtrain.train.callbacks.base",
     "Component": "microtrain.config.schema",
     "Config": "microtrain.config.schema",
     "Duration": "microtrain.config.duration",
-    "EarlyStopping": "microtrain.train.early_stopping",
-    "MLflow": "microtrain.train.trackers",
-    "Metric": "microtrain.train.metrics",
-    "Schedule": "microtrain.train.schedules",
-    "TensorBoard": "microtrain.train.trackers",
+    "EarlyStopping": "microtrain.train.callbacks.early_stopping",
+    "MLflow": "microtrain.train.callbacks.trackers",
+    "Metric": "microtrain.train.metrics.base",
+    "Schedule": "microtrain.train.components.schedules",
+    "TensorBoard": "microtrain.train.callbacks.trackers",
     "Trainer": "microtrain.train.trainer",
-    "WandB": "microtrain.train.trackers",
+    "WandB": "microtrain.train.callbacks.trackers",
     "build": "microtrain.config.components",
-    "every": "microtrain.train.callbacks",
+    "every": "microtrain.train.callbacks.base",
     "load_config": "microtrain.config.load",
 }
 

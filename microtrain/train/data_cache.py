@@ -12,7 +12,7 @@ from ..config.components import build, import_paths, is_import_path, load, param
 from ..config.resolved import as_yaml
 from ..config.schema import Config, Data
 from ..data import Prepared
-from ..data.cache import find, keep, key_of, opened, stamps, written
+from ..data.kept.cache import find, keep, key_of, opened, stamps, written
 from ..errors import DataError
 from ..words import size
 

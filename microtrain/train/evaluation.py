@@ -10,17 +10,17 @@ from ..autograd import enable_grad, no_grad
 from ..backend import MODES, to_host
 from ..creation import from_numpy
 from ..data import ArrayDataset, Source, contiguous_slice
-from ..data.cache import Kept
-from ..data.view import known_of_target, layout
+from ..data.kept.cache import Kept
+from ..data.rows import known_of_target, layout
 from ..distributed.denominators import of_batch
 from ..distributed.shards import local_shards, tree_sum
 from ..errors import ConfigError
 from ..nn import Module
 from ..random import begin_batch, kept_place
 from ..tensor import TENSORS, Tensor
-from .losses import loss_of_rows, one_loss, refuse_uncounted
-from .metrics import Metric, MetricSet
-from .outputs import OfRow, described, mapped
+from .components.losses import loss_of_rows, one_loss, refuse_uncounted
+from .metrics.base import Metric, MetricSet
+from .model_outputs import OfRow, described, mapped
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator

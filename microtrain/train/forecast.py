@@ -27,12 +27,12 @@ import numpy as np
 from ..backend import default_dtype
 from ..data import ArrayDataset
 from ..words import elapsed, labelled, plural, size
-from .divergence import NotFinite
+from .step.guard import NotFinite
 
 if TYPE_CHECKING:
-    from ..data.loader import MicroBatches
+    from ..data.loading.loader import MicroBatches
     from ..optim import Optimizer
-    from .state import RunState, TrainingRun
+    from .run import RunState, TrainingRun
 
 __all__ = ["dry_run", "memory", "peak_memory", "sizes"]
 

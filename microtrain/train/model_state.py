@@ -20,7 +20,7 @@ from ..errors import DataError
 from ..files import parse_json
 from ..nn.module import EXTRA_STATE
 from ..random import get_rng_state
-from ..runs.array_file import copied
+from ..runs.arrays import copied
 from ..runs.checkpoint import Checkpoint
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from ..config.resolved import read_settings, whole_yaml
 from ..config.same_run import compare_configs
 from ..config.schema import Config
-from ..data.alike import check_names
-from ..data.sampler import order_name
+from ..data.loading.sampler import order_name
+from ..data.preparation.match_schema import check_names
 from ..distributed.agreement import from_root, settled
 from ..errors import ConfigError, DataError, LaunchError
 from ..files import reason, remove
@@ -31,11 +31,11 @@ from ..runs.checkpoint import (
     step_of,
 )
 from ..runs.directory import RunDirectory
-from ..runs.record import Run, checkpoint_at, newest_run
-from ..runs.stored_state import check_run
+from ..runs.run import Run, checkpoint_at, newest_run
+from ..runs.state import check_run
 from .model_state import from_rank_0, load_model_arrays, share_arrays, take_over
-from .requests import STOP_FILE
-from .state import TrainingRun
+from .run import TrainingRun
+from .stop_requests import STOP_FILE
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator

@@ -1,7 +1,7 @@
 """The training loop of a run described by a configuration, to be read from top to bottom.
 
 What changes the mathematics stands here: the order of batches, accumulation, the policy for values
-that are not finite. What only observes is a callback, and `observers.py` has their order: those of
+that are not finite. What only observes is a callback, and `callbacks/order.py` has their order: those of
 the user, evaluation, rows, checkpoints, the report.
 
 Every rank runs the same code; rank 0 alone prints and writes. Mistakes of the user that some ranks
@@ -28,35 +28,35 @@ from ..config.components import load
 from ..config.library import library_config
 from ..config.resolved import compared
 from ..config.schema import Config
-from ..data.cache import during
-from ..data.npy_writer import PROGRESS
-from ..data.view import layout
+from ..data.kept.cache import during
+from ..data.kept.npy_writer import PROGRESS
+from ..data.rows import layout
 from ..distributed import warden, watchdog
 from ..distributed.agreement import agreed, same, settled
 from ..distributed.communicator import alone
 from ..distributed.connection import ranks_of
 from ..errors import ConfigError, DivergedError
+from ..runs.appender import EVERY
 from ..runs.directory import RunDirectory
-from ..runs.lines import EVERY
 from ..tensor import TENSORS, Tensor
-from .assembly import build_run
-from .autopsy import autopsy
-from .callbacks import Callback, States, call, of_configuration, steps_between
-from .console import next_command
-from .divergence import NotFinite, worst_gradient
-from .executor import BEGIN, Execution
+from .build import build_run
+from .callbacks.base import Callback, States, call, of_configuration, steps_between
+from .callbacks.order import CALLBACKS, OF_CONFIGURATION
+from .callbacks.results import STOPPED
+from .components.losses import loss_of_rows
+from .console.messages import next_command
+from .console.terminal import Output
 from .forecast import dry_run, peak_memory
-from .losses import loss_of_rows
-from .observers import CALLBACKS, OF_CONFIGURATION
-from .output import Output
 from .progress import Progress
-from .requests import EVALUATE, SAVE, Requests
-from .results import STOPPED
 from .resume import LOCK_WAIT, choose_run, run_directory, take_initial_values, take_up
-from .state import Ending, Event, RunState, Stateful, TrainingRun, next_multiple
+from .run import Ending, Event, RunState, Stateful, TrainingRun, next_multiple
+from .step.diagnosis import autopsy
+from .step.executor import BEGIN, Execution
+from .step.guard import NotFinite, worst_gradient
+from .stop_requests import EVALUATE, SAVE, Requests
 
 if TYPE_CHECKING:
-    from ..data.loader import MicroBatches
+    from ..data.loading.loader import MicroBatches
     from ..distributed.communicator import Communicator
 
 __all__ = ["Trainer"]

@@ -14,7 +14,7 @@ from pathlib import Path
 import mpi_run
 
 from attack.campaign import Defect, Kind
-from microtrain.runs.record import newest_run
+from microtrain.runs.run import newest_run
 
 RUN = """
 name: kept

@@ -17,7 +17,7 @@ import microtrain as mt
 from microtrain.backend import MODES
 from microtrain.distributed import in_process
 from microtrain.distributed.data_parallel import DataParallel
-from microtrain.frames import ENTRY, REPLAY
+from microtrain.stack_frames import ENTRY, REPLAY
 
 nn, F = mt.nn, mt.nn.functional
 EXECUTORS = ["numpy", "numba"]

@@ -519,7 +519,7 @@ def test_paths_of_runs_start_where_they_are_written(directory):
 
 
 TRAINERS = """\
-from microtrain.train.callbacks import every
+from microtrain.train.callbacks.base import every
 from microtrain.train.trainer import Trainer
 class Mine(Trainer): ...
 class Other: ...

@@ -17,8 +17,8 @@ from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError, DataError, LaunchError
 from microtrain.runs.checkpoint import load_checkpoint
-from microtrain.runs.record import read_metrics
-from microtrain.train import assembly
+from microtrain.runs.run import read_metrics
+from microtrain.train import build as assembly
 from microtrain.train.trainer import Trainer
 
 YAML = """

@@ -20,15 +20,16 @@ import pytest
 from resuming import facts, metrics, train, write_run
 
 from microtrain.config.load import load_config
-from microtrain.data import FunctionSource, Prepared, cache, npy_writer, prepare
-from microtrain.data.cache import opened
-from microtrain.data.shared import share
-from microtrain.data.stores import Chunked
+from microtrain.data import FunctionSource, Prepared, prepare
+from microtrain.data.kept import cache, npy_writer
+from microtrain.data.kept.cache import opened
+from microtrain.data.kept.shared import share
+from microtrain.data.readers.stores import Chunked
 from microtrain.distributed import Communicator, in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError, DataError
-from microtrain.train.assembly import load_run_data
-from microtrain.train.output import Output
+from microtrain.train.build import load_run_data
+from microtrain.train.console.terminal import Output
 from microtrain.train.trainer import Trainer
 
 Mpirun = Callable[..., mpi_run.Job]
@@ -80,8 +81,8 @@ def test_rows_are_gone_through_once_a_host_by_processes(mpirun: Mpirun) -> None:
 import numpy as np
 import microtrain as mt
 from microtrain.data import FunctionSource, prepare
-from microtrain.data.shared import share
-from microtrain.data.stores import Chunked
+from microtrain.data.kept.shared import share
+from microtrain.data.readers.stores import Chunked
 
 comm, read = mt.distributed.world(), []
 

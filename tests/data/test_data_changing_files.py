@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from microtrain.data.cache import decoded
-from microtrain.data.stores import Chunked, ParquetRows, hdf5_arrays
+from microtrain.data.kept.cache import decoded
+from microtrain.data.readers.stores import Chunked, ParquetRows, hdf5_arrays
 from microtrain.errors import DataError
 
 # A second has not passed since the last look, and a process that reads behind the end of a file
@@ -18,8 +18,8 @@ import os
 import numpy as np
 from pathlib import Path
 from microtrain.data import hdf5, npy, npz
-from microtrain.data.mapped import Stored
-from microtrain.data.stores import ParquetRows, hdf5_arrays
+from microtrain.data.readers.npy import Stored
+from microtrain.data.readers.stores import ParquetRows, hdf5_arrays
 from microtrain.errors import DataError
 
 path = Path()

@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pace import examples
 
-from microtrain.data import csv, csv_reader
-from microtrain.data.columns import Column, texts
-from microtrain.data.csv_reader import parse_csv, read_csv
-from microtrain.data.frame import Frame, OnFile
-from microtrain.data.target import read_target
+from microtrain.data import csv
+from microtrain.data.readers import csv as csv_reader
+from microtrain.data.readers.csv import parse_csv, read_csv
+from microtrain.data.tables.columns import Column, texts
+from microtrain.data.tables.frame import Frame, OnFile
+from microtrain.data.tables.target import read_target
 from microtrain.errors import DataError
 
 NUMBERS = ["1", "-2.5", "0.123456", "123456.75"]

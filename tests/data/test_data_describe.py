@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from microtrain.data import Table
-from microtrain.data.csv_reader import parse_csv
-from microtrain.data.describe import guess_target, propose
-from microtrain.data.frame import Frame
+from microtrain.data.readers.csv import parse_csv
+from microtrain.data.tables.frame import Frame
+from microtrain.data.tables.propose import guess_target, propose
 
 
 def frame(name, cells):

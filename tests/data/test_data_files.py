@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from microtrain.data import Table, csv, npz, parquet
-from microtrain.data.csv_reader import read_csv
-from microtrain.data.frame import Frame
+from microtrain.data.readers.csv import read_csv
+from microtrain.data.tables.frame import Frame
 from microtrain.errors import ConfigError, DataError
 
 IRIS = Path(__file__).parents[2] / "configs" / "data" / "iris.csv"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from microtrain.data import ArrayDataset, DataLoader, Rows, npy
-from microtrain.data.mapped import _take
+from microtrain.data.readers.npy import _take
 from microtrain.distributed.single import SingleCommunicator
 
 N = 1003

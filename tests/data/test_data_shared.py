@@ -16,13 +16,14 @@ import numpy as np
 import pytest
 
 from microtrain.config.load import load_config
-from microtrain.data import ArrayDataset, Prepared, prepare, shared
-from microtrain.data.shared import share
+from microtrain.data import ArrayDataset, Prepared, prepare
+from microtrain.data.kept import shared
+from microtrain.data.kept.shared import share
 from microtrain.distributed import Communicator
 from microtrain.errors import ConfigError, DataError
 from microtrain.inference.evaluate import evaluate_run
-from microtrain.train import assembly
-from microtrain.train.output import Output
+from microtrain.train import build as assembly
+from microtrain.train.console.terminal import Output
 from microtrain.train.trainer import Trainer
 
 Mpirun = Callable[..., mpi_run.Job]

@@ -19,21 +19,21 @@ from microtrain.data import (
     Source,
     blocks,
     hdf5,
-    mapped,
     npy,
     npz,
     parquet,
     prepare,
-    stores,
     zarr,
 )
-from microtrain.data.files import csv
-from microtrain.data.survey import Moments
-from microtrain.data.view import is_lazy
+from microtrain.data.preparation.survey import Moments
+from microtrain.data.readers import npy as mapped
+from microtrain.data.readers import stores
+from microtrain.data.readers.files import csv
+from microtrain.data.rows import is_lazy
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError, DataError
 from microtrain.random import begin_batch
-from microtrain.train.assembly import data_hash
+from microtrain.train.build import data_hash
 
 N = 1000
 SPLIT = {"train": 0.7, "val": 0.2, "test": 0.1}

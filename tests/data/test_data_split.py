@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pace import examples
 
 from microtrain.data import ArrayDataset, Table, prepare
-from microtrain.data.split import PartRows, split_rows, split_sizes
+from microtrain.data.preparation.split import PartRows, split_rows, split_sizes
 from microtrain.errors import ConfigError, DataError
 
 THREE = {"train": 0.7, "val": 0.15, "test": 0.15}
@@ -169,7 +169,7 @@ def test_every_training_row_is_held_out_in_one_fold(how, codes, folds):
 
 
 def test_folds_of_all_rows_without_a_test_part_and_of_more_than_a_table_holds(monkeypatch):
-    monkeypatch.setattr("microtrain.data.split.TABLE", 10)
+    monkeypatch.setattr("microtrain.data.preparation.split.TABLE", 10)
     found = [split_rows(50, None, 0, "data", fold=(k, 3)) for k in range(3)]
     assert sorted(np.concatenate([parts["val"] for parts in found])) == [*range(50)]
     with pytest.raises(DataError, match="60 folds of 50 training rows; take fewer"):
@@ -206,7 +206,7 @@ def test_the_region_of_a_position_is_found_without_looking_through_all(rows, sha
 @pytest.mark.parametrize("kept", [True, False])
 def test_row_numbers_that_are_kept_are_those_worked_out(monkeypatch, kept):
     rows = 5000
-    monkeypatch.setattr("microtrain.data.split.KEPT", rows - (not kept))
+    monkeypatch.setattr("microtrain.data.preparation.split.KEPT", rows - (not kept))
     part = PartRows(rows, {"train": 4500, "val": 500}, "train", 3)
     expected, positions = part[:], np.random.default_rng(0).permutation(4500)
     assert part._kept is None  # a part that is gone through in order needs none

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from microtrain.data import ArrayDataset, Column, Encoder, Table, csv, parquet, prepare
-from microtrain.data.alike import alike
-from microtrain.data.columns import texts
-from microtrain.data.frame import Frame
+from microtrain.data.preparation.match_schema import alike
+from microtrain.data.tables.columns import texts
+from microtrain.data.tables.frame import Frame
 from microtrain.errors import ConfigError, DataError
 
 preprocessing = pytest.importorskip("sklearn.preprocessing")

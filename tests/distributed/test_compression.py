@@ -17,7 +17,7 @@ import microtrain as mt
 from microtrain.config.load import load_config
 from microtrain.distributed import Communicator, DataParallel, in_process
 from microtrain.distributed.compression import Compressor, from_bfloat16, to_bfloat16
-from microtrain.train.output import Output
+from microtrain.train.console.terminal import Output
 from microtrain.train.trainer import Trainer
 
 BITS = {"fp16": 11, "bf16": 8}

@@ -14,7 +14,7 @@ from test_trained_model import IRIS, ROOT
 import microtrain as mt
 from microtrain.cli.main import main
 from microtrain.errors import ConfigError, DataError
-from microtrain.runs.record import Run
+from microtrain.runs.run import Run
 
 TABLE = ROOT / "configs/data/iris.csv"
 COMMON = """\

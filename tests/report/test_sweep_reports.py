@@ -16,7 +16,7 @@ from microtrain.report.curves import curves
 from microtrain.report.groups import Comparison, summary
 from microtrain.report.record import read_records
 from microtrain.report.spread import interval, t_quantile
-from microtrain.runs.record import Run
+from microtrain.runs.run import Run
 
 SWEEP = """\
 data: {type: sklearn, name: iris, split: {train: 0.8, test: 0.2}}

@@ -20,7 +20,7 @@ from pace import examples
 import microtrain as mt
 from microtrain import files
 from microtrain.errors import DataError, LaunchError
-from microtrain.runs.array_file import array_content, arrays_in, blocks
+from microtrain.runs.arrays import array_content, arrays_in, blocks
 from microtrain.runs.checkpoint import (
     FILES,
     list_checkpoints,
@@ -30,7 +30,7 @@ from microtrain.runs.checkpoint import (
     save_checkpoint,
     step_of,
 )
-from microtrain.runs.keeper import prune
+from microtrain.runs.saver import prune
 
 MODEL = {
     "layers.1.weight": np.arange(6, dtype="float32").reshape(2, 3),

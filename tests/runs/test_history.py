@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from microtrain.errors import DataError
 from microtrain.report import compare
 from microtrain.report.compare import first_difference
-from microtrain.runs.history import History, read_metrics
+from microtrain.runs.metrics import History, read_metrics
 
 
 def written(path, rows):

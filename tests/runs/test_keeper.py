@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from microtrain.errors import LaunchError
-from microtrain.runs import keeper
+from microtrain.runs import saver as keeper
+from microtrain.runs.appender import Unwritten
 from microtrain.runs.checkpoint import list_checkpoints, save_checkpoint
 from microtrain.runs.directory import Gone
-from microtrain.runs.keeper import Saver, prune
-from microtrain.runs.lines import Unwritten
+from microtrain.runs.saver import Saver, prune
 
 MONITOR = "val/loss", "min"
 

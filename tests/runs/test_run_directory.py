@@ -24,7 +24,7 @@ from microtrain.errors import ConfigError, DataError, LaunchError
 from microtrain.runs.checkpoint import save_checkpoint
 from microtrain.runs.directory import RunDirectory
 from microtrain.runs.provenance import git_state, params_sha256, versions
-from microtrain.runs.record import Run, read_metrics
+from microtrain.runs.run import Run, read_metrics
 
 NOON = datetime(2026, 11, 21, 12, 0, 7, tzinfo=timezone(timedelta(hours=2)))
 

@@ -16,7 +16,17 @@ from microtrain.data import ArrayDataset
 from microtrain.distributed import in_process
 from microtrain.errors import ConfigError, DataError
 from microtrain.train import evaluation
-from microtrain.train.class_metrics import (
+from microtrain.train.evaluation import evaluate
+from microtrain.train.metrics.base import (
+    R2,
+    ExplainedVariance,
+    MeanAbsoluteError,
+    MeanAbsolutePercentageError,
+    MeanSquaredError,
+    MedianAbsoluteError,
+    RootMeanSquaredError,
+)
+from microtrain.train.metrics.classification import (
     F1,
     Accuracy,
     AveragePrecision,
@@ -31,17 +41,7 @@ from microtrain.train.class_metrics import (
     TopK,
     sigmoid,
 )
-from microtrain.train.evaluation import evaluate
-from microtrain.train.log_odds import LogOdds
-from microtrain.train.metrics import (
-    R2,
-    ExplainedVariance,
-    MeanAbsoluteError,
-    MeanAbsolutePercentageError,
-    MeanSquaredError,
-    MedianAbsoluteError,
-    RootMeanSquaredError,
-)
+from microtrain.train.metrics.log_odds import LogOdds
 
 Arrays = tuple[np.ndarray, ...]
 AVERAGES = ("micro", "macro", "weighted")
@@ -370,7 +370,7 @@ def test_a_class_without_rows_has_no_area_and_recall_0() -> None:
     "make", [*metrics_for(2), *(m() for m in REGRESSION)], ids=lambda m: m.name
 )
 def test_no_rows_at_all_are_nan(make: Any) -> None:
-    from microtrain.train.metrics import MetricSet
+    from microtrain.train.metrics.base import MetricSet
 
     def work(comm: Any) -> float:
         one = MetricSet([make], target_mean=0.0)

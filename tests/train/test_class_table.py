@@ -14,12 +14,12 @@ import microtrain as mt
 from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.inference.evaluate import evaluate_run
-from microtrain.runs.record import Run
+from microtrain.runs.run import Run
 from microtrain.runs.run_info import ClassCounts
 from microtrain.runs.typed import typed
 from microtrain.train import Trainer
-from microtrain.train.class_table import class_lines, never_predicted
-from microtrain.train.output import Output
+from microtrain.train.console.terminal import Output
+from microtrain.train.metrics.class_table import class_lines, never_predicted
 
 
 def rows(classes: int = 3, weights: bool = False, target: str = "classes") -> Any:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from microtrain.errors import ConfigError
-from microtrain.train.early_stopping import EarlyStopping
+from microtrain.train.callbacks.early_stopping import EarlyStopping
 
 
 class Run:

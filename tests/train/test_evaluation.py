@@ -13,7 +13,7 @@ from microtrain.distributed import Communicator, gather
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.train import evaluation
 from microtrain.train.evaluation import evaluate
-from microtrain.train.metrics import R2, MeanAbsoluteError
+from microtrain.train.metrics.base import R2, MeanAbsoluteError
 
 F = mt.nn.functional
 

@@ -13,9 +13,9 @@ import pytest
 import terminal
 
 from microtrain.threads import LAUNCH
-from microtrain.train import bar as bars
-from microtrain.train.bar import TerminalBar
-from microtrain.train.output import Output, why_none
+from microtrain.train.console.bar import TerminalBar
+from microtrain.train.console.messages import bar as bars
+from microtrain.train.console.terminal import Output, why_none
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(LAUNCH.parallel, reason="starts runs itself, on one process")
@@ -60,7 +60,7 @@ def test_an_interrupted_run_takes_its_bar_away(tmp_path):
     script = tmp_path / "run.py"
     script.write_text(
         "import sys, time\n"
-        "from microtrain.train.output import Output\n"
+        "from microtrain.train.console.terminal import Output\n"
         "output = Output()\n"
         "at = output.start_bar(100)\n"
         "try:\n"

@@ -10,8 +10,7 @@ from pace import examples
 
 from microtrain.distributed import in_process, world
 from microtrain.errors import ConfigError, DataError
-from microtrain.train.class_metrics import Accuracy, TopK
-from microtrain.train.metrics import (
+from microtrain.train.metrics.base import (
     R2,
     MeanAbsoluteError,
     MeanSquaredError,
@@ -20,6 +19,7 @@ from microtrain.train.metrics import (
     MetricSet,
     RootMeanSquaredError,
 )
+from microtrain.train.metrics.classification import Accuracy, TopK
 
 REGRESSION = [MeanSquaredError, RootMeanSquaredError, MeanAbsoluteError, R2]
 ALL = [*REGRESSION, Accuracy, lambda: TopK(2)]

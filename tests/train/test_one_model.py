@@ -19,9 +19,9 @@ from microtrain.distributed import in_process
 from microtrain.inference.evaluate import evaluate_run
 from microtrain.report.page import write_report
 from microtrain.runs.provenance import params_sha256
-from microtrain.train.checkpointing import Checkpoints
+from microtrain.train.callbacks.checkpoints import Checkpoints
+from microtrain.train.console.terminal import Output
 from microtrain.train.model_state import model_arrays
-from microtrain.train.output import Output
 from microtrain.train.trainer import Trainer
 from microtrain.words import number
 

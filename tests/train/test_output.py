@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from microtrain.train.console import header, summary, truth_lines
-from microtrain.train.output import Output
-from microtrain.train.rows import Rows, RowSchedule
-from microtrain.train.state import Ending, RunState
+from microtrain.train.callbacks.rows import Rows, RowSchedule
+from microtrain.train.console.messages import header, summary, truth_lines
+from microtrain.train.console.terminal import Output
+from microtrain.train.run import Ending, RunState
 from microtrain.version import __version__
 from microtrain.words import elapsed, number, plural, rate, size
 
@@ -44,7 +44,7 @@ def library(monkeypatch):
     monkeypatch.setattr("microtrain.runs.provenance.versions", lambda: {"mpi": "MPICH 5.0.2"})
     monkeypatch.setattr("microtrain.threads.blas_threads", lambda: 1)
     needs = {"model": "2 parameters", "memory": "at least 60 MB: data 8 B"}
-    monkeypatch.setattr("microtrain.train.console.sizes", lambda run: needs)
+    monkeypatch.setattr("microtrain.train.console.messages.sizes", lambda run: needs)
 
 
 def test_header():
@@ -343,7 +343,7 @@ def test_closed_standard_streams_are_no_error(monkeypatch):
 
 PRINT = """
 import sys
-from microtrain.train.output import Output
+from microtrain.train.console.terminal import Output
 with open(sys.argv[1], "w") as file:
     output = Output(0, lambda line: print(line, file=file))
     for i in range(20_000):

@@ -138,7 +138,7 @@ def test_a_function_that_takes_the_target_first_gets_it_first(tmp_path):
 
     import numpy as np
 
-    from microtrain.train.output import Output
+    from microtrain.train.console.terminal import Output
 
     metrics = pytest.importorskip("sklearn.metrics")
     x = np.random.default_rng(0).standard_normal((40, 2))
@@ -362,7 +362,7 @@ def test_functions_from_python_are_the_same_on_any_number_of_ranks(tmp_path: Pat
         assert trainer.train() == 0
         seen = trainer.model.module(mt.from_numpy(trainer.data.train.arrays[0])).detach().numpy()
         expected = middle(seen, trainer.data.train.target)
-        from microtrain.train.observers import measure
+        from microtrain.train.callbacks.order import measure
 
         found = measure(trainer, trainer.data.train)["middle"]
         assert found == pytest.approx(expected, rel=1e-12)

@@ -19,9 +19,9 @@ from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.runs.checkpoint import list_checkpoints, load_checkpoint
 from microtrain.runs.provenance import params_sha256
-from microtrain.runs.record import read_metrics
+from microtrain.runs.run import read_metrics
+from microtrain.train.console.terminal import Output
 from microtrain.train.evaluation import evaluate
-from microtrain.train.output import Output
 from microtrain.train.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
@@ -593,7 +593,7 @@ def test_each_local_rank_gets_a_gpu_of_its_own(monkeypatch, asked, ranks, gpus, 
 
     from microtrain import backend
     from microtrain.errors import LaunchError
-    from microtrain.train import assembly
+    from microtrain.train import build as assembly
 
     monkeypatch.setattr(backend, "cuda_device_count", lambda: gpus)
     monkeypatch.setattr(backend, "use_gpu", use_gpu if gpus else no_gpu)

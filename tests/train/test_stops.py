@@ -26,12 +26,12 @@ from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import LaunchError
 from microtrain.runs.checkpoint import list_checkpoints
 from microtrain.runs.directory import RunDirectory
-from microtrain.runs.record import newest_run
-from microtrain.train.callbacks import Callback
-from microtrain.train.checkpointing import contents
-from microtrain.train.output import Output
+from microtrain.runs.run import newest_run
+from microtrain.train.callbacks.base import Callback
+from microtrain.train.callbacks.checkpoints import contents
+from microtrain.train.console.terminal import Output
 from microtrain.train.resume import choose_run
-from microtrain.train.state import RunState
+from microtrain.train.run import RunState
 from microtrain.train.trainer import Trainer
 
 TESTED = "data.split={train: 0.75, val: 0.125, test: 0.125}"
@@ -68,7 +68,7 @@ class Killed(mt.train.Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 """
 
-STOPPING = {"type": "microtrain.train.early_stopping:EarlyStopping", "patience": 2}
+STOPPING = {"type": "microtrain.train.callbacks.early_stopping:EarlyStopping", "patience": 2}
 #: settings, and from which step on the run is killed
 CASES = {
     "the last step": (["train.duration=7 steps"], 6),
@@ -246,10 +246,12 @@ def test_a_disk_that_is_full_for_the_last_file(tmp_path, whole, monkeypatch):
 @pytest.mark.parametrize("ended", [True, False])
 def test_a_time_that_has_run_out_is_not_begun_again(tmp_path, monkeypatch, ended):
     """`duration` in minutes: the end is kept, and what is over before a resume ends it at once."""
-    monkeypatch.setattr("microtrain.train.requests.POLL", 0.001)
+    monkeypatch.setattr("microtrain.train.stop_requests.POLL", 0.001)
     config, settings = configuration(tmp_path, "the last step")
     settings = (*settings[:-1], f"callbacks=[{tmp_path}/net.py:Slow]", "train.duration=0.002 min")
-    monkeypatch.setattr("microtrain.train.results.Results._write_down", crash_before_run_json)
+    monkeypatch.setattr(
+        "microtrain.train.callbacks.results.Results._write_down", crash_before_run_json
+    )
     with pytest.raises(ArithmeticError):
         run(config, settings, 1)
     monkeypatch.undo()
@@ -297,7 +299,9 @@ def test_early_stopping_is_asked_anew_where_the_duration_is_another(tmp_path, pa
 def test_a_checkpoint_of_before_that_does_not_tell_of_a_stop(tmp_path, monkeypatch):
     """Early stopping looks at its own count at once, not at the next evaluation."""
     config, settings = configuration(tmp_path, "early stopping")
-    monkeypatch.setattr("microtrain.train.results.Results._write_down", crash_before_run_json)
+    monkeypatch.setattr(
+        "microtrain.train.callbacks.results.Results._write_down", crash_before_run_json
+    )
     whole = RunState.state_dict
     monkeypatch.setattr(RunState, "state_dict", lambda self: whole(self) | {"stop": None})
     with pytest.raises(ArithmeticError):

@@ -13,7 +13,7 @@ import pytest
 from microtrain.cli.main import main
 from microtrain.config import across
 from microtrain.errors import install
-from microtrain.runs.record import Run, read_metrics
+from microtrain.runs.run import Run, read_metrics
 from microtrain.threads import LAUNCH
 
 pytestmark = [

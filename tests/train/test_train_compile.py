@@ -16,11 +16,11 @@ from microtrain.compile.executors import numba_absent
 from microtrain.config.load import load_config
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError, DivergedError
-from microtrain.frames import REPLAY
 from microtrain.runs.checkpoint import list_checkpoints
-from microtrain.runs.record import read_metrics
-from microtrain.train import executor as execution
-from microtrain.train.output import Output
+from microtrain.runs.run import read_metrics
+from microtrain.stack_frames import REPLAY
+from microtrain.train.console.terminal import Output
+from microtrain.train.step import executor as execution
 from microtrain.train.trainer import Trainer
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -445,7 +445,7 @@ from microtrain.distributed import world
 from microtrain.errors import UserError
 from microtrain.train import executor
 from microtrain.config.load import load_config_everywhere
-from microtrain.train.output import Output
+from microtrain.train.console.terminal import Output
 from microtrain.train.trainer import Trainer
 
 executor.FEW = 10

@@ -16,10 +16,10 @@ from microtrain.data import ArrayDataset
 from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError
-from microtrain.runs.record import read_metrics
+from microtrain.runs.run import read_metrics
 from microtrain.train import Trainer
-from microtrain.train.metrics import Metric
-from microtrain.train.output import Output
+from microtrain.train.console.terminal import Output
+from microtrain.train.metrics.base import Metric
 
 ROWS = 61
 

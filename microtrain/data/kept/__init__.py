@@ -1,0 +1,1 @@
+"""Rows as .npy files: kept for runs to come, and shared by the ranks of a host."""

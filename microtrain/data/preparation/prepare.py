@@ -1,0 +1,188 @@
+"""From a data component's arrays to what a run trains on: checked, split, standardised, cast.
+
+The one rule that must never break is that validation and test rows stay unseen: the split depends
+on the seed alone, and the statistics of the standardisation come from the training rows alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from ...errors import ConfigError, DataError
+from ..kept.cache import where_kept
+from ..rows import Rows, in_memory, is_lazy, layout
+from ..source import Source
+from ..tables.table import Encoder, Table
+from .checks import (  # fmt: skip
+    as_source,
+    cast,
+    check_codes,
+    check_stored,
+    checked,
+    class_names,
+    one_input_alone,
+    way_to_split,
+)
+from .match_schema import alike
+from .prepared import Prepared
+from .split import PartRows, split_rows
+from .standardize import Preprocessing
+from .survey import Survey, checked_source, survey
+
+__all__ = ["prepare"]
+
+
+def prepare(
+    data: Source | Table | tuple[Any, ...] | list[Any],
+    *,
+    split: Mapping[str, float] | None = None,
+    standardize: bool = False,
+    dtype: DTypeLike = np.float32,
+    seed: int = 0,
+    stratify: bool = False,
+    group: str | None = None,
+    time: str | None = None,
+    fold: tuple[int, int] | None = None,
+    others: Mapping[str, Any] | None = None,
+    origin: str = "data",
+    preprocessing: Preprocessing | None = None,
+    encoder: Encoder | None = None,
+    found: Any = None,
+) -> Prepared:
+    """Check what a data component returned, split it, standardise its input and cast it.
+
+    Floats become `dtype`; integers and booleans become int64. A 1-d array of floats becomes a
+    column of shape (n, 1), so that a loss never broadcasts (n,) against (n, 1). A 1-d target of
+    integers is class codes from 0 up; targets to regress on are floats.
+
+    Of a `Source` that is not an `ArrayDataset`, and of arrays mapped from a file, the parts are
+    `Rows`, which are standardised and cast while they are read. All rows are read once, block by
+    block; the statistics are sums over blocks, which may differ in their last digits from those of
+    an array, which is one block.
+
+    Args:
+        data: an `ArrayDataset` or another `Source`, a `Table`, or arrays (inputs..., target).
+        split: fractions of the rows by part, `{"train": 0.8, "val": 0.1, "test": 0.1}`; None puts
+            all in train. See `split_sizes`. Rows are assigned by a permutation that depends on
+            the seed and keep their order within a part.
+        standardize: give each input feature mean 0 and standard deviation 1 in the training part;
+            of a table the numbers and dates.
+        dtype: of the floating-point arrays, float32 or float64.
+        seed: of the split.
+        stratify: give each part the same share of every class.
+        group: a column; rows with the same value there go to the same part.
+        time: a column of numbers or dates; the earliest rows train, the latest test.
+        fold: (k, n): cut the training part into n folds, and validate on fold k, from 0 up.
+        others: data of parts that are not cut from `data`, such as `{"test": (x, y)}`.
+        origin: names the component in errors.
+        preprocessing, encoder: apply these stored maps instead of computing them (evaluation,
+            prediction).
+        found: `Prepared.found` of the same rows, which are then not read once more.
+
+    Raises:
+        DataError: not such arrays, no rows, NaN or infinite values, class codes out of range, a
+            part without rows.
+        ConfigError: fractions that are none, `standardize` with more than one input, or a way to
+            split that the data do not allow.
+    """
+    if not isinstance(data, Table):
+        data = as_source(data, origin)
+    lazy = any(map(is_lazy, (data, *(others or {}).values())))
+    whole: Any = _checked(data, origin, lazy)
+    if found is None:
+        how = way_to_split(whole, origin, stratify, group, time, fold)
+        rows: Mapping[str, Any] = split_rows(len(whole), split, seed, origin, **how)
+    else:
+        rows = {name: part for name, (part, _) in found.items() if name not in (others or {})}
+    notes: dict[str, None] = {}  # each once, in order
+    if isinstance(whole, Table):
+        if encoder is None or preprocessing is None:
+            encoder, preprocessing = whole.fit(rows["train"], standardize)
+        whole = checked(whole.arrays(encoder, notes.setdefault), origin)
+    inputs, target = layout(whole)
+    standardize = standardize if preprocessing is None else not preprocessing.is_identity
+    if len(inputs) > 1 and standardize and encoder is None:
+        raise one_input_alone(len(inputs), origin)
+    if preprocessing is not None:
+        check_stored(preprocessing, inputs[0], origin)
+    raw = {name: _part(whole, chosen, lazy) for name, chosen in rows.items()}
+    for name, other in (others or {}).items():
+        where = f"{origin}, {name}"
+        if isinstance(other, Table):
+            if encoder is None:
+                raise ConfigError(f"{where}: is a table with columns, but the training data is not")
+            other = other.arrays(encoder, notes.setdefault)
+        same = alike(_checked(as_source(other, where), where, lazy), whole, where)
+        raw[name] = _part(same, slice(None), lazy)
+    wanted = standardize and preprocessing is None
+    surveys: dict[str, Survey] = {
+        name: survey(part, origin, dtype, lazy, moments=wanted and name == "train")
+        if found is None
+        else found[name][1]
+        for name, part in raw.items()
+    }
+    at = -1 - whole.weighted  # the target
+    ends = {name: (each.low[at].min(), each.high[at].max()) for name, each in surveys.items()}
+    bounds = min(ends[name][0] for name in rows), max(ends[name][1] for name in rows)
+    classes = class_names(whole.classes, target, bounds, len(whole), origin)
+    for name in others or {}:
+        if classes is not None:
+            check_codes(ends[name], len(classes), f"{origin}, {name}")
+    if whole.weighted and not np.asarray(surveys["train"].high[-1], dtype) > 0:
+        which = "training rows" if preprocessing is None else "rows"
+        raise DataError(f"{origin}: the weights of all {which} are 0")
+    if preprocessing is None:
+        identity = Preprocessing.identity(inputs[0], origin)
+        preprocessing = surveys["train"].standardizing(origin) if standardize else identity
+    for each in surveys.values():
+        _check_fit(each, preprocessing, dtype, origin)
+    parts: dict[str, Source] = {}
+    for name, part in raw.items():
+        known = surveys[name].known
+        parts[name] = Rows(
+            part.source, part.rows, preprocessing=preprocessing, dtype=dtype, known=known
+        )
+        if not lazy:
+            parts[name] = in_memory(parts[name], slice(None))
+    prepared = Prepared.of(parts, preprocessing, classes, encoder, tuple(notes))
+    if not lazy:
+        return prepared
+    kept = [place for part in raw.values() for place in getattr(part.source, "kept", ())]
+    return replace(
+        prepared,
+        found={name: (raw[name].rows, surveys[name]) for name in raw},
+        cache=where_kept(kept) if kept else "",
+    )
+
+
+def _checked(data: Any, origin: str, lazy: bool) -> Any:
+    """A Table, or what rows can be read of; where none is read later, its values are checked."""
+    if isinstance(data, Table):
+        if lazy:
+            raise ConfigError(f"{origin}: is a table with columns; other parts are read from files")
+        return data
+    if lazy and isinstance(data, Source):
+        return checked_source(data, origin)
+    return checked(data, origin)
+
+
+def _part(source: Source, rows: Any, lazy: bool) -> Rows:
+    """Some rows of a source; in memory they are those of a data set of their own, in its order."""
+    if lazy:
+        return Rows(source, rows)
+    chosen = np.sort(rows[:]) if isinstance(rows, PartRows) else rows
+    return Rows(in_memory(source, chosen))
+
+
+def _check_fit(found: Survey, preprocessing: Preprocessing, dtype: DTypeLike, origin: str) -> None:
+    """DataError where values of a part do not fit the dtype that they are cast to."""
+    for low, high in zip(found.low, found.high, strict=True):
+        ends = np.stack([low, high])
+        with np.errstate(over="ignore"):  # cast refuses what overflows
+            ends = preprocessing.apply(ends) if low is found.low[0] else ends
+        cast(ends, dtype if ends.dtype.kind == "f" else np.int64, origin)

@@ -1,0 +1,380 @@
+"""Arrays in files that are mapped into memory: the system reads the pages that are asked for.
+
+A map costs no memory of the process, and all ranks of a host share the pages of a file.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import time
+import zipfile
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+from numpy.lib import format as npy_format
+from numpy.typing import NDArray
+
+from ...errors import ConfigError, DataError
+from ...words import listed
+from ..source import RowNumbers, Source
+from ..tables.frame import missing
+from .opening import reading
+
+__all__ = [
+    "Column",
+    "Loaded",
+    "Mapped",
+    "Stored",
+    "changed",
+    "map_npy",
+    "map_npz",
+    "npy",
+    "npy_header",
+    "read_npy",
+    "sign_of",
+]
+
+Array = NDArray[Any]
+
+TOUCHED = 512  # rows of which the processor still knows where they are when they are copied
+WIDE = 256  # bytes of a row below which that costs more than it saves
+LOOK = 1.0  # seconds between looks at the files: a map of one that shrank ends the process
+
+
+def npy(
+    inputs: Path | list[Path],
+    target: Path,
+    weight: Path | None = None,
+    features: list[str] | None = None,
+    classes: list[str] | None = None,
+) -> Source:
+    """Arrays saved by `numpy.save`, which need not fit in memory: rows are read as they are used.
+
+    Args:
+        inputs: a .npy file, or a directory of them whose rows follow each other in the order of
+            their names; or a list of such, for several inputs.
+        target: such a file or directory, too.
+        weight: how much each row counts: such a file or directory of floats of shape (n,).
+        features: names of the columns of a single input.
+        classes: the names that the codes 0, 1, 2 ... of the target stand for.
+
+    Raises DataError for a file that cannot be read or is no array of numbers in C order, for files
+    of one array that differ in shape or dtype, and for arrays that differ in their number of rows.
+
+    Example:
+        >>> np.save("x.npy", x)
+        >>> np.save("y.npy", y)
+        >>> data = npy(Path("x.npy"), target=Path("y.npy"))
+    """
+    several = inputs if isinstance(inputs, list) else [inputs]
+    if not several:
+        raise ConfigError("npy: inputs must name at least one file or directory, got []")
+    paths = [*several, target] + ([] if weight is None else [weight])
+    return Stored(
+        [Mapped.of_files(Path(path)) for path in paths],
+        feature_names=features, classes=classes, weighted=weight is not None,
+        target_name=Path(target).stem,
+    )  # fmt: skip
+
+
+class Column(Protocol):
+    """One array of a source: rows in files."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def __getitem__(self, rows: Any) -> Array:
+        """The rows of a slice, and if it is mapped of row numbers."""
+
+    def location(self, row: int) -> str:
+        """Where a row stands."""
+
+    def look(self) -> None:
+        """Raise DataError where a file is not what it was."""
+
+
+class Loaded:
+    """An array in memory, under the name of the file that it was read from."""
+
+    def __init__(self, name: str, array: Array) -> None:
+        self.name, self.shape, self.dtype, self._array = name, array.shape, array.dtype, array
+
+    def __getitem__(self, rows: Any) -> Array:
+        part: Array = self._array[rows]
+        return part
+
+    def location(self, row: int) -> str:
+        """The name, and the row."""
+        return f"{self.name}, row {row}"
+
+    def look(self) -> None:
+        """Nothing can have happened to it."""
+
+
+class Stored(Source):
+    """Arrays in files as a source: inputs, the target, and with `weighted` the weights."""
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        *,
+        feature_names: Sequence[str] | None = None,
+        target_name: str | None = None,
+        classes: Sequence[str] | None = None,
+        weighted: bool = False,
+    ) -> None:
+        if len({column.shape[0] for column in columns}) > 1:
+            shapes = ", ".join(f"{column.name} {column.shape}" for column in columns)
+            raise DataError(f"arrays have different numbers of rows: {shapes}")
+        self._columns, self._length = columns, columns[0].shape[0]
+        self.feature_names = None if feature_names is None else tuple(feature_names)
+        self.classes = None if classes is None else tuple(classes)
+        self.target_name, self.weighted = target_name, weighted
+        self._next_look = time.monotonic() + LOOK
+
+    @property
+    def kept(self) -> list[Path]:
+        """Where what was decoded is kept."""
+        places = (getattr(column, "kept", None) for column in self._columns)
+        return [place for place in places if place is not None]
+
+    @property
+    def names(self) -> list[str]:
+        """The file of each array, and what in it."""
+        return [column.name for column in self._columns]
+
+    def __len__(self) -> int:
+        return self._length
+
+    def read(self, rows: RowNumbers) -> tuple[Array, ...]:
+        """Rows of all arrays; DataError where a file has changed meanwhile."""
+        if time.monotonic() > self._next_look:
+            for column in self._columns:
+                column.look()
+            self._next_look = time.monotonic() + LOOK
+        return tuple(column[rows] for column in self._columns)
+
+    def location(self, row: int) -> str:
+        """The file of each array and the row in it."""
+        return " and ".join(dict.fromkeys(column.location(row) for column in self._columns))
+
+    def location_in(self, array: int, row: int) -> str:
+        """The file of an array and the row in it."""
+        return self._columns[array].location(row)
+
+    def __repr__(self) -> str:
+        return listed([*dict.fromkeys(self.names)])
+
+
+class Mapped:
+    """An array in one file, or in several one after another, mapped into memory.
+
+    Attributes:
+        kept: where it is kept after it was decoded; None: it is the user's file.
+    """
+
+    kept: Path | None = None
+
+    def __init__(self, name: str, paths: Sequence[Path], arrays: Sequence[Array]) -> None:
+        self.name, self._paths, self._arrays = name, paths, arrays
+        first = arrays[0]
+        for path, array in zip(paths, arrays, strict=True):
+            if (array.dtype, array.shape[1:]) != (first.dtype, first.shape[1:]):
+                raise DataError(
+                    f"{path}: {array.dtype} in rows of shape {array.shape[1:]}, but {paths[0]} has "
+                    f"{first.dtype} of {first.shape[1:]}; the files of one array must be alike"
+                )
+        self._starts = np.cumsum([0, *(len(array) for array in arrays)])
+        self.shape, self.dtype = (int(self._starts[-1]), *first.shape[1:]), first.dtype
+        self._signs = [sign_of(path) for path in paths]
+        self._maps = [_map_of(array) for array in arrays]
+        self._sizes = [each.size() for each in self._maps]
+
+    @classmethod
+    def of_files(cls, path: Path) -> Mapped:
+        """A .npy file, or all of a directory in the order of their names."""
+        paths = [path]
+        if path.is_dir():
+            paths = sorted(path.glob("*.npy"))
+            if not paths:
+                raise DataError(f"the directory {path} has no .npy files")
+        return cls(str(path), paths, [map_npy(each) for each in paths])
+
+    def __getitem__(self, rows: Any) -> Array:
+        if len(self._arrays) == 1:
+            array = self._whole(0)
+            part: Array = array[rows] if isinstance(rows, slice) else _take(array, rows)
+            return part
+        if isinstance(rows, slice):
+            start, stop, _ = rows.indices(self.shape[0])
+            first = self._file_of(start)
+            parts = [self._arrays[0][:0]]
+            while start < stop:
+                begin, end = self._starts[first], min(stop, self._starts[first + 1])
+                parts.append(self._whole(first)[start - begin : end - begin])
+                start, first = end, first + 1
+            parts = [part for part in parts if len(part)] or parts[:1]
+            return parts[0] if len(parts) == 1 else np.concatenate(parts, dtype=self.dtype)
+        files = np.searchsorted(self._starts, rows, "right") - 1
+        taken = np.empty((len(rows), *self.shape[1:]), self.dtype)
+        for file in np.unique(files):
+            here = np.flatnonzero(files == file)
+            taken[here] = _take(self._whole(file), rows[here] - self._starts[file])
+        return taken
+
+    def _whole(self, file: int) -> Array:
+        """The array in a file that is as long as it was: of one cut off, reading ends the process.
+
+        Between two looks, because it takes less than a microsecond.
+        """
+        if self._maps[file].size() < self._sizes[file]:
+            raise changed(self._paths[file])
+        return self._arrays[file]
+
+    def _file_of(self, row: int) -> int:
+        return min(int(np.searchsorted(self._starts, row, "right")) - 1, len(self._arrays) - 1)
+
+    def location(self, row: int) -> str:
+        """The file, perhaps what in it, and the row."""
+        file = self._file_of(row)
+        path = self._paths[file]
+        where = path if self.name == str(path.parent) else self.name
+        return f"{where}, row {row - self._starts[file]}"
+
+    def look(self) -> None:
+        """Raise DataError where a file was replaced, or written to, or is no longer there."""
+        for path, sign in zip(self._paths, self._signs, strict=True):
+            if sign_of(path) != sign:
+                raise changed(path)
+
+
+def _take(array: Array, rows: NDArray[np.intp]) -> Array:
+    """`array.take(rows, 0)`, faster of a large map.
+
+    One number of each wide row is read before the row. These reads wait for the memory (and for
+    where the page is, which is what a map costs) side by side; copies of rows, one after another.
+    """
+    if not array.size or not (array.flags.aligned or array.flags.c_contiguous):
+        return array[rows]
+    if not array.flags.aligned:  # as in npz files: `take` would copy the whole of it every time
+        bare = array[:, None] if array.ndim == 1 else array
+        taken = _take(bare.view(np.uint8), rows).view(array.dtype)
+        return taken[:, 0] if array.ndim == 1 else taken
+    if array.strides[0] < WIDE:
+        return array.take(rows, 0)
+    inner: tuple[Any, ...] = (slice(None), *[0] * (array.ndim - 1))
+    firsts = array[inner]
+    taken = np.empty((len(rows), *array.shape[1:]), array.dtype)
+    for first in range(0, len(rows), TOUCHED):
+        some = rows[first : first + TOUCHED]
+        firsts[some]  # raises IndexError for a row that there is not, which `wrap` would not
+        array.take(some, 0, taken[first : first + TOUCHED], "wrap")
+    return taken
+
+
+def changed(path: Path) -> DataError:
+    """What to raise where a file is not what it was."""
+    return DataError(
+        f"{path} was changed or removed while its rows were being read; write another version of a "
+        "file under another name"
+    )
+
+
+def _map_of(array: Array) -> mmap.mmap:
+    """The map that an array is in."""
+    base: Any = array
+    while not isinstance(base, mmap.mmap):
+        base = base.base
+    return base
+
+
+def sign_of(path: Path) -> tuple[int, ...] | None:
+    """What tells a file from the one that it becomes when it is written to or replaced."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def map_npy(path: Path) -> Array:
+    """The array of a .npy file; DataError for what is none that can be mapped."""
+    with reading(path) as file:
+        return _by_rows(read_npy(file, 0, str(path)), str(path))
+
+
+def map_npz(path: Path, name: str) -> Mapped:
+    """An array of a .npz file, mapped: `numpy.savez` writes it as it is.
+
+    Raises DataError for all that is wrong with the file, and for a compressed array.
+    """
+    with reading(path) as file:
+        try:
+            archive = zipfile.ZipFile(file)
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            if name in members:
+                archive.open(members[name]).close()  # begins where the directory says
+        except Exception as error:  # of zipfile and struct
+            raise DataError(f"{path} is not a readable npz file: {error}") from error
+        if name not in members:
+            raise DataError(missing(path, "array", [name], [*members]))
+        where, info = f'{path}, array "{name}"', members[name]
+        if info.compress_type != zipfile.ZIP_STORED:
+            raise DataError(
+                f"{where} is compressed and cannot be mapped; save it by numpy.savez or "
+                "numpy.save, or train without in_memory: false"
+            )
+        file.seek(info.header_offset + 26)  # the lengths of the name and of what follows it
+        name_bytes, extra = struct.unpack("<HH", file.read(4))
+        start = info.header_offset + 30 + name_bytes + extra
+        return Mapped(where, [path], [_by_rows(read_npy(file, start, where), where)])
+
+
+def _by_rows(array: Array, where: str) -> Array:
+    if array.ndim > 1 and not array.flags.c_contiguous and array.flags.f_contiguous:
+        raise DataError(
+            f"{where} is in Fortran order, column after column, and a row is all over the file; "
+            "save it by rows: np.save(path, np.ascontiguousarray(array))"
+        )
+    return array
+
+
+def npy_header(dtype: np.dtype[Any], shape: Sequence[int], fortran: bool = False) -> bytes:
+    """What an array begins with in a .npy file; a multiple of 64 bytes."""
+    text = BytesIO()
+    what = {"descr": dtype.str, "fortran_order": fortran, "shape": tuple(shape)}
+    npy_format.write_array_header_1_0(text, what)
+    return text.getvalue()
+
+
+def read_npy(file: BinaryIO, start: int, where: str) -> Array:
+    """The array of numbers in .npy format that begins at a byte of an open file, mapped."""
+    file.seek(start)
+    try:
+        version = npy_format.read_magic(file)
+        read = {(1, 0): npy_format.read_array_header_1_0, (2, 0): npy_format.read_array_header_2_0}
+        shape, fortran, dtype = read[version](file)
+    except Exception as error:  # of NumPy and Python's parser
+        raise DataError(f"{where} is not a readable npy file: {error}") from error
+    if dtype.hasobject:
+        raise DataError(
+            f"{where} holds Python objects, which only pickle reads, and pickle can run any "
+            "program; save numbers: np.save(path, array.astype(float))"
+        )
+    if dtype.kind not in "biuf" or not shape or not all(type(n) is int and n >= 0 for n in shape):
+        raise DataError(
+            f"{where} has shape {shape} and dtype {dtype}; expected rows of booleans, integers or "
+            "floats"
+        )
+    if 0 in shape:
+        raise DataError(f"{where} has shape {shape}: the data set is empty")
+    begin = file.tell()
+    needed, size = dtype.itemsize * int(np.prod(shape, dtype=object)), file.seek(0, 2) - begin
+    if size < needed:
+        raise DataError(f"{where} is cut off: {size:,} bytes of numbers, expected {needed:,}")
+    return np.asarray(np.memmap(file, dtype, "r", begin, shape, "F" if fortran else "C"))

@@ -1,0 +1,397 @@
+"""Files that are stored in chunks: HDF5, Zarr, and Parquet by row groups.
+
+A chunk is read whole, so rows are read in order alone. Those that are trained on, in any order, are
+decoded once into .npy files, which are kept and mapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import ConfigError, DataError
+from ...words import listed
+from ..kept.cache import decoded
+from ..source import Source
+from ..tables.frame import Frame, missing, pandas_index
+from ..tables.table import Table
+from ..tables.target import read_target
+from .npy import Column, Mapped, Stored, changed, sign_of
+from .opening import library, reading
+
+__all__ = [
+    "Chunked", "ParquetRows", "hdf5", "hdf5_arrays", "parquet_rows", "source_of", "zarr",
+    "zarr_arrays",
+]  # fmt: skip
+
+Array = NDArray[Any]
+
+LEAST = 64 * 2**10  # bytes that are read at a time
+
+
+def hdf5(
+    path: Path,
+    inputs: str | list[str] = "x",
+    target: str = "y",
+    weight: str | None = None,
+    features: list[str] | None = None,
+    classes: list[str] | None = None,
+    cache: Path | None = None,
+) -> Source:
+    """Data sets of an HDF5 file, which need not fit in memory; h5py reads them.
+
+    Args:
+        path: an .h5 file.
+        inputs: the name of the input, such as x or group/x, or of several.
+        target: the name of the target.
+        weight: the name of what says how much each row counts, floats of shape (n,).
+        features: names of the columns of a single input.
+        classes: the names that the codes 0, 1, 2 ... of the target stand for.
+        cache: a directory that keeps what is decoded; None: microtrain/data in $XDG_CACHE_HOME or
+            ~/.cache.
+
+    Data sets that are neither chunked nor compressed are mapped into memory; others are decoded
+    once into files that are. Raises DataError for a file that cannot be read, a name that it does
+    not hold or that links to another file, arrays that are not numbers or differ in their number of
+    rows, and where there is no room for what is decoded.
+
+    In Python: `hdf5(Path("measured.h5"), inputs="fields/u", target="fields/v")`.
+    """
+    find = hdf5_arrays(Path(path))
+    return source_of(find, path, inputs, target, weight, features, classes, cache)
+
+
+def zarr(
+    path: Path,
+    inputs: str | list[str] = "x",
+    target: str = "y",
+    weight: str | None = None,
+    features: list[str] | None = None,
+    classes: list[str] | None = None,
+    cache: Path | None = None,
+) -> Source:
+    """Arrays of a Zarr group, which need not fit in memory; zarr reads them.
+
+    Args:
+        path: the directory (or .zip) of a group.
+        inputs: the name of the input array, such as x or group/x, or of several.
+        target: the name of the target array.
+        weight: the name of what says how much each row counts, floats of shape (n,).
+        features: names of the columns of a single input.
+        classes: the names that the codes 0, 1, 2 ... of the target stand for.
+        cache: a directory that keeps what is decoded; None: microtrain/data in $XDG_CACHE_HOME or
+            ~/.cache.
+
+    The arrays are decoded once into files that are mapped into memory. Raises DataError for a store
+    that cannot be read, a name that it does not hold, arrays that are not numbers or differ in
+    their number of rows, and where there is no room for what is decoded.
+
+    In Python: `zarr(Path("measured.zarr"), inputs=["pressure", "velocity"], target="drag")`.
+    """
+    find = zarr_arrays(Path(path))
+    return source_of(find, path, inputs, target, weight, features, classes, cache)
+
+
+def hdf5_arrays(path: Path) -> Callable[[str], Column]:
+    """What finds an array of an HDF5 file by its name; DataError as `hdf5`."""
+    reader = library("h5py", path, "stores")
+    with reading(path):
+        pass  # that it is there, and a file
+    existing: list[str] = []
+    try:
+        file = reader.File(path, "r")
+        file.visititems(
+            lambda name, each: existing.append(name) if isinstance(each, reader.Dataset) else None
+        )
+    except Exception as error:  # of h5py: OSError, RuntimeError, KeyError
+        raise DataError(f"{path} is not a readable HDF5 file: {error}") from error
+
+    def column(name: str) -> Column:
+        if not isinstance(array := file.get(name), reader.Dataset):
+            raise DataError(missing(path, "data set", [name], existing))
+        where = f'{path}, data set "{name}"'
+        _check_numbers(where, array)
+        if array.file.filename != file.filename or array.is_virtual or array.external is not None:
+            raise DataError(
+                f"{where} is a link to other files, whose changes would not be seen; copy its rows "
+                "into this one: file.create_dataset(name, data=linked)"
+            )
+        offset = array.id.get_offset()  # None unless its rows follow each other in the file
+        if offset is not None and array.id.get_type() == reader.h5t.py_create(array.dtype, True):
+            mapped = np.asarray(np.memmap(path, array.dtype.str, "r", offset, array.shape))
+            return Mapped(where, [path], [mapped])
+        rows = array.chunks[0] if array.chunks else 1
+        return Chunked.of_array(where, array, rows, path, path)
+
+    return column
+
+
+def zarr_arrays(path: Path) -> Callable[[str], Column]:
+    """What finds an array of a Zarr group by its name; DataError as `zarr`."""
+    reader = library("zarr", path, "stores")
+    if not path.exists():
+        with reading(path):
+            pass  # says what there is beside it
+    try:
+        store = reader.storage.ZipStore(path, mode="r") if path.is_file() else str(path)
+        group = reader.open_group(store, mode="r")
+        members = group.members(max_depth=None)
+        existing = [name for name, each in members if isinstance(each, reader.Array)]
+    except Exception as error:  # of zarr, or of its stores
+        raise DataError(f"{path} is not a readable Zarr group: {error!s:.300}") from error
+
+    def column(name: str) -> Column:
+        if name.strip("/") not in existing:
+            raise DataError(missing(path, "array", [name], existing))
+        array = group[name]
+        where = f'{path}, array "{name}"'
+        _check_numbers(where, array)
+        rows = (getattr(array, "shards", None) or array.chunks)[0]
+        # A chunk that is not there is zeros; an array that was removed or resized is not the same.
+        about = (path / array.path / name for name in ("zarr.json", ".zarray"))
+        file = next((each for each in about if each.is_file()), path if path.is_file() else None)
+        return Chunked.of_array(where, array, rows, path, file)
+
+    return column
+
+
+def source_of(
+    find: Callable[[str], Column],
+    path: Path,
+    inputs: str | list[str],
+    target: str,
+    weight: str | None = None,
+    features: list[str] | None = None,
+    classes: list[str] | None = None,
+    cache: Path | None = None,
+) -> Source:
+    """Arrays of a file, which `find` gives by their names, as rows; raises as `hdf5`."""
+    names = [*([inputs] if isinstance(inputs, str) else inputs), target]
+    if len(names) == 1:
+        raise ConfigError(f"{path}: inputs must name at least one array, got []")
+    if len({*names, weight}) <= len(names):
+        raise ConfigError(
+            f"{path}: inputs, target and weight must be different arrays, got {listed(names)}"
+        )
+    columns = [find(name) for name in [*names] + ([] if weight is None else [weight])]
+    for column in columns:
+        _check_numbers(column.name, column)
+    return Stored(
+        _mapped(columns, cache), feature_names=features, target_name=target, classes=classes,
+        weighted=weight is not None,
+    )  # fmt: skip
+
+
+def _check_numbers(where: str, array: Any) -> None:
+    try:
+        kind = getattr(array.dtype, "kind", "O")
+    except TypeError as error:  # of h5py
+        raise DataError(f"{where} has a type that NumPy does not have: {error}") from error
+    if kind not in "biuf" or not array.shape:
+        raise DataError(
+            f"{where} has shape {array.shape} and dtype {array.dtype}; expected rows of booleans, "
+            "integers or floats"
+        )
+    if 0 in array.shape:
+        raise DataError(f"{where} has shape {array.shape}: the data set is empty")
+
+
+def _mapped(columns: Sequence[Column], cache: Path | None) -> list[Column]:
+    """Columns of which rows can be read in any order."""
+    ready = iter(decoded([each for each in columns if isinstance(each, Chunked)], cache))
+    return [next(ready) if isinstance(each, Chunked) else each for each in columns]
+
+
+class Chunked:
+    """An array that is read chunk by chunk, in order; the last one is kept.
+
+    Args:
+        name: the file and what in it, for errors.
+        shape, dtype: of the array.
+        bounds: the first row of each chunk, and one more for the end.
+        load: reads the rows from a first to a last-plus-one.
+        path: the file or directory that it is in.
+        what: tells it from others of that file.
+        file: what all chunks are in, or what describes them; it may not change.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        bounds: Sequence[int] | NDArray[np.intp],
+        load: Callable[[int, int], Array],
+        path: Path,
+        what: Sequence[Any],
+        file: Path | None = None,
+    ) -> None:
+        self.name, self.shape, self.dtype, self.path, self.what = name, shape, dtype, path, what
+        self._bounds, self._load = np.asarray(bounds, np.intp), load
+        self._last: tuple[int, Array] | None = None
+        self._lock = Lock()  # ranks that are threads may read one source
+        self._file, self._sign = file, None if file is None else sign_of(file)
+
+    @classmethod
+    def of_array(
+        cls, name: str, array: Any, rows: int, path: Path, file: Path | None = None
+    ) -> Chunked:
+        """What is indexed by slices and stored in chunks of `rows` rows."""
+        each = array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
+        rows *= max(1, LEAST // max(1, rows * each))
+        bounds = [*range(0, array.shape[0], rows), array.shape[0]]
+
+        def load(first: int, stop: int) -> Array:
+            try:
+                found = np.asarray(array[first:stop])
+            except Exception as error:  # of the library: a chunk that is damaged or gone
+                raise DataError(
+                    f"{name}: rows {first} to {stop - 1} cannot be read: {error}"
+                ) from error
+            if len(found) != stop - first:
+                raise DataError(f"{name}: has no row {stop - 1} any more; it has become shorter")
+            return found
+
+        dtype = np.dtype(array.dtype.str)  # h5py's of long doubles has no buffers
+        return cls(name, tuple(array.shape), dtype, bounds, load, path, [array.name], file)
+
+    def __getitem__(self, rows: slice) -> Array:
+        start, stop, _ = rows.indices(self.shape[0])
+        parts = [np.empty((0, *self.shape[1:]), self.dtype)]
+        while start < stop:
+            chunk = int(np.searchsorted(self._bounds, start, "right")) - 1
+            begin, end = self._bounds[chunk], min(stop, self._bounds[chunk + 1])
+            parts.append(self._chunk(chunk)[start - begin : end - begin])
+            start = end
+        return np.concatenate(parts, dtype=self.dtype)  # else of this machine's byte order
+
+    def _chunk(self, number: int) -> Array:
+        with self._lock:
+            if self._last is None or self._last[0] != number:
+                self.look()
+                bounds = self._bounds[number : number + 2]
+                self._last = number, self._load(*map(int, bounds))
+            return self._last[1]
+
+    def location(self, row: int) -> str:
+        """The file, and the row in it."""
+        return f"{self.name}, row {row}"
+
+    def look(self) -> None:
+        """Raise DataError where the file is not what it was.
+
+        Of a directory the file that describes the array: one of its chunks alone is not missed.
+        """
+        if self._file is not None and sign_of(self._file) != self._sign:
+            raise changed(self._file)
+
+
+def parquet_rows(
+    path: Path,
+    target: str,
+    features: Sequence[str] | None,
+    drop: Sequence[str],
+    weight: str | None,
+    categorical: bool,
+    column: Callable[[], Frame],
+    cache: Path | None,
+) -> Source:
+    """Columns of numbers of a Parquet file by row groups: float64 inputs of shape (n, columns).
+
+    column: reads the target alone, whole: it is classes, or else what it is in a file read whole.
+    cache: as of `hdf5`.
+
+    Raises DataError for a file that cannot be read, and for columns that are missing or no numbers.
+    """
+    stored = ParquetRows(path)
+    features = [*Table(stored.empty, target, features=features, drop=drop, weight=weight).columns]
+    inputs, classes = stored.numbers(features), None
+    if not categorical and stored.has_numbers(target):
+        wanted = stored.numbers([target])
+    else:  # what is a class shows in all rows alone: this one column is read whole
+        whole, classes = read_target(column(), target, categorical)
+        wanted = stored.of(whole, [target, categorical])
+    columns = [inputs, wanted] + ([] if weight is None else [stored.numbers(weight)])
+    return Stored(
+        _mapped(columns, cache), feature_names=features, target_name=target, classes=classes,
+        weighted=weight is not None,
+    )  # fmt: skip
+
+
+class ParquetRows:
+    """Columns of numbers of a Parquet file, of which rows are read by row groups.
+
+    Attributes:
+        empty: the table without its rows.
+
+    Raises DataError for a file that cannot be read, or has no rows.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._kinds = library("pyarrow", path, "data").types
+        parquet = library("pyarrow.parquet", path, "data")
+        with reading(path):
+            pass
+        try:
+            self._file = parquet.ParquetFile(path, memory_map=True)
+        except Exception as error:
+            raise DataError(f"{path} is not a readable Parquet file: {error!s:.300}") from error
+        self._path, self._schema = path, self._file.schema_arrow
+        groups = range(self._file.num_row_groups)
+        counts = [self._file.metadata.row_group(group).num_rows for group in groups]
+        self._bounds = np.cumsum([0, *counts])
+        if not self._bounds[-1]:
+            raise DataError(f"{path} has no rows: the data set is empty")
+        names, index = self._schema.names, pandas_index(self._schema)
+        self.empty = Frame(path, names, [[]] * len(names), index=index)
+
+    def has_numbers(self, name: str) -> bool:
+        """Whether a column holds integers or floats."""
+        kind = self._schema.field(name).type
+        return bool(self._kinds.is_integer(kind) or self._kinds.is_floating(kind))
+
+    def numbers(self, names: str | Sequence[str]) -> Chunked:
+        """Columns as float64 of shape (n, columns), or one of shape (n,).
+
+        Raises DataError for one that is missing, or there twice, or holds something else.
+        """
+        wanted = [names] if isinstance(names, str) else list(names)
+        for name in wanted:
+            self.empty.column(name)
+            kind = self._schema.field(name).type
+            if not (self.has_numbers(name) or self._kinds.is_boolean(kind)):
+                raise DataError(
+                    f'{self._path}, column "{name}": expected numbers, found {kind}; drop it, or '
+                    "train without in_memory: false, where columns may hold other things"
+                )
+
+        def load(first: int, stop: int) -> Array:
+            number = int(np.searchsorted(self._bounds, first, "right")) - 1
+            try:
+                table = self._file.read_row_group(number, columns=wanted)
+            except Exception as error:
+                raise DataError(
+                    f"{self._path}: row group {number} cannot be read: {error!s:.300}"
+                ) from error
+            columns = [table[name].to_numpy().astype(np.float64) for name in wanted]
+            # An empty cell is NaN, which the pass refuses.
+            return columns[0] if isinstance(names, str) else np.stack(columns, axis=1)
+
+        shape = () if isinstance(names, str) else (len(wanted),)
+        length, float64 = int(self._bounds[-1]), np.dtype(np.float64)
+        where, what = str(self._path), ["numbers", names]
+        return Chunked(
+            where, (length, *shape), float64, self._bounds, load, self._path, what, self._path
+        )
+
+    def of(self, whole: Array, what: Sequence[Any] = ()) -> Chunked:
+        """A column that is in memory; `what` tells it from others of the file."""
+        where, bounds = str(self._path), [0, len(whole)]
+        return Chunked(
+            where, whole.shape, whole.dtype, bounds, lambda a, b: whole, self._path, what
+        )

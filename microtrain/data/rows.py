@@ -1,0 +1,237 @@
+"""Rows: a part of a source, prepared while it is read, and what is known of the whole part."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from .dataset import ArrayDataset
+from .preparation.standardize import Preprocessing
+from .source import RowNumbers, Source, blocks, location_in, read_checked
+
+__all__ = [
+    "Known", "Rows", "TargetSurvey", "apart", "as_trained", "in_memory", "is_lazy",
+    "known_of_target", "layout", "targets",
+]  # fmt: skip
+
+Array = NDArray[Any]
+
+SCALED = 2**20  # bytes that are standardised at a time
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of the rows of a part once they have been gone through.
+
+    Attributes:
+        low, high: of the target.
+        mean: of a target of floats, over rows, of shape (targets,); 0.0 of others.
+        binary: whether the target is one column of 0.0 and 1.0.
+        digest: a hash of all rows as they are in the source.
+    """
+
+    low: float
+    high: float
+    mean: Any
+    binary: bool
+    digest: str
+
+
+class Rows(Source):
+    """Some rows of another source, standardised and cast while they are read.
+
+    Args:
+        source: where the rows are.
+        rows: which they are, in order: a slice of step 1, an index array, or whatever has a length
+            and gives row numbers for a slice or an array of positions.
+        preprocessing: applied to the first input; None: as it is.
+        dtype: of floats; integers and booleans become int64. A 1-d array of floats, but for the
+            weights, becomes a column. None: arrays as they are.
+        known: what is known of these rows.
+
+    Example:
+        >>> source = mt.data.FunctionSource(lambda rows: (rows[:, None], rows * 0.5), 10)
+        >>> half = mt.data.Rows(source, np.arange(0, 10, 2), dtype=np.float32)
+        >>> half.read(slice(0, 2))[1].tolist()
+        [[0.0], [1.0]]
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        rows: Any = slice(None),
+        *,
+        preprocessing: Preprocessing | None = None,
+        dtype: DTypeLike | None = None,
+        known: Known | None = None,
+    ) -> None:
+        self.source, self.rows, self.known = source, rows, known
+        self._start, self._length = 0, 0
+        if isinstance(rows, slice):
+            start, stop, step = rows.indices(len(source))
+            if step != 1:
+                raise ValueError(f"Rows: a slice of step 1 is taken, got {rows}")
+            self._start, self._length = start, max(0, stop - start)
+        else:
+            self._length = len(rows)
+        self.preprocessing, self.dtype = preprocessing, None if dtype is None else np.dtype(dtype)
+        self._scaled = preprocessing is not None and not preprocessing.is_identity
+        self.feature_names, self.target_name = source.feature_names, source.target_name
+        self.classes, self.weighted, self.truth = source.classes, source.weighted, source.truth
+        self._raw = source.read(slice(0, 0))
+
+    def __len__(self) -> int:
+        return self._length
+
+    def read(self, rows: RowNumbers) -> tuple[Array, ...]:
+        """These rows of the part, prepared; DataError where the source gives others than before."""
+        return self.read_at(self.positions(rows))
+
+    def read_at(self, rows: RowNumbers) -> tuple[Array, ...]:
+        """As `read`, by what `positions` gave for rows."""
+        arrays = read_checked(self.source, rows, self._raw)
+        if self._scaled:
+            arrays = (self._scale(arrays[0]), *arrays[1:])
+        if self.dtype is None:
+            return arrays
+        last = len(arrays) - self.weighted
+        return tuple(as_trained(array, self.dtype, i < last) for i, array in enumerate(arrays))
+
+    def _scale(self, x: Array) -> Array:
+        """`x` standardised; of many rows the float64 between are never there at once."""
+        assert self.preprocessing is not None
+        step = max(1, len(x) * SCALED // max(x.nbytes, 1))
+        if len(x) <= step or self.dtype is None:
+            return self.preprocessing.scaled(x)
+        scaled = np.empty(x.shape, self.dtype)
+        for first in range(0, len(x), step):
+            scaled[first : first + step] = self.preprocessing.scaled(x[first : first + step])
+        return scaled
+
+    def positions(self, rows: RowNumbers) -> Any:
+        """The row numbers in the source."""
+        if not isinstance(self.rows, slice):
+            return self.rows[rows]
+        if isinstance(rows, slice):
+            start, stop, _ = rows.indices(self._length)
+            return slice(self._start + start, self._start + max(start, stop))
+        return rows + self._start if self._start else rows
+
+    def location(self, row: int) -> str:
+        """Where the source has the row."""
+        positions = self.positions(np.array([row], np.intp))
+        return self.source.location(int(positions[0]))
+
+    def location_in(self, array: int, row: int) -> str:
+        """Where the source has the row of an array."""
+        return location_in(self.source, array, int(self.positions(np.array([row], np.intp))[0]))
+
+    @property
+    def digest(self) -> str:
+        """A hash of all rows as they are read here."""
+        scaling = None if self.preprocessing is None else self.preprocessing.to_json()
+        assert self.known is not None, "of a part that `prepare` has made"
+        text = json.dumps([self.known.digest, str(self.dtype), self._length, scaling])
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def __repr__(self) -> str:
+        return f"Rows({self._length:,} of {self.source!r})"
+
+
+def as_trained(array: Array, dtype: DTypeLike, column: bool) -> Array:
+    """Floats as `dtype`, others as int64; with `column`, 1-d floats as a column."""
+    if array.dtype == dtype and array.ndim > 1:
+        return array
+    if array.dtype.kind != "f":
+        return array.astype(np.int64, copy=False)
+    array = array.astype(dtype, copy=False)
+    return array[:, None] if column and array.ndim == 1 else array
+
+
+def is_lazy(source: object) -> bool:
+    """Whether rows are read when they are wanted, or mapped from a file: not in memory."""
+    if isinstance(source, ArrayDataset):
+        return any(map(_is_mapped, source.arrays))
+    return isinstance(source, Source)
+
+
+def _is_mapped(array: Any) -> bool:
+    while array is not None:
+        if isinstance(array, np.memmap | mmap.mmap):
+            return True
+        array = array.obj if isinstance(array, memoryview) else getattr(array, "base", None)
+    return False
+
+
+def layout(source: Source) -> tuple[list[Array], Array]:
+    """Inputs and target without rows: their shapes and dtypes."""
+    return apart(source, source.read(slice(0, 0)))
+
+
+def apart(source: Source, arrays: tuple[Array, ...]) -> tuple[list[Array], Array]:
+    """Of arrays that were read, the inputs and the target."""
+    *inputs, target = arrays[: len(arrays) - source.weighted]
+    return inputs, target
+
+
+def in_memory(source: Source, rows: RowNumbers) -> ArrayDataset:
+    """Some rows of a source as a data set of their own, of the same names."""
+    arrays = source.read(rows)
+    names = {"feature_names": source.feature_names, "classes": source.classes}
+    weights = None
+    if source.weighted:
+        *arrays, weights = arrays  # type: ignore[assignment]
+    return ArrayDataset(
+        *arrays, weights=weights, target_name=source.target_name, truth=source.truth, **names
+    )
+
+
+def targets(source: Source) -> Iterator[tuple[Array, Array | None]]:
+    """All targets and weights: of an `ArrayDataset` at once, of others block by block."""
+    parts = [source.arrays] if isinstance(source, ArrayDataset) else (a for _, a in blocks(source))
+    for arrays in parts:
+        yield apart(source, arrays)[1], arrays[-1] if source.weighted else None
+
+
+def known_of_target(source: Source) -> Known:
+    """What is known of a source's target; all of its rows are read where nobody has yet."""
+    known: Known | None = getattr(source, "known", None)
+    if known is not None:
+        return known
+    survey = TargetSurvey()
+    for target, _ in targets(source):
+        survey.add(target)
+    return survey.known("")
+
+
+class TargetSurvey:
+    """What `Known` says of a target, block by block."""
+
+    def __init__(self) -> None:
+        self._low: Any = np.inf
+        self._high: Any = -np.inf
+        self._binary = True
+        self._rows = 0
+        self._total: Any = None
+
+    def add(self, target: Array) -> None:
+        """The next rows, as they are trained on."""
+        self._low, self._high = min(self._low, target.min()), max(self._high, target.max())
+        self._rows += len(target)
+        if target.dtype.kind == "f":
+            total = target.sum(axis=0, dtype=np.float64)
+            self._total = total if self._total is None else self._total + total
+        within = target.shape[1:] == (1,) and self._low >= 0 and self._high <= 1
+        self._binary = self._binary and within and bool(((target == 0) | (target == 1)).all())
+
+    def known(self, digest: str) -> Known:
+        """Of all rows added, of which `digest` is a hash."""
+        mean: Any = 0.0 if self._total is None else self._total / self._rows
+        return Known(self._low, self._high, mean, self._binary, digest)

@@ -1,0 +1,292 @@
+"""A table in memory: named columns, and where each row stands, so that an error can say it.
+
+CSV and Parquet files, dicts and data frames all become a `Frame`. A wrong cell costs a user an hour
+when it trains silently and ten seconds when it is named. So nothing is skipped, filled in or
+guessed: a value is a finite number, or, in a target column, a name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import DataError
+from ...spelling import did_you_mean
+from ...words import listed
+from .cells import as_cells, is_empty, notation, number, other_notation, text_of
+
+__all__ = ["Frame", "OnFile", "missing", "pandas_index", "shortened", "together"]
+
+Array = NDArray[Any]
+_INDEX = re.compile("__index_level_[0-9]+__")  # what pandas calls one without a name
+_NUMBERS = (int, float, Decimal, np.integer, np.floating, np.bool_)
+
+
+@dataclass
+class OnFile:
+    """A column of a file of texts, which are read when they are asked for.
+
+    Attributes:
+        rows: how many there are.
+        texts: reads its cells into an object array, or as many as are asked for, and perhaps more.
+        numbers: the cells as float64, NaN for what is empty; None: not all are such, or nobody has
+            looked.
+    """
+
+    rows: int
+    texts: Callable[..., Array]
+    numbers: NDArray[np.float64] | None = None
+
+    def __len__(self) -> int:
+        return self.rows
+
+
+class Frame:
+    """Named columns of equal length, each of shape (rows,).
+
+    Args:
+        origin: the file, or what else names the table in errors.
+        names: of the columns; of those that are asked for, each must stand there once.
+        columns: anything that NumPy makes an array of, or `OnFile`.
+        lines: the line of a text file on which each row starts; a text in it may be a number. None:
+            rows count from 0, and a text is no number.
+        decimal: what stands before the decimals of a number in a text file.
+        index: names of columns that only say which row it is, as a data frame's index does.
+
+    Raises DataError for columns of another shape, or of different lengths.
+    """
+
+    def __init__(
+        self,
+        origin: object,
+        names: Iterable[object],
+        columns: Iterable[Any],
+        lines: Sequence[int] | None = None,
+        decimal: str = ".",
+        index: Collection[str] = (),
+    ) -> None:
+        self.origin, self.lines = str(origin), lines
+        self.decimal, self.index = decimal, index
+        self.names = [str(name) for name in names]
+        arrays = [self._column(*pair) for pair in zip(self.names, columns, strict=True)]
+        if len({len(array) for array in arrays}) > 1:
+            lengths = zip(self.names, map(len, arrays), strict=True)
+            shown = listed([f"{name} {length}" for name, length in lengths])
+            raise DataError(f"{origin}: columns have different numbers of rows: {shown}")
+        self._rows = len(arrays[0]) if arrays else 0
+        self._columns: dict[str, list[Array | OnFile]] = {}
+        for position, (name, array) in enumerate(zip(self.names, arrays, strict=True), start=1):
+            if "\0" in name:
+                raise DataError(
+                    f"{origin}: the name of column {position} has a NUL in it: {name!r:.60}"
+                )
+            self._columns.setdefault(name, []).append(array)
+
+    def _column(self, name: str, values: Any) -> Array | OnFile:
+        if isinstance(values, OnFile):
+            return values
+        if isinstance(values, np.ma.MaskedArray):
+            raise DataError(
+                f'{self.origin}, column "{name}" is a masked array, whose mask would be lost; fill '
+                "it: .filled(np.nan)"
+            )
+        try:
+            array = np.asarray(values)
+        except (ValueError, TypeError) as error:
+            raise DataError(f'{self.origin}, column "{name}": {error}') from error
+        if array.ndim != 1:
+            raise DataError(
+                f'{self.origin}, column "{name}" has shape {array.shape}, expected one value a row'
+            )
+        return array
+
+    @classmethod
+    def of(cls, value: Any) -> Frame | None:
+        """The columns of a dict, a data frame, a table or a structured array; None of all else."""
+        if isinstance(value, Mapping):
+            return cls("the table", value.keys(), value.values())
+        names: Any = getattr(getattr(value, "dtype", None), "names", None)
+        for attribute in ("column_names", "columns"):  # of pyarrow; of pandas and polars
+            names = getattr(value, attribute, None) if names is None else names
+        if names is None or isinstance(value, type):
+            return None
+        index = pandas_index(getattr(value, "schema", None))
+        return cls("the table", names, (value[name] for name in names), index=index)
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def column(self, name: str) -> Array:
+        """The values of a column as they are."""
+        column = self._one(name)
+        return column.texts() if isinstance(column, OnFile) else column
+
+    def floats(self, name: str) -> NDArray[np.float64] | None:
+        """A column of a file that was read as numbers, NaN for no value; None of all others."""
+        column = self._one(name)
+        return column.numbers if isinstance(column, OnFile) else None
+
+    def _one(self, name: str) -> Array | OnFile:
+        self.require([name])
+        column, *others = self._columns[name]
+        if others:
+            raise DataError(
+                f'{self.origin} has {1 + len(others)} columns named "{name}"\n'
+                "hint: rename them in the file, or leave them out: drop: [...]"
+            )
+        return column
+
+    def texts(self, name: str) -> list[str]:
+        """A column as `text_of` writes it."""
+        return [*map(text_of, as_cells(self.column(name)))]
+
+    def values(self, name: str) -> list[float | None]:
+        """A column as floats, see `value`."""
+        return [self.value(cell) for cell in self.column(name)]
+
+    def value(self, cell: Any) -> float | None:
+        """A cell as a float: None for a text that is no number, NaN for what is neither."""
+        if isinstance(cell, str):
+            if self.lines is None:
+                return None
+            return number(cell, self.decimal) if cell else math.nan
+        if isinstance(cell, np.timedelta64) or not isinstance(cell, _NUMBERS):
+            return math.nan
+        try:
+            return float(cell)
+        except OverflowError:
+            return math.inf
+
+    def numbers(self, name: str, hint: str = "", gaps: bool = False) -> NDArray[np.float64]:
+        """A column of finite numbers, with `gaps` NaN where it is empty; perhaps what was read.
+
+        Raises DataError naming the first value that is neither.
+        """
+        found = self.floats(name)
+        if found is not None and gaps:
+            return found
+        if found is None:
+            array = self.column(name)
+            if array.dtype.kind in "biuf":
+                found = array.astype(np.float64)
+            else:
+                found = np.array([self.value(cell) for cell in array], np.float64)  # of None NaN
+        finite = np.isfinite(found)
+        bad = [] if finite.all() else np.flatnonzero(~finite).tolist()
+        if gaps:
+            bad = [row for row in bad if not is_empty(array[row])]
+        if bad:
+            raise self.refusal(name, bad, "expected a number", hint)
+        return found
+
+    def weights(self, name: str) -> NDArray[np.float64]:
+        """How much each row counts, in an array of its own; DataError for what is below 0."""
+        weights = self.numbers(name).copy()
+        if bad := np.flatnonzero(weights < 0).tolist():
+            raise self.refusal(name, bad, "expected a weight of at least 0")
+        return weights
+
+    def matrix(self, names: Sequence[str]) -> NDArray[np.float64]:
+        """Columns of finite numbers side by side, of shape (rows, names)."""
+        self.require(names)
+        columns = together(self.origin, [partial(self.numbers, name) for name in names])
+        return np.stack(columns, axis=1)
+
+    def location(self, row: int, name: str) -> str:
+        """Where a value stands: `houses.csv, line 17, column "age"`."""
+        where = f"row {row}" if self.lines is None else f"line {self.lines[row]}"
+        return f'{self.origin}, {where}, column "{name}"'
+
+    def refusal(self, name: str, bad: Sequence[int], expected: str, hint: str = "") -> DataError:
+        """The error for the values of column `name` in rows `bad`; it shows the first."""
+        column, row = self._one(name), int(bad[0])
+        cell = (column.texts(row + 1) if isinstance(column, OnFile) else column)[row]
+        value = self.value(cell)
+        shown = f'"{shortened(str(cell))}"'
+        if cell is None or (isinstance(cell, str) and not cell.strip()):
+            shown, hint = "an empty cell", "fill it in or leave the row out"
+            if len(bad) == len(self) > 1:
+                hint = "no cell of this column has a value; leave the column out"
+        elif value is None:
+            shown = f"the text {shown}"
+            hint = other_notation(cell, self.decimal) or notation(cell, self.decimal) or hint
+        elif not math.isfinite(value):
+            hint = "fill such values in or leave the rows out"
+        more = f" ({len(bad) - 1} more in this column)" if len(bad) > 1 else ""
+        hints = ["rows count from 0"] * (self.lines is None) + [hint] * bool(hint)
+        return DataError(
+            f"{self.location(row, name)}: {expected}, found {shown}{more}"
+            + (f"\nhint: {'; '.join(hints)}" if hints else "")
+        )
+
+    def require(self, names: Sequence[str]) -> None:
+        """Raise a DataError naming every column of `names` that there is not."""
+        absent = [name for name in names if name not in self._columns]
+        if not absent:
+            return
+        if self.names and all(number(name, self.decimal) is not None for name in self.names):
+            raise DataError(
+                f"{self.origin}: the first line holds numbers ({shortened(', '.join(self.names))}),"
+                f" expected the names of the columns: {listed(names)}"
+            )
+        hint = other_delimiter(self.names)
+        raise DataError(missing(self.origin, "column", absent, self.names) + hint)
+
+
+def pandas_index(schema: Any) -> list[str]:
+    """The columns of a pyarrow schema that were the index of a pandas data frame."""
+    found: list[Any] = []
+    with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
+        found = [*json.loads(schema.metadata[b"pandas"])["index_columns"]]
+    names = [name for name in getattr(schema, "names", ()) if isinstance(name, str)]
+    return [name for name in names if name in found or _INDEX.fullmatch(name)]
+
+
+def together(origin: object, attempts: Iterable[Callable[[], Any]]) -> list[Any]:
+    """What each attempt gives; one DataError for all that raise one."""
+    results, errors = [], []
+    for attempt in attempts:
+        try:
+            results.append(attempt())
+        except DataError as error:
+            errors.append(error)
+    if len(errors) > 1:
+        each = [str(error).partition("\n")[0] for error in errors]  # without its hint
+        lines = [f"  {line.removeprefix(f'{origin}, ')}" for line in each]
+        raise DataError("\n".join([f"{origin}: {len(errors)} columns cannot be read", *lines]))
+    if errors:
+        raise errors[0]
+    return results
+
+
+def missing(origin: object, kind: str, absent: Sequence[str], existing: Collection[str]) -> str:
+    """Which columns or arrays there are not, the nearest to each that exists, and all there are."""
+    each = [f'"{name}"{did_you_mean(name, existing)}' for name in absent[:20]]
+    each += [f"and {len(absent) - 20} more"] * (len(absent) > 20)
+    text = f"has no {kind} {each[0]}"
+    if len(absent) > 1:
+        text = "\n  ".join([f"lacks {len(absent)} {kind}s", *each])
+    return f"{origin} {text}\n{kind}s: {listed([*existing]) or 'none'}"
+
+
+def other_delimiter(names: Sequence[str]) -> str:
+    """A hint of what would cut a header of one cell; empty where nothing would."""
+    other = next((x for x in ";\t|, " if len(names) == 1 and x in names[0].strip()), "")
+    if other == " ":
+        return "\nhint: are its cells separated by blanks? Write a comma in their place"
+    shown = other.replace("\t", r"\t")  # as YAML writes it
+    return f'\nhint: are its cells separated by "{shown}"? Set the delimiter' if other else ""
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= 40 else text[:37] + "..."

@@ -1,0 +1,429 @@
+"""A table with columns of all kinds, and how it becomes the numbers that a model takes.
+
+The statistics that stand for empty cells, the categories and the scales are those of the training
+part. scikit-learn finds them; what is kept is their values, so that a run needs no pickle, and
+predictions need no scikit-learn of the same version.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import ConfigError, DataError, absent
+from ...words import listed, plural
+from ..dataset import ArrayDataset
+from ..preparation.standardize import Preprocessing
+from .cells import Codes
+from .columns import STATISTICS, Column, Specification, as_columns, dates, texts
+from .frame import Frame, shortened, together
+from .target import read_target
+
+__all__ = ["Encoder", "Table", "table_or_arrays"]
+
+Array = NDArray[Any]
+Rows = slice | NDArray[np.intp]
+Note = Callable[[str], None]
+MOST_ONE_HOT = 1000  # beyond it the inputs of a row are megabytes of zeros
+BLOCK = 4096  # rows that are written at once: column after column would miss the cache at each cell
+
+
+class Table:
+    """Named columns of numbers, categories and dates, and the target that is to be predicted.
+
+    What it takes to make numbers of them is found in the training part alone, so a table becomes
+    arrays when it is split: by `prepare`, or by a run.
+
+    Args:
+        columns_of: a dict of columns, a pandas, polars or pyarrow table, or a `Frame`.
+        target: the name of the target column.
+        columns: what columns hold that are no plain numbers, by name: `category`, `date`, `id`, or
+            a `Column` (or a dict of its arguments).
+        features: the names of the input columns, in order; None takes all but the target, the
+            weight, those of `drop`, ids, and the index that pandas stored in a file or pyarrow
+            table, unless `columns` has it.
+        drop: columns to leave out.
+        categorical: read the target as classes whatever its values look like.
+        weight: a column of numbers that say how much each row counts.
+
+    Raises DataError for columns that there are not, and ConfigError for specifications that cannot
+    be. What the cells hold is checked by `fit`.
+
+    Example:
+        >>> table = Table(
+        ...     {"plan": ["basic", "pro"], "age": [20.0, None], "left": ["no", "yes"]},
+        ...     target="left", columns={"plan": "category", "age": {"missing": "mean"}})
+        >>> encoder, scaling = table.fit()
+        >>> encoder.feature_names
+        ('plan=basic', 'plan=pro', 'age')
+        >>> encoder.encode(table.frame)[0].tolist()
+        [[1.0, 0.0, 20.0], [0.0, 1.0, 20.0]]
+    """
+
+    def __init__(
+        self,
+        columns_of: Any,
+        target: str,
+        columns: Mapping[str, Specification] | None = None,
+        *,
+        features: Sequence[str] | None = None,
+        drop: Sequence[str] = (),
+        categorical: bool = False,
+        weight: str | None = None,
+        hint: str = "",
+    ) -> None:
+        frame = columns_of if isinstance(columns_of, Frame) else Frame.of(columns_of)
+        if frame is None:
+            kind = type(columns_of).__name__
+            raise ConfigError(f"Table: expected named columns, such as a dict, got a {kind}")
+        self.frame, self.target_name, self.weight = frame, target, weight
+        self._categorical, self._hint = categorical, hint
+        given = as_columns(columns)
+        named = {"columns": [*given], "drop": [*drop], "weight": [weight] if weight else []}
+        frame.require(
+            [*(features or ()), target, *(name for each in named.values() for name in each)]
+        )
+        for key, names in named.items():
+            if target in names:
+                raise ConfigError(f"{frame.origin}: the target {target!r} is also in {key}")
+        if both := sorted({*drop} & {*given, *(features or ()), *named["weight"]}):
+            raise ConfigError(f"{frame.origin}: {listed(both)} in drop and used")
+        if features is None:
+            left_out = {target, weight, *drop, *({*frame.index} - {*given})}
+            features = [name for name in frame.names if name not in left_out]
+            if "" in features and "" not in given:
+                raise DataError(
+                    f"{frame.origin}: column {frame.names.index('') + 1} has no name. Is it a row "
+                    "number (pandas: to_csv(index=False) leaves it out)? features: [...] names "
+                    "those to use"
+                )
+        self.columns = {name: given.get(name, Column()) for name in features}
+        self.ids = tuple(name for name, column in given.items() if not column.is_input)
+        for name in self.ids:
+            self.columns.pop(name, None)
+        if unused := [name for name in given if name not in (*self.columns, *self.ids)]:
+            raise ConfigError(f"{frame.origin}: {listed(unused)} in columns, but not in features")
+        if not self.columns:
+            raise DataError(f'{frame.origin} has no column beside the target "{target}"')
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    @cached_property
+    def _target(self) -> tuple[Array, tuple[str, ...] | None]:
+        return read_target(self.frame, self.target_name, self._categorical, self._hint)
+
+    @property
+    def target(self) -> Array:
+        """Numbers of shape (n, 1), or class codes of shape (n,)."""
+        return self._target[0]
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of the classes; None for a regression."""
+        return self._target[1]
+
+    def values(self, name: str, as_time: bool = False) -> Array:
+        """A value for each row of any column, by which the rows can be split."""
+        column = self.columns.get(name, Column())
+        if not as_time:
+            return np.array(texts(self.frame, name, Column(type="category")))  # none is empty
+        plain = self.frame.floats(name) is not None  # of which none is a date
+        if column.type == "date" or (not plain and self.frame.column(name).dtype.kind in "OM"):
+            try:  # not filled in: without a value there is no order
+                return dates(self.frame, name, Column(type="date", format=column.format))
+            except DataError:
+                if column.type == "date":
+                    raise
+        try:
+            return self.frame.numbers(name)
+        except DataError as error:
+            raise DataError(
+                f"{error}\nhint: split.time takes numbers, and dates such as 2024-12-31; for other "
+                f'forms write columns: {{{name}: {{type: date, format: "%d/%m/%Y"}}}}'
+            ) from error
+
+    def fit(
+        self, rows: Rows = slice(None), standardize: bool = False
+    ) -> tuple[Encoder, Preprocessing]:
+        """How inputs are made, by the values in `rows`, and how these are scaled.
+
+        standardize: scale numbers and dates that do not say how to mean 0 and deviation 1.
+
+        Raises DataError that names every column with cells that are not what they should be, and
+        where scikit-learn is needed and not installed.
+        """
+        encoder = self.encoder(rows)
+        scales = [how for column in encoder.columns for how in column.scales(standardize)]
+        x, *_ = encoder.encode(self.frame)
+        if not scales:  # embedded columns alone
+            return encoder, Preprocessing.identity(x)
+        scaling = [_scaled(how, x[rows, i], self.frame.origin) for i, how in enumerate(scales)]
+        mean, scale = np.array(scaling).T
+        return encoder, Preprocessing(mean.copy(), scale.copy())
+
+    def encoder(self, rows: Rows = slice(None)) -> Encoder:
+        """The first of what `fit` returns."""
+        attempts = [partial(_fit, self.frame, *each, rows) for each in self.columns.items()]
+        try:
+            columns = together(self.frame.origin, attempts)
+        except DataError as error:
+            from .propose import advice
+
+            plain = [name for name, column in self.columns.items() if column == Column()]
+            raise DataError(advice(str(error), self.frame, plain)) from None
+        return Encoder(tuple(columns), self.ids)
+
+    def arrays(self, encoder: Encoder, note: Note | None = None) -> ArrayDataset:
+        """All rows as a model takes them, before scaling."""
+        weights = None if self.weight is None else self.frame.weights(self.weight)
+        return ArrayDataset(
+            *encoder.encode(self.frame, note),
+            self.target,
+            feature_names=encoder.feature_names,
+            target_name=self.target_name,
+            classes=self.classes,
+            weights=weights,
+        )
+
+    def __repr__(self) -> str:
+        return f"Table({plural(len(self), 'row')}, target {self.target_name}: {self.frame.origin})"
+
+
+def table_or_arrays(
+    frame: Frame,
+    target: str,
+    columns: Mapping[str, Specification] | None,
+    *,
+    features: Sequence[str] | None,
+    drop: Sequence[str] | None,
+    **others: Any,
+) -> ArrayDataset | Table:
+    """A table, or its arrays where nothing is to be fitted."""
+    check_features(frame.origin, target, features)
+    table = Table(frame, target, columns, features=features, drop=drop or (), **others)
+    return table if columns else table.arrays(table.encoder())
+
+
+def check_features(origin: object, target: str, features: Sequence[str] | None) -> None:
+    """ConfigError for names of input columns that cannot be."""
+    if features is not None and (not features or len(set(features)) < len(features)):
+        raise ConfigError(f"{origin}: features must name columns, each once, got {features}")
+    if target in (features or ()):
+        raise ConfigError(f"{origin}: the target {target!r} is also one of the features")
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """One input column, and what was found of it in the training part.
+
+    Attributes:
+        fill: what stands for an empty cell: a number, days, or a category; None: nothing.
+        categories: those of the training part, sorted.
+    """
+
+    name: str
+    column: Column
+    fill: float | str | None = None
+    categories: tuple[str, ...] = ()
+
+    @property
+    def feature_names(self) -> list[str]:
+        """The inputs that it becomes, the codes of an embedding apart."""
+        names = [self.name]
+        if self.column.type == "category":
+            one_hot = self.column.encode == "one_hot"
+            names = [f"{self.name}={each}" for each in self.categories if one_hot]
+        return [*names, f"{self.name} missing"] if self.column.indicator else names
+
+    def scales(self, standardize: bool) -> Sequence[str]:
+        """How each of these is scaled; 0 and 1 stay."""
+        by_itself = standardize or self.column.type == "date"  # days are tens of thousands
+        how = self.column.scale or ("standard" if by_itself else "none")
+        flags = len(self.feature_names) - (self.column.type != "category")
+        return [how] * (self.column.type != "category") + ["none"] * flags
+
+    def encode(self, frame: Frame, note: Note) -> tuple[list[Array], Array | None]:
+        """The inputs, each of shape (n, k); and the codes of an embedding: 0 where a category is
+        none of those known, which one-hot has as zeros.
+        """
+        if self.column.type == "category":
+            cells = np.array(texts(frame, self.name, self.column), object)  # one may be long
+            empty = cells == ""
+            cells = np.where(empty, str(self.fill), cells)
+            codes = np.array([self._code[cell] for cell in cells.tolist()], np.int64)
+            self._tell(frame, np.where(empty, "", cells), codes, note)
+            embedded = self.column.encode == "embedding"
+            known = np.arange(1, 1 + len(self.categories) * (not embedded))
+            inputs = [codes[:, None] == known]
+        else:
+            values, codes, embedded = _values(frame, self.name, self.column), None, False
+            if self.column.missing is not None:  # else none is empty
+                empty = np.isnan(values)
+                values = np.where(empty, 0.0 if self.fill is None else self.fill, values)
+            inputs = [values[:, None]]
+        if self.column.indicator:
+            inputs.append(empty[:, None])
+        return inputs, codes if embedded else None
+
+    @cached_property
+    def _code(self) -> Codes:
+        return Codes(self.categories, first=1)
+
+    def _tell(self, frame: Frame, cells: Array, codes: Array, note: Note) -> None:
+        """Refuse unknown categories, or say that there are some."""
+        unknown = np.flatnonzero(codes == 0)
+        if not len(unknown):
+            return
+        words = np.unique(cells[unknown]).tolist()
+        found = [f'"{shortened(each)}"' if each else "an empty cell" for each in words]
+        if self.column.unknown == "error":
+            raise frame.refusal(
+                self.name, unknown.tolist(), f"expected one of {listed(self.categories)}"
+            )
+        rows = plural(len(unknown), "row")
+        note(
+            f'column "{self.name}": {rows} with categories not seen in training: {listed(found)}; '
+            "treated as unknown"
+        )
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """How the columns of a table become inputs: fitted values, which JSON keeps to the last bit.
+
+    Attributes:
+        columns: of the input, in order.
+        ids: columns that say which row it is.
+    """
+
+    columns: tuple[Fitted, ...]
+    ids: tuple[str, ...] = ()
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Of the first input: `plan=basic` of a category, `age missing` of an indicator."""
+        names = tuple(name for column in self.columns for name in column.feature_names)
+        return names or tuple(self.names)
+
+    @property
+    def in_features(self) -> int:
+        """Columns of the first input: 0 where all columns are embedded."""
+        return sum(len(column.feature_names) for column in self.columns)
+
+    @property
+    def names(self) -> list[str]:
+        """The columns that a table must have."""
+        return [column.name for column in self.columns]
+
+    @property
+    def categories(self) -> tuple[int, ...]:
+        """For each embedded column its number of categories, one more for all that are unknown."""
+        return tuple(1 + len(c.categories) for c in self.columns if c.column.encode == "embedding")
+
+    def encode(self, frame: Frame, note: Note | None = None) -> list[Array]:
+        """The inputs: float64 of shape (n, features), and for embedded columns int64 codes of shape
+        (n, columns), 0 for an unknown category; one alone where the other would have no columns.
+
+        Raises DataError that names every column which is missing or holds what it should not.
+        """
+        frame.require(self.names)
+        tell = note or (lambda text: None)
+        attempts = [partial(column.encode, frame, tell) for column in self.columns]
+        found = together(frame.origin, attempts)
+        columns = [column for inputs, _ in found for column in inputs]
+        codes = [part for _, part in found if part is not None]
+        x = np.empty((len(frame), self.in_features))
+        for start in range(0, len(x) if columns else 0, BLOCK):
+            rows = slice(start, start + BLOCK)
+            np.concatenate([column[rows] for column in columns], axis=1, out=x[rows])
+        inputs = [x] if x.shape[1] else []
+        return [*inputs, np.stack(codes, axis=1)] if codes else inputs
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        columns = [{**dataclasses.asdict(c), "categories": [*c.categories]} for c in self.columns]
+        return {"columns": columns, "ids": [*self.ids]}
+
+    @classmethod
+    def from_json(cls, state: Mapping[str, Any]) -> Encoder:
+        """From `to_json`; ValueError, TypeError or KeyError for anything else."""
+        columns = [
+            Fitted(c["name"], Column(**c["column"]), c["fill"], tuple(c["categories"]))
+            for c in state["columns"]
+        ]
+        return cls(tuple(columns), tuple(state["ids"]))
+
+
+def _fit(frame: Frame, name: str, column: Column, rows: Rows) -> Fitted:
+    """What is found of a column in `rows`."""
+    statistic = column.missing if column.missing in STATISTICS else None
+    if column.type == "category":
+        cells = np.array(texts(frame, name, column), object)[rows]
+        empty = cells == ""
+        fill: Any = column.missing
+        if statistic:
+            fill = _impute(cells, empty, "most_frequent", frame, name)
+        seen = sorted({*map(str, np.where(empty, fill, cells))})
+        if len(seen) > MOST_ONE_HOT and column.encode == "one_hot":
+            raise DataError(
+                f'{frame.origin}, column "{name}": {len(seen):,} categories would be as many inputs'
+                f"; write {{type: category, encode: embedding}}, or drop it"
+            )
+        return Fitted(name, column, fill, tuple(seen))
+    values = _values(frame, name, column)[rows]
+    fill = column.missing
+    if statistic:
+        fill = float(_impute(values, np.isnan(values), statistic, frame, name))
+    elif column.type == "date" and fill is not None:
+        fill = float(dates(Frame("missing", [name], [[fill]]), name, column)[0])
+    return Fitted(name, column, None if fill is None else float(fill))
+
+
+def _values(frame: Frame, name: str, column: Column) -> NDArray[np.float64]:
+    """Numbers, or dates as days, NaN where there is no value; perhaps a read-only view."""
+    if column.type == "date":
+        return dates(frame, name, column)
+    return frame.numbers(name, gaps=column.missing is not None)
+
+
+def _impute(cells: Array, empty: Array, statistic: str, frame: Frame, name: str) -> Any:
+    """What scikit-learn's SimpleImputer puts into empty cells."""
+    if empty.all():
+        raise DataError(f'{frame.origin}, column "{name}": no training row has a value')
+    imputer = _sklearn("impute").SimpleImputer(strategy=statistic)
+    return imputer.fit(cells[~empty][:, None]).statistics_[0]
+
+
+def _scaled(how: str, x: NDArray[np.float64], origin: str) -> tuple[float, float]:
+    """What is subtracted from a feature, and what it is then divided by."""
+    if how == "none":
+        return 0.0, 1.0
+    if how == "standard":
+        standard = Preprocessing.standardizing(x[:, None], origin)
+        return float(standard.mean[0]), float(standard.scale[0])
+    with np.errstate(over="ignore"):
+        if not np.isfinite(x.max() - x.min()):
+            raise DataError(f"{origin}: input values are too large to scale; rescale them")
+    if how == "robust":
+        robust = _sklearn("preprocessing").RobustScaler().fit(x[:, None])
+        return float(robust.center_[0]), float(robust.scale_[0])
+    minmax = _sklearn("preprocessing").MinMaxScaler().fit(x[:, None])
+    return float(minmax.data_min_[0]), float(1 / minmax.scale_[0])
+
+
+def _sklearn(module: str) -> Any:
+    """A module of scikit-learn; DataError where there is none."""
+    import importlib
+
+    try:
+        return importlib.import_module(f"sklearn.{module}")
+    except ImportError as error:
+        why = absent("scikit-learn", "data", error)
+        raise DataError(f"columns are fitted by scikit-learn: {why}") from error

@@ -1,0 +1,223 @@
+"""Several runs as one model: the mean of what they predict, and how far they are apart.
+
+Runs of different folds were standardised by different rows, so each prepares raw rows itself. A
+block of rows goes through one after the other: what is kept is a mean and a sum of squares.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..data.tables.frame import Frame
+from ..errors import ConfigError, DataError
+from ..words import plural
+from .model import TrainedModel, warn_user
+from .saved import Saved, read_saved
+
+__all__ = ["Pooled", "TrainedEnsemble", "load_all"]
+
+Array = NDArray[Any]
+
+
+def load_all(
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    trust: bool = False,
+    checkpoint: str | int = "best",
+) -> TrainedEnsemble:
+    """The mean of several runs; raises as `load`."""
+    return TrainedEnsemble(
+        [read_saved(path, checkpoint, trust=trust, warn=warn_user) for path in paths]
+    )
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """What members say of a block of rows, float64: probabilities, scores, or numbers.
+
+    Attributes:
+        mean: over the members.
+        deviation: the sample standard deviation over them, of the same shape.
+    """
+
+    mean: Array
+    deviation: Array
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """Columns of a table as the inputs of each preparation."""
+
+    inputs: list[list[Array]]
+
+    def __len__(self) -> int:
+        return len(self.inputs[0][0])
+
+
+class TrainedEnsemble:
+    """What `mt.load([run, ...])` gives: predictions of several runs.
+
+    Regression: the mean of their predictions. Classes: those of their mean probabilities (where the
+    loss says nothing of probabilities, of their mean scores).
+
+    Attributes:
+        members: a `TrainedModel` each, in order.
+        first: the first of them, for what all have in common: classes, names of targets.
+        chosen: what they are, in words.
+
+    Raises ConfigError for fewer than two runs, and for one that predicts different things from the
+    first.
+
+    Example:
+        >>> flowers = mt.load([f"runs/iris-sweep/latest/members/{n}" for n in (0, 1)])
+        >>> species, spread = flowers.predict([[5.1, 3.5, 1.4, 0.2]], spread=True)
+    """
+
+    def __init__(self, saved: Sequence[Saved]) -> None:
+        if len(saved) < 2:
+            raise ConfigError(f"a mean and its spread take two runs or more, got {len(saved)}")
+        self.members = [TrainedModel(each) for each in saved]
+        self.first = self.members[0]
+        self.chosen = f"mean of {plural(len(self.members), 'run')}"
+        for member in self.members:
+            if _predicts(member) != _predicts(self.first):
+                raise ConfigError(
+                    f"{member.path} predicts something different from {self.first.path} (targets, "
+                    "classes or kind of loss): there is no mean of both"
+                )
+        groups: dict[str, list[int]] = {}
+        for i, each in enumerate(saved):
+            state = each.checkpoint.state
+            prepared = json.dumps([state.get(key) for key in ("preprocessing", "table", "inputs")])
+            groups.setdefault(prepared, []).append(i)
+        self.groups = [*groups.values()]  # places of members with one preparation
+
+    def __repr__(self) -> str:
+        return f"TrainedEnsemble({self.first.config.name}, {self.chosen}, {self.first.path})"
+
+    @overload
+    def predict(
+        self, *inputs: Any, spread: Literal[False] = ..., threshold: float | None = ...
+    ) -> Array: ...
+
+    @overload
+    def predict(
+        self, *inputs: Any, spread: Literal[True], threshold: float | None = ...
+    ) -> tuple[Array, Array]: ...
+
+    def predict(
+        self, *inputs: Any, spread: bool = False, threshold: float | None = None
+    ) -> Array | tuple[Array, Array]:
+        """Predictions for raw inputs, as `TrainedModel.predict` takes and gives them.
+
+        Args:
+            *inputs: rows, named columns, or a `Source`.
+            spread: whether to return a pair with the sample standard deviation over the members: of
+                the prediction, of its shape; of classes of the probability of the predicted class,
+                shape (n,).
+            threshold: of two classes, predict the second where its mean probability is at least
+                this.
+
+        Raises DataError and ConfigError as `TrainedModel.predict`.
+        """
+        pooled = list(self.outputs(*inputs))
+        values = np.concatenate([self.decide(each, threshold) for each in pooled])
+        if not spread:
+            return values
+        return values, np.concatenate([self.spread(each, threshold) for each in pooled])
+
+    def predict_proba(self, *inputs: Any) -> Array:
+        """The mean probabilities, as `TrainedModel.predict_proba` gives them; ConfigError."""
+        return np.concatenate([self.probabilities(each) for each in self.outputs(*inputs)])
+
+    def decide(self, pooled: Pooled, threshold: float | None = None) -> Array:
+        """Predictions, as `predict` gives them, of a block of `outputs`."""
+        first = self.first
+        if threshold is not None:
+            return first.at_threshold(self.probabilities(pooled), threshold)
+        if first.classes is None:
+            return pooled.mean.astype(first.config.dtype)
+        labels: Array = first.labels[pooled.mean.argmax(axis=1)]
+        return labels
+
+    def probabilities(self, pooled: Pooled) -> Array:
+        """What `predict_proba` gives, of a block of `outputs`."""
+        first = self.first
+        if first.link is None:
+            first.probabilities(pooled.mean)  # says that there are none
+        return pooled.mean if first.classes is not None else pooled.mean.astype(first.config.dtype)
+
+    def spread(self, pooled: Pooled, threshold: float | None = None) -> Array:
+        """What `predict` gives with `spread`, of a block of `outputs`."""
+        if self.first.classes is None:
+            return pooled.deviation.astype(self.first.config.dtype)
+        codes = pooled.mean.argmax(axis=1)
+        if threshold is not None:
+            codes = (pooled.mean[:, 1] >= threshold).astype(np.intp)
+        apart: Array = pooled.deviation[np.arange(len(codes)), codes]
+        return apart
+
+    def outputs(self, *inputs: Any) -> Iterator[Pooled]:
+        """What the members say of raw inputs, in the blocks of `TrainedModel.outputs`."""
+        if len(inputs) == 1 and (table := Frame.of(inputs[0])) is not None:
+            inputs = tuple(self.take_columns(table, warn_user))
+        for first, rows in self.first.blocks(*inputs):
+            yield self.pool(self._values(rows, first))
+
+    def _values(self, rows: tuple[Any, ...], first: int) -> Iterator[Array]:
+        """Of one member after the other."""
+        for place, group in enumerate(self.groups):
+            taken = rows[0].inputs[place] if isinstance(rows[0], _Taken) else rows
+            arrays = self.members[group[0]].prepare(*taken)
+            for i in group:
+                yield self.value(i, arrays, first)
+
+    def value(self, i: int, arrays: list[Array], first: int) -> Array:
+        """What the `i`-th says of rows that are prepared for it: what is averaged."""
+        member, scores = self.members[i], self.scores(i, arrays, first)
+        if member.link == "softmax":
+            return member.probabilities(scores)
+        return scores if member.classes is not None else member.decide(scores)
+
+    def scores(self, i: int, arrays: list[Array], first: int) -> Array:
+        """What the module of the `i`-th gives."""
+        try:
+            return self.members[i].scores(arrays, first)
+        except DataError as error:
+            raise DataError(f"{self.members[i].path}: {error}") from error
+
+    def pool(self, values: Iterable[Array]) -> Pooled:
+        """Mean and deviation of values that come one by one, by Welford's method."""
+        count, mean, squares = 0, np.zeros(()), np.zeros(())
+        for count, value in enumerate(values, start=1):
+            apart = value.astype(np.float64) - mean
+            mean = mean + apart / count
+            squares = squares + apart * (value - mean)
+        return Pooled(mean, np.sqrt(squares / (count - 1)))
+
+    def take_columns(
+        self, table: Frame, note: Callable[[str], None], kept: Iterable[str] = ()
+    ) -> list[Any]:
+        """The inputs made of columns, for each preparation; `note` as `TrainedModel` has it."""
+        notes: dict[str, None] = {}
+        kept = [*kept]
+        members = [self.members[group[0]] for group in self.groups]
+        inputs = [
+            m.take_columns(table, lambda text: notes.update({text: None}), kept) for m in members
+        ]
+        for text in notes:
+            note(text)
+        return [_Taken(inputs)]
+
+
+def _predicts(member: TrainedModel) -> tuple[Any, ...]:
+    """What must be the same of members that are averaged."""
+    loss = member.config.loss.type if member.link is None and member.classes else ""
+    return member.classes, member.target_names, member.signature.out_features, member.link, loss

@@ -1,0 +1,343 @@
+"""What a run left behind, read back: checked as data, and never executed.
+
+A run directory may be someone else's, still being written, or damaged. No import path in it is
+followed, and what is not of the expected kind is one DataError that names file and key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..config.measure import Measure
+from ..config.same_run import compare_configs
+from ..errors import DataError, UserError
+from ..files import TORCH, beginning, from_torch, open_plain, read_plain, reason
+from .checkpoint import (
+    MANIFEST,
+    Checkpoint,
+    OtherRun,
+    config_of,
+    had_checkpoints,
+    list_checkpoints,
+    load_checkpoint,
+    load_newest_checkpoint,
+    peek_state,
+    step_of,
+)
+from .metrics import RESERVED, SPLITS, History, read_metrics
+from .run_info import Best, RunInfo, read_info
+from .typed import typed
+
+__all__ = [
+    "Run", "checkpoint_at", "newest_run", "read_metrics",
+]  # fmt: skip
+
+Series = tuple[NDArray[np.float64], NDArray[np.float64]]  # optimiser steps, values
+
+_DIRECTORY = re.compile(r"(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)(?:-(\d+))?")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as it was written down.
+
+    Attributes:
+        path: the run directory, links resolved.
+        info: its run.json.
+        config_text: its config.yaml.
+        checkpoints: its complete checkpoints, oldest first; may be empty.
+
+    Example:
+        >>> run = Run.read("runs/linreg")
+        >>> steps, values = run.curve("val/loss")
+    """
+
+    path: Path
+    info: RunInfo
+    config_text: str
+    checkpoints: list[Path]
+
+    @classmethod
+    def read(cls, path: str | Path) -> Self:
+        """Find and read a run: its directory, a `latest` link, or `<runs>/<name>` for its newest.
+
+        Raises DataError (exit code 3) saying what is missing or damaged, and what was looked for.
+        """
+        try:
+            directory = _find(path).resolve()
+            return cls(
+                path=directory,
+                info=read_info(directory / "run.json"),
+                config_text=read_plain(directory / "config.yaml").decode(),
+                checkpoints=list_checkpoints(directory / "checkpoints"),
+            )
+        except (OSError, UnicodeDecodeError) as error:
+            detail = reason(error) if isinstance(error, OSError) else "config.yaml is not UTF-8"
+            raise DataError(f"cannot read the run {path}: {detail}") from error
+
+    @property
+    def members(self) -> list[Path]:
+        """The directories of the members of a sweep that have begun, in order; DataError."""
+        if (self.path / "members.safetensors").exists():
+            raise DataError(
+                f"the sweep {self.path} is of an earlier version, which wrote all members into one "
+                f"file; train it again: microtrain train {self.path / 'config.yaml'}"
+            )
+        return sorted(path.parent for path in self.path.glob("members/[0-9]*/run.json"))
+
+    def one(self) -> Self:
+        """Itself; of a sweep its best member. Raises DataError while there is none."""
+        if not self.info.sweep:
+            return self
+        number, there = self.info.best_member, self.members
+        if not isinstance(number, str) or not there:
+            why = f"its status is {self.status}; microtrain resume {self.path}"
+            if self.info.status == "finished":
+                why = "no member has finished with a value of what is monitored"
+            raise DataError(f"the sweep {self.path} has no best member: {why}")
+        best = self.read(self.path / "members" / Path(number).name)
+        if (best.info.of_sweep, best.info.best) != (self.info.id, self.info.best):
+            raise DataError(
+                f"{best.path} is not what {self.path / 'run.json'} says of the best member "
+                f"({self.info.best}): it was changed since, or is of a different sweep; name the "
+                "member that you mean"
+            )
+        return best
+
+    @property
+    def name(self) -> str:
+        """The run's name, else its directory's."""
+        return self.info.name or self.path.parent.name
+
+    @property
+    def label(self) -> str:
+        """Name and time: `linreg/2026-11-21_13-35-07`."""
+        return f"{self.name}/{self.path.name}"
+
+    @property
+    def metrics_file(self) -> Path:
+        """Where its rows are."""
+        return self.path / "metrics.jsonl"
+
+    @cached_property
+    def history(self) -> History:
+        """Its metrics.jsonl, as columns; not finite numbers are nan. Raises DataError."""
+        return History.read(self.metrics_file) if self.metrics_file.exists() else History()
+
+    @cached_property
+    def columns(self) -> list[Measure]:
+        """What was measured, `train/loss` first: split and field, in the order of the rows."""
+        history = self.history
+        fields = ["loss", *(name for name in history.fields if name not in RESERVED)]
+        return [
+            Measure.of(split, each)
+            for each in fields
+            for split in SPLITS
+            if each in history.split(split).values
+        ]
+
+    @property
+    def fields(self) -> list[str]:
+        """The columns without their split: `loss`, then the metrics."""
+        return list(dict.fromkeys(column.field for column in self.columns))
+
+    def direction(self, column: str) -> int:
+        """1 where a higher value of a column is better, -1 where a lower one is, 0: not known."""
+        higher = self.info.higher_is_better.get(Measure(column).field)
+        return 0 if higher is None else 1 if higher else -1
+
+    def curve(self, column: str) -> Series:
+        """Steps and values of a column such as `val/loss`."""
+        measure = Measure(column)
+        entries, name = self.history.split(measure.part), measure.field
+        return entries.steps[entries.have(name)].astype(np.float64), entries.of(name)[0]
+
+    @cached_property
+    def status(self) -> str:
+        """That of run.json; `killed` where it says running and nobody holds the lock any more."""
+        if self.info.status != "running":
+            return self.info.status
+        try:
+            with open_plain(self.path / "run.lock") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:  # it is held, or there are no locks here
+            return "running"
+        return "killed"
+
+    @cached_property
+    def best_so_far(self) -> Best | None:
+        """The best value of the monitored column; run.json has it from the end of a run on."""
+        if self.info.status != "running":
+            return self.info.best
+        states = map(peek_state, reversed(self.checkpoints))
+        best = next((state.get("best") for state in states if state), None)
+        with contextlib.suppress(ValueError):
+            return typed(Best, best)
+        return None
+
+    @cached_property
+    def data_hash(self) -> str | None:
+        """Of all rows that it was given, None where it left no checkpoint."""
+        hashes = (peek_state(path).get("data_hash") for path in reversed(self.checkpoints))
+        return self.info.data_hash or next((h for h in hashes if isinstance(h, str)), None)
+
+    @property
+    def had_checkpoints(self) -> bool:
+        """Whether it has written one, be it there or not."""
+        info = self.info
+        return (
+            info.has_checkpoints
+            or info.status == "finished"
+            or any(info.resumed_at)
+            or had_checkpoints(self.path / "checkpoints")
+        )
+
+    def doubts(self) -> list[str]:
+        """Why what is read here may not be what the run has done, as its newest checkpoint says.
+
+        Settings and rows that were changed, or are another run's. For those who show them: what
+        takes up a model or goes on with a run looks for itself.
+        """
+        if not self.checkpoints or not (state := peek_state(newest := self.checkpoints[-1])):
+            return []
+        found = []
+        if state.get("run") != self.info.id:
+            found.append(f"{newest} is of another run than {self.path / 'run.json'}")
+        length, sha256 = state.get("metrics_bytes"), state.get("metrics_sha256")
+        if isinstance(length, int) and isinstance(sha256, str):
+            try:
+                digest = beginning(self.metrics_file, length).hexdigest()
+            except FileNotFoundError:
+                digest = ""
+            except OSError:
+                digest = sha256  # told of by those who read it
+            if digest != sha256:
+                found.append(
+                    f"damaged file: {self.metrics_file} does not begin with the rows that the run "
+                    f"had written by the checkpoint of step {step_of(newest):,}"
+                )
+        try:
+            words = "has other settings in its config.yaml than it was trained with"
+            file = self.path / "config.yaml"
+            compare_configs(
+                config_of(newest), self.config_text, self.path, refused=words, file=file
+            )
+        except UserError as error:
+            found.append(str(error))
+        return found
+
+    def own(self, checkpoint: Checkpoint) -> None:
+        """OtherRun where a checkpoint was written by another run than this."""
+        if (its := checkpoint.state.get("run")) != self.info.id:
+            raise OtherRun(
+                f"{checkpoint.path} is of another run: it names the run {its or '(none)'!s:.40}, "
+                f"and {self.path / 'run.json'} the run {self.info.id or '(none)'!s:.40}\nput it "
+                "back where it was, or use it by itself: a checkpoint is a path like a run's"
+            )
+
+    def checkpoint(
+        self, which: str | int, warn: Callable[[str], None]
+    ) -> tuple[Checkpoint, str, str]:
+        """The checkpoint `best`, `last` or of a step, its name in words, and why not the best.
+
+        `best` is the one by which the run is known: all that tells of a trained model takes it, so
+        that all tell of the same. Where there is none, or it is damaged, the newest that is whole
+        takes its place; `warn` gets the text of each damaged one. Raises DataError where there is
+        none, and OtherRun for one of another run.
+        """
+        paths = {step_of(path): path for path in self.checkpoints}
+        fell_back = ""
+        if which == "best" and (best := self.best_so_far) is not None:
+            measured = best.name if best.value is None else f"{best.name} {best.value:.5g}"
+            fell_back = f"the best, of step {best.step:,} ({measured}), was not kept"
+            if best.step in paths:
+                chosen = f"checkpoint of step {best.step:,}, the best ({measured})"
+                try:
+                    loaded = load_checkpoint(paths[best.step])
+                    self.own(loaded)
+                    _measured(loaded, best, self.path / "run.json")
+                    return loaded, chosen, ""
+                except OtherRun:
+                    raise
+                except DataError as error:
+                    fell_back = f"the best, of step {best.step:,}, cannot be used ({error})"
+        if which in ("best", "last"):
+            last = load_newest_checkpoint(self.path / "checkpoints", warn, self.own)
+            return last, f"checkpoint of step {last.step:,}, the last", fell_back
+        if (step := int(which)) not in paths:
+            there = ", ".join(map(str, paths))
+            raise DataError(
+                f"the run {self.path} has no checkpoint of step {step}; there are {there}"
+            )
+        loaded = load_checkpoint(paths[step])
+        self.own(loaded)
+        return loaded, f"checkpoint of step {step:,}", ""
+
+
+def _measured(checkpoint: Checkpoint, best: Best, file: Path) -> None:
+    """DataError where a checkpoint is not the one that run.json says is the best."""
+    state = checkpoint.state
+    measured = state.get("monitored")
+    monitor = state.get("monitor")
+    same = isinstance(monitor, list) and monitor[:1] == [best.name]
+    same = same and state.get("step") == best.step
+    if same and measured != best.value:
+        raise DataError(
+            f"{file} says that {best.name} was {best.value} there, and the checkpoint {measured}"
+        )
+
+
+def checkpoint_at(path: str | Path, warn: Callable[[str], None]) -> Checkpoint:
+    """The checkpoint at `path`, or the newest whole one of the run at `path` or newest below it.
+
+    Raises DataError where there is none.
+    """
+    directory = Path(os.path.expanduser(path))
+    if os.path.exists(directory / MANIFEST):
+        return load_checkpoint(directory)
+    if list_checkpoints(directory):
+        return load_newest_checkpoint(directory, warn)
+    run = Run.read(path).one()
+    return load_newest_checkpoint(run.path / "checkpoints", warn, run.own)
+
+
+def newest_run(directory: Path) -> Path | None:
+    """What `latest` points at, else the run of the greatest time (and number) in its name."""
+    runs: dict[tuple[str, int], Path] = {}
+    for entry in directory.iterdir() if directory.is_dir() else ():
+        match = _DIRECTORY.fullmatch(entry.name)
+        if (match or entry.name == "latest") and (entry / "run.json").exists():
+            runs[(match[1], int(match[2] or 1)) if match else ("latest", 0)] = entry
+    return runs[max(runs)] if runs else None  # "latest" is greater than any digit
+
+
+def _find(path: str | Path) -> Path:
+    """The run directory that is meant by `path`."""
+    directory = Path(os.path.expanduser(path))
+    if not directory.is_dir():
+        link = "it is a link to nothing" if directory.is_symlink() else "there is no such directory"
+        raise DataError(
+            f"no run at {path}: {'it is a file' if directory.exists() else link}\n"
+            f"expected a run directory, or <run_dir>/<name> for the newest run of that name"
+            + (f"\n{from_torch(path)}" if directory.suffix.lower() in TORCH else "")
+        )
+    run = directory if (directory / "run.json").exists() else newest_run(directory)
+    if run is None:
+        raise DataError(
+            f"no run in {path}: looked for {directory / 'run.json'} and "
+            f"{directory / '<time>/run.json'}"
+        )
+    if not (run / "config.yaml").exists():
+        raise DataError(f"the run {run} is not complete: it has no config.yaml")
+    return run

@@ -1,0 +1,1 @@
+"""What is done between the steps of a run: one class, one list."""

@@ -1,0 +1,1 @@
+"""What a name in a YAML file stands for: losses, models, schedules."""

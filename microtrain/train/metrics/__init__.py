@@ -1,0 +1,1 @@
+"""Metrics, exact over ranks."""

@@ -1,0 +1,500 @@
+"""Metrics of classes: of the class that a model names, of its probabilities, of its ranking.
+
+A model's raw outputs come in two forms, and all metrics here take both: a score for each class,
+(n, classes), with one integer class a row (the loss `cross_entropy`), and one score a row, (n, 1),
+with targets 0.0 and 1.0 (the loss `bce`). Probabilities are the softmax of the first and the
+sigmoid of the second, in float64. The predicted class is that of the highest score, the lower of
+equal ones; of one score it is 1 where its probability is at least 0.5. Rankings are by the log-odds
+of a class, which do not run into 1 as probabilities do.
+
+Values are scikit-learn's. A row of weight 0 is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from annotated_types import Ge, Le
+from numpy.typing import NDArray
+
+from ...creation import from_numpy
+from ...errors import ConfigError, DataError
+from ...nn.functional import softmax
+from ...spelling import did_you_mean
+from .base import Metric, ratio
+from .log_odds import LogOdds
+
+__all__ = [
+    "F1", "Accuracy", "AveragePrecision", "BalancedAccuracy", "Brier", "CalibrationError",
+    "ClassMetric", "Confusion", "LogLoss", "Precision", "Recall", "RocAuc", "TopK",
+    "sigmoid",
+]  # fmt: skip
+
+Array = NDArray[Any]
+Sums = NDArray[np.float64]
+Codes = NDArray[np.int64]
+Share = Annotated[float, Ge(0), Le(1)]
+Average = Literal["binary", "micro", "macro", "weighted"]
+
+
+def sigmoid(scores: Array) -> Sums:
+    """The probabilities that scores stand for, in float64, without overflow."""
+    wide = scores.astype(np.float64)
+    small = np.exp(-np.abs(wide))
+    result: Sums = np.where(wide >= 0, 1, small) / (1 + small)
+    return result
+
+
+class ClassMetric(Metric):
+    """Base of the metrics of classes: the targets as codes, the outputs as probabilities.
+
+    Raises ConfigError for outputs and targets of other shapes, DataError for a class out of range.
+    """
+
+    def codes(self, prediction: Array, target: Array) -> Codes:
+        """The class of each row, once `prediction` is seen to fit it."""
+
+        def found() -> str:  # text takes longer than the rest
+            return f"got prediction {prediction.shape}, target {target.shape} of {target.dtype}"
+
+        if target.dtype.kind == "f" and target.shape[1:] == prediction.shape[1:] == (1,):
+            if not np.isin(target, (0, 1)).all():
+                raise ConfigError(
+                    f"metric {self.name} compares classes: expected targets of 0 and 1, found "
+                    f"{target[~np.isin(target, (0, 1))][0]:g}\n"
+                    "for a regression use mse, rmse, mae or r2"
+                )
+            return target[:, 0].astype(np.int64)
+        if target.dtype.kind not in "iu" or target.ndim != 1:
+            raise ConfigError(
+                f"metric {self.name} compares classes: expected one integer class a row, "
+                f"{found()}\n"
+                "for a regression use mse, rmse, mae or r2"
+            )
+        classes = prediction.shape[-1]
+        if prediction.ndim != 2 or len(prediction) != len(target) or classes < 2:
+            raise ConfigError(
+                f"metric {self.name} needs one score for each class: expected prediction "
+                f"(rows, classes) with at least 2 classes, {found()}"
+            )
+        outside = target[(target < 0) | (target >= classes)]
+        if outside.size:
+            raise DataError(
+                f"metric {self.name}: class {outside[0]} in the targets, "
+                f"but the model has scores for classes 0 to {classes - 1}"
+            )
+        return target.astype(np.int64)
+
+    def chances(self, prediction: Array) -> Sums:
+        """The probability of each class, (n, classes); of one score a row, of 0 and 1."""
+        if prediction.shape[1] == 1:
+            return np.hstack([sigmoid(-prediction), sigmoid(prediction)])
+        found: Sums = softmax(from_numpy(prediction.astype(np.float64)), 1).numpy()
+        return found
+
+    def predicted(self, prediction: Array, threshold: float | None, positive: int = 1) -> Codes:
+        """The predicted class of each row; -1 where a score is not a number.
+
+        threshold: of two classes, predict `positive` where its probability is at least this.
+        """
+        one_score = prediction.shape[1] == 1
+        if threshold is None:
+            codes = (prediction[:, 0] >= 0) if one_score else prediction.argmax(axis=1)
+        elif prediction.shape[1] <= 2:
+            chances = self.chances(prediction)
+            codes = np.where(chances[:, positive] >= threshold, positive, 1 - positive)
+        else:
+            raise ConfigError(
+                f"metric {self.name}: a threshold is for two classes, but there are "
+                f"{prediction.shape[1]}"
+            )
+        return np.where(np.isnan(prediction).any(axis=1), -1, codes)
+
+    def index(self, positive: str, classes: int) -> int:
+        """The code of the class called `positive`. Raises ConfigError where there is none."""
+        names = self.class_names or [str(code) for code in range(classes)]
+        if positive not in names:
+            there = ", ".join(names[:20]) + (" ..." if len(names) > 20 else "")
+            raise ConfigError(
+                f"metric {self.name}: no class is called {positive}"
+                f"{did_you_mean(positive, names)} (there are: {there})"
+            )
+        return list(names).index(positive)
+
+
+# How often the class is right ---------------------------------------------------------------------
+
+
+class TopK(ClassMetric):
+    """Share of rows whose class is among the k highest scores; prediction (n, classes), int target.
+
+    Of equal scores the lower class counts as higher, so top1 is accuracy by argmax. A row with a
+    score that is not a number is wrong.
+
+    Args:
+        k: how many classes count as predicted: at least 1, less than the number of classes.
+
+    Raises ConfigError for a k or shapes that cannot work, DataError for a class out of range.
+    """
+
+    higher_is_better = True
+
+    def __init__(self, k: Annotated[int, Ge(1)] = 5) -> None:
+        if type(k) is not int or k < 1:
+            raise ConfigError(f"topk: k must be an integer of at least 1, got {k!r}")
+        self.k = k
+        self.name = f"top{k}"
+
+    def sums(self, prediction: Array, target: Array, weight: Sums | None = None) -> Sums:
+        codes, classes = self.codes(prediction, target), max(prediction.shape[1], 2)
+        if self.k >= classes:
+            raise ConfigError(
+                f"metric {self.name} is always 1 with {classes} classes: choose a smaller k"
+            )
+        return _shares(self.right(prediction, codes), weight)
+
+    def right(self, prediction: Array, codes: Codes) -> Array:
+        """Which rows are right."""
+        if prediction.shape[1] == 1:
+            return np.equal(self.predicted(prediction, None), codes)
+        scores = prediction[np.arange(len(codes)), codes][:, None]
+        classes = np.arange(prediction.shape[1])
+        ahead = np.count_nonzero(prediction > scores, axis=1)
+        ahead += np.count_nonzero((prediction == scores) & (classes < codes[:, None]), axis=1)
+        # A comparison with nan is False and would put such a row first.
+        return np.greater(self.k, np.where(np.isnan(prediction).any(axis=1), self.k, ahead))
+
+    def value(self, sums: Sums) -> float:
+        return ratio(sums[1], sums[0])
+
+
+class Accuracy(TopK):
+    """Share of rows whose predicted class is right.
+
+    Args:
+        threshold: of two classes, predict the second where its probability is at least this; null:
+            the class with the higher score.
+    """
+
+    def __init__(self, threshold: Share | None = None) -> None:
+        super().__init__(k=1)
+        self.name, self.threshold = _at("accuracy", threshold), threshold
+
+    def right(self, prediction: Array, codes: Codes) -> Array:
+        return np.equal(self.predicted(prediction, self.threshold), codes)
+
+
+class Confusion(ClassMetric):
+    """The confusion matrix: no single number, and so not among the registered metrics.
+
+    Its `value` is of shape (classes, classes + 1): a row for each true class, a column for each
+    predicted one, and a last column of the rows whose scores are not numbers.
+    """
+
+    name = "confusion matrix"
+
+    def sums(self, prediction: Array, target: Array, weight: Sums | None = None) -> Sums:
+        codes, classes = self.codes(prediction, target), max(prediction.shape[1], 2)
+        predicted = self.predicted(prediction, None)
+        places = codes * (classes + 1) + np.where(predicted < 0, classes, predicted)
+        counts = np.bincount(places, weight, classes * (classes + 1))
+        return counts.astype(np.float64)
+
+    def value(self, sums: Sums) -> Any:
+        classes = int(np.sqrt(sums.size))
+        return sums.reshape(classes, classes + 1)
+
+
+class BalancedAccuracy(ClassMetric):
+    """The mean recall of the classes that occur.
+
+    Args:
+        threshold: of two classes, predict the second where its probability is at least this; null:
+            the class with the higher score.
+    """
+
+    higher_is_better = True
+
+    def __init__(self, threshold: Share | None = None) -> None:
+        self.name, self.threshold = _at("balanced_accuracy", threshold), threshold
+
+    def sums(self, prediction: Array, target: Array, weight: Sums | None = None) -> Sums:
+        codes = self.codes(prediction, target)
+        return _counts(codes, self.predicted(prediction, self.threshold), prediction, weight)
+
+    def value(self, sums: Sums) -> float:
+        support, _, right = sums.reshape(3, -1)
+        there = support > 0
+        return float(np.mean(right[there] / support[there])) if there.any() else float("nan")
+
+
+class Recall(ClassMetric):
+    """Share of a class's rows for which it is predicted; 0 for a class without rows.
+
+    Args:
+        average: `binary` is the value of one class; `micro` that of all rows together, `macro` the
+            mean over classes, `weighted` their mean weighted by their rows. Classes that neither
+            occur nor are predicted are left out.
+        threshold: of two classes, predict the positive one where its probability is at least this;
+            null: the class with the higher score.
+        positive: the name of the class for `binary`; of two classes the second by default.
+    """
+
+    higher_is_better = True
+    _name = "recall"
+
+    def __init__(
+        self,
+        average: Average = "binary",
+        threshold: Share | None = None,
+        positive: str | None = None,
+    ) -> None:
+        of = "" if average == "binary" else f"_{average}"
+        if positive is not None:
+            of = f"_{positive}"
+            if average != "binary":
+                raise ConfigError(
+                    f"metric {self._name}: positive is one class, but average: {average} is over "
+                    "all; leave one of them out"
+                )
+        self.average, self.threshold = average, threshold
+        self.positive = None if positive is None else str(positive)
+        self.name = _at(self._name + of, threshold)
+
+    def parts(self, support: Sums, predicted: Sums, right: Sums) -> tuple[Any, Any]:
+        """Numerator and denominator."""
+        return right, support
+
+    def sums(self, prediction: Array, target: Array, weight: Sums | None = None) -> Sums:
+        codes = self.codes(prediction, target)
+        positive = self._one(max(prediction.shape[1], 2)) if self.average == "binary" else 1
+        predicted = self.predicted(prediction, self.threshold, positive)
+        return _counts(codes, predicted, prediction, weight)
+
+    def value(self, sums: Sums) -> float:
+        support, predicted, right = sums.reshape(3, -1)
+        if not support.any():
+            return float("nan")
+        if self.average == "micro":
+            above, below = self.parts(support.sum(), predicted.sum(), right.sum())
+            return float(above / below) if below else 0.0
+        above, below = self.parts(support, predicted, right)
+        each = np.where(below > 0, above / np.where(below > 0, below, 1), 0.0)
+        if self.average == "binary":
+            return float(each[self._one(len(each))])
+        if self.average == "weighted":
+            return float(np.average(each, weights=support))
+        return float(np.mean(each[(support > 0) | (predicted > 0)]))
+
+    def _one(self, classes: int) -> int:
+        if self.positive is not None:
+            return self.index(self.positive, classes)
+        if classes != 2:
+            raise ConfigError(
+                f"metric {self.name} is of one class by default, the second of two, but there are "
+                f"{classes}; choose average: macro, micro or weighted, or name one: positive: "
+                f"{(self.class_names or ['0'])[0]}"
+            )
+        return 1
+
+
+class Precision(Recall):
+    """Share of the rows predicted as a class that belong to it; 0 for a class never predicted.
+
+    Args:
+        average, threshold, positive: as `Recall`.
+    """
+
+    _name = "precision"
+
+    def parts(self, support: Sums, predicted: Sums, right: Sums) -> tuple[Any, Any]:
+        return right, predicted
+
+
+class F1(Recall):
+    """The harmonic mean of precision and recall, 2 right / (rows + predicted).
+
+    Args:
+        average, threshold, positive: as `Recall`.
+    """
+
+    _name = "f1"
+
+    def parts(self, support: Sums, predicted: Sums, right: Sums) -> tuple[Any, Any]:
+        return 2 * right, support + predicted
+
+
+# Probabilities ------------------------------------------------------------------------------------
+
+
+class LogLoss(ClassMetric):
+    """Mean of -log(probability of the row's class), the probability from 2.2e-16 to 1 - 2.2e-16."""
+
+    name = "log_loss"
+
+    def losses(self, chances: Sums, codes: Codes) -> Sums:
+        """What is averaged, one a row."""
+        eps = np.finfo(np.float64).eps
+        return -np.log(np.clip(chances[np.arange(len(codes)), codes], eps, 1 - eps))
+
+    def sums(self, prediction: Array, target: Array, weight: Sums | None = None) -> Sums:
+        prediction, target, weight = _counted(prediction, target, weight)
+        codes = self.codes(prediction, target)
+        return _shares(self.losses(self.chances(prediction), codes), weight)
+
+    def value(self, sums: Sums) -> float:
+        return ratio(sums[1], sums[0])
+
+
+class Brier(LogLoss):
+    """The mean squared error of the probabilities.
+
+    G. W. Brier, "Verification of forecasts expressed in terms of probability", 1950.
+
+    Of two classes that of the second's probability, from 0 to 1; of more the sum over all classes,
+    from 0 to 2. So does scikit-learn from 1.7 on.
+    """
+
+    name = "brier"
+
+    def losses(self, chances: Sums, codes: Codes) -> Sums:
+        if chances.shape[1] == 2:
+            return np.square(chances[:, 1] - codes)
+        truth = np.eye(chances.shape[1])[codes]
+        return np.asarray(np.square(chances - truth).sum(axis=1))
+
+
+class CalibrationError(ClassMetric):
+    """The expected calibration error: confidence against accuracy, in bins of confidence.
+
+    C. Guo et al., "On calibration of modern neural networks", 2017. The confidence p of a row is
+    its highest probability; bin m of M holds the rows with (m - 1) / M < p <= m / M. The error is
+    the mean over rows of |accuracy - mean p| of their bin.
+
+    Args:
+        bins: the number of bins, of equal width.
+    """
+
+    name = "calibration_error"
+
+    def __init__(self, bins: Annotated[int, Ge(1)] = 15) -> None:
+        self.bins = bins
+
+    def sums(self, prediction: Array, target: Array, weight: Sums | None = None) -> Sums:
+        prediction, target, weight = _counted(prediction, target, weight)
+        codes, highest = self.codes(prediction, target), self.chances(prediction).max(axis=1)
+        if np.isnan(highest).any():
+            return np.full(3 * self.bins, np.nan)
+        place = np.clip(np.ceil(highest * self.bins).astype(np.int64) - 1, 0, self.bins - 1)
+        one = np.ones(len(codes)) if weight is None else weight
+        right = one * (self.predicted(prediction, None) == codes)
+        each = (one, one * highest, right)
+        return np.concatenate([np.bincount(place, what, self.bins) for what in each])
+
+    def value(self, sums: Sums) -> float:
+        rows, highest, right = sums.reshape(3, -1)
+        return ratio(np.abs(right - highest).sum(), rows.sum())
+
+
+# Rankings -----------------------------------------------------------------------------------------
+
+
+class RocAuc(ClassMetric):
+    """Area under the receiver operating characteristic curve, rows ranked by `LogOdds`.
+
+    Two classes: of the second. More: the mean of one-vs-rest, over the classes for which it is
+    defined; it is not for a class without rows, or with all of them. nan where no class is left.
+
+    Args:
+        positive: the name of one class, against the rest.
+    """
+
+    higher_is_better = True
+    _name = "roc_auc"
+
+    def __init__(self, positive: str | None = None) -> None:
+        self.positive = None if positive is None else str(positive)
+        self.name = self._name if positive is None else f"{self._name}_{positive}"
+
+    def of_rows(self, prediction: Array, target: Array, weight: Sums | None = None) -> float:
+        """The metric of all rows."""
+        prediction, target, weight = _counted(prediction, target, weight)
+        codes, classes = self.codes(prediction, target), max(prediction.shape[1], 2)
+        if self.positive is not None:
+            wanted: Sequence[int] = [self.index(self.positive, classes)]
+        else:
+            wanted = [1] if classes == 2 else range(classes)
+        one, odds = np.ones(len(codes)) if weight is None else weight, LogOdds(prediction)
+        if np.isnan(odds[wanted[0]]).any():
+            return float("nan")
+        values = [self.area(*_curve(odds[k], codes == k, one)) for k in wanted]
+        defined = [value for value in values if not np.isnan(value)]
+        return float(np.mean(defined)) if defined else float("nan")
+
+    def area(self, yes: Sums, no: Sums) -> float:
+        """Of the weights of rows of the class, and of others, down to each rank."""
+        if not yes[-1:].any() or not no[-1:].any():
+            return float("nan")
+        heights = np.concatenate([[0.0], yes / yes[-1]])
+        widths = np.diff(no / no[-1], prepend=0.0)
+        return float(np.sum(widths * (heights[1:] + heights[:-1]) / 2))
+
+
+class AveragePrecision(RocAuc):
+    """The sum over thresholds of precision times the gain in recall.
+
+    Several classes and `positive`: as `roc_auc`; a class without rows is left out.
+
+    Args:
+        positive: as `RocAuc`.
+    """
+
+    _name = "average_precision"
+
+    def area(self, yes: Sums, no: Sums) -> float:
+        if not yes[-1:].any():
+            return float("nan")
+        return float(np.sum(np.diff(yes / yes[-1], prepend=0.0) * yes / (yes + no)))
+
+
+def _curve(odds: Sums, is_it: Array, weight: Sums) -> tuple[Sums, Sums]:
+    """For each rank that occurs, highest first: the weight down to it, of the class and of
+    others."""
+    order = np.argsort(-odds, kind="stable")
+    odds, is_it, weight = odds[order], is_it[order], weight[order]
+    ends = np.flatnonzero(np.append(odds[1:] != odds[:-1], [True] * (len(odds) > 0)))
+    return np.cumsum(weight * is_it)[ends], np.cumsum(weight * ~is_it)[ends]
+
+
+def _at(name: str, threshold: float | None) -> str:
+    return name if threshold is None else f"{name}_at_{threshold:g}"
+
+
+def _counted(
+    prediction: Array, target: Array, weight: Sums | None
+) -> tuple[Array, Array, Sums | None]:
+    """The rows that count: one of weight 0 is not there, whatever is predicted for it."""
+    if weight is None or weight.all():
+        return prediction, target, weight
+    return prediction[weight > 0], target[weight > 0], weight[weight > 0]
+
+
+def _shares(values: Array, weight: Sums | None) -> Sums:
+    """How many rows there are, and the sum of their values."""
+    if weight is None:
+        return np.array([len(values), values.sum()], dtype=np.float64)
+    return np.array([weight.sum(), (values * weight).sum()])
+
+
+def _counts(codes: Codes, predicted: Codes, prediction: Array, weight: Sums | None) -> Sums:
+    """Of each class its rows, how often it was predicted, and how often it was right."""
+    classes, there = max(prediction.shape[1], 2), predicted >= 0
+    right = predicted == codes
+    each = ((codes, codes >= 0), (predicted, there), (codes, right))
+    counts = [
+        np.bincount(which[rows], None if weight is None else weight[rows], classes)
+        for which, rows in each
+    ]
+    return np.concatenate(counts).astype(np.float64)

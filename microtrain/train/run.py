@@ -1,0 +1,342 @@
+"""What a run is made of, where it is, and what is due when: the types of all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..config.duration import Duration
+from ..config.schema import Config
+from ..distributed.communicator import alone
+from .callbacks.base import Callback, Ending, Event, call
+from .stop_requests import EVALUATE, SAVE
+
+if TYPE_CHECKING:
+    from ..data import DataLoader, Prepared
+    from ..distributed.communicator import Communicator
+    from ..distributed.data_parallel import DataParallel
+    from ..optim import Optimizer
+    from ..runs.directory import RunDirectory
+    from ..runs.saver import Saver
+    from ..tensor import Tensor
+    from .callbacks.timeline import Trace
+    from .components.schedules import Rates
+    from .console.terminal import Output
+    from .metrics.base import Metric
+    from .model_outputs import OfRow
+    from .progress import Progress
+    from .step.guard import Guard, Skips
+    from .stop_requests import Requests
+
+__all__ = ["Ending", "Event", "Parts", "Plan", "RunState", "TrainingRun"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every duration of a configuration: in optimiser steps, or in seconds where a clock counts.
+
+    Attributes:
+        epoch: steps of one epoch.
+        total: steps of the run; None where a clock ends it.
+        evaluate, save, row: steps between two evaluations, checkpoints, rows; None where others
+            say when.
+        ends: seconds until the run ends, by name: `duration`, `max_time`.
+        intervals: seconds between two evaluations and two checkpoints, by their place in the
+            notes.
+    """
+
+    epoch: int
+    total: int | None
+    evaluate: int | None
+    save: int | None
+    row: int | None
+    ends: dict[str, float]
+    intervals: dict[int, float]
+
+    @classmethod
+    def of(cls, config: Config, epoch: int) -> Plan:
+        """The durations of a configuration whose epochs have so many steps."""
+        ends: dict[str, float] = {}
+        intervals: dict[int, float] = {}
+        total: int | None = None
+
+        def steps(text: str, clocked: str | int) -> int | None:
+            duration = Duration(text)
+            if duration.unit != "min":
+                return duration.steps(epoch, total)
+            seconds = float(duration.amount * 60)
+            if isinstance(clocked, str):
+                ends[clocked] = seconds
+            else:
+                intervals[clocked] = min(seconds, intervals.get(clocked, seconds))
+            return None
+
+        total = steps(config.train.duration, "duration")
+        if config.train.max_time is not None:
+            steps(config.train.max_time, "max_time")
+        evaluate = steps(config.train.eval_every, EVALUATE)
+        save = None if config.checkpoint.every == "auto" else steps(config.checkpoint.every, SAVE)
+        row = None if config.log.every == "auto" else steps(config.log.every, EVALUATE)
+        return cls(epoch, total, evaluate, save, row, ends, intervals)
+
+
+@dataclass(eq=False, repr=False)
+class Parts:
+    """What a run is made of: from `build_run`, alike on every rank.
+
+    Attributes:
+        config: the whole configuration.
+        comm: the ranks of the run.
+        device: None for the CPU.
+        data: its parts, prepared.
+        model: the `DataParallel` model.
+        loss: a callable of prediction and target.
+        metrics: what is measured beside it.
+        optimizer: of the model's parameters.
+        loader: of the training data.
+        plan: every duration.
+        rates: sets the rates of a schedule; None where they stay.
+        guard: what every update passes.
+        skips: the policy `train.nan: skip`; None where what is not finite ends the run.
+        data_state: what a checkpoint holds of the data.
+        of_row: memory that a row takes; None where `eval_step` is in the model's place.
+    """
+
+    config: Config
+    comm: Communicator
+    device: Any
+    data: Prepared
+    model: DataParallel
+    loss: Any
+    metrics: Sequence[Metric]
+    optimizer: Optimizer
+    loader: DataLoader
+    plan: Plan
+    rates: Rates | None
+    guard: Guard
+    skips: Skips | None
+    data_state: dict[str, Any]
+    of_row: OfRow | None
+
+    @property
+    def shards(self) -> int | None:
+        """Slices of every batch whatever the number of ranks, under `reproducible: world`."""
+        return shards_of(self.config)
+
+
+def shards_of(config: Config) -> int | None:
+    """What `distributed.shards` says, where it counts."""
+    shared = config.distributed
+    return int(shared.shards) if shared.reproducible == "world" else None
+
+
+@dataclass
+class RunState:
+    """Where a run is.
+
+    Attributes:
+        monitor: the column whose best value counts, and which way: `min` or `max`.
+        duration: of the whole run, as it is configured.
+        step, samples: optimiser steps taken and samples seen, over all ranks.
+        elapsed: seconds that it took before a resume.
+        resumed_at: the step after which it was resumed; None where it was not.
+        best: name, value and step of the best value of the monitored column.
+        measured: the last such value, and the step after which it was measured.
+        stop: why it is to end, once any rank was asked for that; equal on all ranks at each
+            checkpoint.
+        ended: whether it has ended because of that.
+        to_be_stopped: whether it was asked to before the resume, and has not ended yet.
+    """
+
+    monitor: tuple[str, str]
+    duration: str
+    step: int = 0
+    samples: int = 0
+    elapsed: float = 0.0
+    resumed_at: int | None = None
+    best: tuple[str, float, int] | None = None
+    measured: tuple[int, float] | None = None
+    stop: str = ""
+    ended: bool = False
+    to_be_stopped: bool = False
+
+    def note_best(self, values: dict[str, float]) -> None:
+        """Look at what was measured after this step: its monitored value may be the best."""
+        name, mode = self.monitor
+        value = values.get(name, math.nan)
+        if not math.isfinite(value):
+            return
+        self.measured = self.step, value
+        sign = 1 if mode == "min" else -1
+        if self.best is None or sign * value < sign * self.best[1]:
+            self.best = name, value, self.step
+
+    @property
+    def at_best(self) -> bool:
+        """Whether the best value is of this step."""
+        return self.best is not None and self.best[2] == self.step
+
+    def best_as_dict(self) -> dict[str, Any] | None:
+        """The best value for JSON."""
+        return self.best and dict(zip(("name", "value", "step"), self.best, strict=True))
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        at, value = self.measured or (-1, None)
+        stop = {"reason": self.stop, "ended": self.ended, "duration": self.duration}
+        return {
+            "step": self.step,
+            "samples": self.samples,
+            "monitor": list(self.monitor),
+            "monitored": value if at == self.step else None,
+            "best": self.best_as_dict(),
+            "stop": stop if self.stop else None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Be where `state_dict` was taken; another monitor or duration may be chosen meanwhile."""
+        self.step, self.samples = state["step"], state["samples"]
+        self.elapsed, self.resumed_at = state["seconds"], state["step"]
+        stop = state["stop"]
+        if stop is not None and stop["duration"] == self.duration:
+            self.stop, self.ended = stop["reason"], stop["ended"]
+            self.to_be_stopped = not self.ended
+        if state["monitor"] == list(self.monitor):
+            if (best := state["best"]) is not None:
+                self.best = best["name"], best["value"], best["step"]
+            if state["monitored"] is not None:  # at the end it is saved once more
+                self.measured = self.step, state["monitored"]
+
+
+class Stateful(Protocol):
+    """What gives its state to a checkpoint, as JSON has it, and takes it back."""
+
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state: Any) -> None: ...
+
+
+class Executor(Protocol):
+    """What executes the steps of a run, as its callbacks see it."""
+
+    name: str
+    pending: bool
+
+    def about(self) -> dict[str, Any]: ...
+
+
+class TrainingRun(Parts):
+    """A run as its executor and callbacks see it: its parts, its state; the Trainer is one.
+
+    Attributes:
+        state: where it is.
+        output: where lines go.
+        callbacks: what is done between its steps, in their order.
+        requests: what it is asked for from outside.
+        progress: losses and time since the last row.
+        directory: what rank 0 writes to; None on other ranks.
+        checkpoints: what writes them, on rank 0; of a large state on all ranks.
+        path: the run directory, on all ranks.
+        started: when training began, of `time.perf_counter`; earlier after a resume.
+        predicted: bytes that this rank would need, as the run began; 0 before.
+        wants_trace, trace: whether timelines were asked for, and that of this rank.
+        execution: what executes the steps.
+        eval_step: what evaluations measure instead of `loss(model(inputs), target)`.
+    """
+
+    state: RunState
+    output: Output
+    callbacks: list[Callback]
+    requests: Requests
+    progress: Progress
+    directory: RunDirectory | None = None
+    checkpoints: Saver | None = None
+    path: Path
+    config_text: str = ""
+    started: float
+    predicted: int = 0
+    wants_trace: bool = False
+    trace: Trace | None = None
+    execution: Executor
+    eval_step: Any = None
+
+    def __init__(self, parts: Parts, state: RunState, output: Output) -> None:
+        vars(self).update(vars(parts))
+        self.state, self.output = state, output
+        self.steps_per_epoch, self.total_steps = parts.plan.epoch, parts.plan.total
+
+    @property
+    def step(self) -> int:
+        """Optimiser steps taken."""
+        return self.state.step
+
+    @property
+    def samples(self) -> int:
+        """Samples seen, over all ranks."""
+        return self.state.samples
+
+    @property
+    def monitor(self) -> str:
+        """The column whose best value is marked."""
+        return self.state.monitor[0]
+
+    @property
+    def evaluated(self) -> str:
+        """The data that evaluations during the run measure: `val`, without such `train`."""
+        return "train" if self.data.val is None else "val"
+
+    @property
+    def higher_is_better(self) -> dict[str, bool | None]:
+        """For the loss and each metric whether the highest value is best; None where unknown."""
+        said: dict[str, Any] = {metric.name: metric.higher_is_better for metric in self.metrics}
+        return {"loss": False} | {n: None if h is None else bool(h) for n, h in said.items()}
+
+    def where(self) -> dict[str, Any]:
+        """Step, epoch and samples, as rows and checkpoints have them."""
+        step = self.state.step
+        return {"step": step, "epoch": step / self.steps_per_epoch, "samples": self.state.samples}
+
+    def update_info(self, **fields: Any) -> None:
+        """Fields of run.json, on rank 0."""
+        if self.directory is not None:
+            self.directory.update(**fields)
+
+    def log_metrics(self, row: dict[str, Any]) -> None:
+        """A row of metrics.jsonl, on rank 0."""
+        if self.directory is not None:
+            self.directory.log_metrics(row)
+            with alone("on_log is called on rank 0 alone"):
+                self.notify("on_log", row)
+
+    def notify(self, hook: str, *arguments: Any) -> None:
+        """Call a hook of all callbacks, in their order."""
+        for callback in self.callbacks:
+            call(callback, hook, self, *arguments)
+
+    def open_directory(self, resume: Path | None) -> RunDirectory:
+        """The run's directory, a new one or that of `resume`, open for writing; on rank 0."""
+        raise NotImplementedError
+
+    def gradients(self, first: bool, last: bool, batch: tuple[Tensor, ...]) -> None:
+        """Add the gradients of one micro-batch to those of its step."""
+        raise NotImplementedError
+
+    def update(self) -> None:
+        """The optimiser's step."""
+        raise NotImplementedError
+
+    def train_step(self, batch: tuple[Tensor, ...]) -> Tensor:
+        """The loss of one micro-batch."""
+        raise NotImplementedError
+
+    def stateful(self) -> dict[str, Stateful]:
+        """What keeps a state of its own in a checkpoint, by the name of that."""
+        raise NotImplementedError
+
+
+def next_multiple(step: int, every: int | None) -> float:
+    """The first step after `step` that is a multiple of `every`."""
+    return math.inf if every is None else (step // every + 1) * every

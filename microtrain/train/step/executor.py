@@ -1,0 +1,359 @@
+"""How the steps of a run are executed: by the user's Python, or by a capture of it.
+
+`train.compile: auto` captures where the run is long enough, and takes native code where `choose`
+says that it pays. What cannot be captured runs eagerly, and the run is then what it would have been
+had it run eagerly from its start: a recording that fails is undone and its micro-batch done again.
+
+Native code rounds differently, and a capture's first calls are Python's: a run that is resumed
+captures anew, at other steps, and would have other bits. So before native code takes its first step
+the calls that capture it are made and undone (`rehearse`), and every step from there on is native.
+Until then NumPy's calls are captured, whose bits are those of Python.
+
+Ranks may record at different steps (a tail batch changes the local size on some only) and so fail
+at different steps. A rank that fails goes on alone, with the same collectives; what all must know
+is settled by all after the steps 1, 2, 4, 8 ... and before every evaluation.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import re
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from traceback import walk_tb
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...backend import MODES
+from ...compile import compile
+from ...compile.executors import UNKNOWN, choose, numba_absent
+from ...compile.notice import ANNOUNCE
+from ...compile.traced import Traced
+from ...distributed.agreement import agreed, first_word, together
+from ...distributed.communicator import alone
+from ...errors import CaptureError, ConfigError, UserError
+from ...stack_frames import is_own, with_code
+from ...tensor import TENSORS
+from .snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from ...data.loading.loader import MicroBatches
+    from ...tensor import Tensor
+    from ..run import TrainingRun
+
+__all__ = ["Execution"]
+
+BEGIN = 4  # the first step that native code may take: by then a step has been captured
+FEW = 300  # steps: a run that is no longer ends before it has earned back what capturing costs
+
+
+@dataclass
+class _Recording:
+    """A micro-batch that is recorded, and what undoing it takes.
+
+    Attributes:
+        before: what was there before its gradients; None once they are done.
+        answers: what other ranks have said in it.
+        done: whether all of it is done.
+    """
+
+    before: Snapshot | None
+    answers: list[Any]
+    done: bool = False
+
+
+class Execution:
+    """Executes the micro-batches of a run: `execution(first, last, *batch)`.
+
+    `first` and `last` say which of its optimiser step a micro-batch is.
+
+    Args:
+        run: whose `gradients` are called for a micro-batch, whose `update` after the last.
+
+    Attributes:
+        name: off, numpy, numba or cupy: what executes the steps now.
+        since: the optimiser step from which on it does.
+        reason: why, for people.
+        pending: whether `rehearse` is to be called before the next step, from `BEGIN` on.
+        compiled: what is called with (first, last, *batch) where steps are captured; else None.
+        problem: why this rank has gone on eagerly.
+
+    Made on all ranks together. Raises ConfigError on every rank where what the configuration asks
+    for cannot be had.
+    """
+
+    def __init__(self, run: TrainingRun) -> None:
+        self._steps: dict[str, Any] = {}  # what is captured, by executor
+        self._recorders: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.run, self.comm, self.guard = run, run.comm, run.guard
+        self.gradients, self.update = run.gradients, run.update
+        self.requested = run.config.train.compile
+        together(self.comm, self._check)
+        # Rank 0's choice: another host may have another environment.
+        self.name, self.reason = self.comm.broadcast_object(self._first_choice())
+        self.since = BEGIN if self.name == "numba" else 1
+        self.problem: str | None = None
+        # An optimizer of the user's own may do anything: it is called.
+        package = type(run.optimizer).__module__.partition(".")[0]
+        self._whole = package == __name__.partition(".")[0]
+        undecided = self.requested == "auto" and self.name == "numpy" and run.shards is None
+        self._choosing = undecided and not self._is_short
+        self.pending = self._choosing or self.name == "numba"
+        self._resumed = False
+        self._recording: _Recording | None = None  # of this call
+        self.compiled: Any = None if self.name == "off" else self._compile("numpy")
+
+    @property
+    def _is_short(self) -> bool:
+        return (self.run.total_steps or UNKNOWN) < FEW
+
+    def __call__(self, first: bool, last: bool, *batch: Tensor) -> None:
+        compiled, device = self.compiled, self.run.device
+        if device is not None:
+            batch = tuple([tensor.to(device=device) for tensor in batch])
+        if compiled is None:
+            self.eagerly(first, last, *batch)
+            return
+        self._recording = None
+        try:
+            compiled(first, last, *batch)
+        except UserError:
+            raise
+        except Exception as error:
+            if not self._undone(error, batch):
+                raise
+        else:
+            if last and not self._whole and not self.guard.rehearsing:
+                self.update()
+            return
+        self._again(first, last, *batch)
+
+    def about(self) -> dict[str, Any]:
+        """For run.json and the checkpoint."""
+        return {"executor": self.name, "from_step": self.since, "reason": self.reason}
+
+    def state_dict(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        return {**self.about(), "chosen": not self._choosing}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with the executor that a checkpoint names; ConfigError where it cannot be had."""
+        self._resumed = True
+        elsewhere = (state["executor"] == "cupy") != (self.run.device is not None)
+        if not state["chosen"] or (elsewhere and state["executor"] != "off"):
+            return  # another device has another executor
+        self.name, self.reason = state["executor"], state["reason"]
+        self.since, self._choosing = state["from_step"], False
+        self.pending = self.name == "numba"
+        if self.pending and (why := numba_absent()):
+            raise ConfigError(
+                f"the run was computed by native code from step {self.since:,} on, but {why}"
+            )
+        self.compiled = None if self.name == "off" else self._compile("numpy")
+
+    # What is executed -----------------------------------------------------------------------------
+
+    def eagerly(self, first: bool, last: bool, *batch: Tensor) -> None:
+        """A micro-batch as your Python code has it."""
+        self.gradients(first, last, batch)
+        if last and (self._whole or not self.guard.rehearsing):
+            self.update()
+
+    def rehearse(self, kinds: Sequence[MicroBatches]) -> None:
+        """Choose the executor, and capture what native code does with these steps; collective.
+
+        kinds: one optimiser step's micro-batches for each size that the steps of the run have.
+        """
+        self.pending = False
+        if self._resumed and self._choosing:
+            self._capture(kinds[:1])
+        choice: Any = None
+        # A step that does something else at every call is not captured yet: leave it alone.
+        programs = self.compiled.programs if self.compiled else ()
+        if programs and self._choosing:
+            program = max(programs, key=lambda each: len(each.lines))
+            choice = choose("auto", program, self.run.total_steps or UNKNOWN)
+        elif not self._choosing:
+            choice = self.name, self.reason
+        on_all = np.array([choice is not None, not numba_absent()])
+        chosen, numba = self.comm.all_reduce(on_all, "min").tolist()
+        choosing, self._choosing = self._choosing, False
+        if chosen:
+            self.name, self.reason = self.comm.broadcast_object(choice)
+            if self.name == "numba" and not numba:
+                self.name, self.reason = "numpy", "numba is not installed on every host"
+            if self.name == "numba":
+                self.since = BEGIN if choosing else self.since
+                self.compiled = self._compile(self.name)
+                before = ANNOUNCE.get()
+                try:
+                    ANNOUNCE.set(self._announced)
+                    self._capture(kinds)
+                finally:
+                    ANNOUNCE.set(before)
+        self.settle()
+        if self.name != "off":
+            self.run.update_info(compile=self.about())
+        if self.name == "numba":  # else the header has said so
+            self.run.output.say(f"compile  {self.name} from step {self.since:,}: {self.reason}")
+
+    @contextmanager
+    def _announced(self, text: str) -> Iterator[None]:
+        """Say what native code takes its time for; ranks of other hosts wait longer meanwhile."""
+        self.run.output.say(f"compile  {text}")
+        with alone(text):
+            yield
+
+    def _capture(self, kinds: Sequence[MicroBatches]) -> None:
+        """Two calls for each capture, undone: what they change is as it was."""
+        run = self.run
+        try:
+            self.guard.rehearsing = True
+            for micro_batches in [each for each in kinds for _ in range(2)]:
+                before = Snapshot(run.model, run.loss, False, run.optimizer)
+                last = len(micro_batches) - 1
+                for number, batch in enumerate(micro_batches):
+                    self(number == 0, number == last, *batch)
+                before.restore()
+        finally:
+            self.guard.rehearsing = False
+
+    def _compile(self, name: str) -> Any:
+        if name in self._steps:
+            return self._steps[name]
+        model, loss = self.run.model, self.run.loss
+
+        def training_step(first: bool, last: bool, *batch: Tensor) -> None:
+            """Called where it is recorded; replays come past it."""
+            recorder = MODES.recorder
+            assert recorder is not None
+            self._recorders.add(recorder)
+            before = Snapshot(model, loss, not first)
+            recording = self._recording = _Recording(before, recorder.exchanged)
+            self.gradients(first, last, batch)
+            recording.before = None
+            if last and self._whole:
+                self.update()
+            recording.done = True
+            if changed := before.changed():
+                raise CaptureError(f"forward changes {changed}, which a replay would not")
+
+        return self._steps.setdefault(name, compile(training_step, executor=name))
+
+    def _undone(self, error: Exception, batch: tuple[Tensor, ...]) -> bool:
+        """Whether the run can go on without capture; if so, no half of a recording is left."""
+        recording = self._recording
+        if recording is None:
+            if not isinstance(error, CaptureError):  # a replay failed, as the step itself would
+                self.run.train_step(batch)  # which names the user's line
+                return False
+        elif recording.before is not None:
+            recording.before.restore()
+        elif not recording.done:  # in the update
+            return False
+        self.compiled = None
+        _give_back(self._recorders)
+        self.problem = _described(error)
+        return True
+
+    def _again(self, first: bool, last: bool, *batch: Tensor) -> None:
+        """What is left to do of a micro-batch whose recording failed."""
+        recording, self._recording = self._recording, None
+        if recording is None or not recording.done:
+            # Other ranks may not do it again: they are asked only what they were not asked before.
+            try:
+                MODES.answers = [] if recording is None else recording.answers
+                self.eagerly(first, last, *batch)
+            finally:
+                MODES.answers = []
+        elif last and not self._whole and not self.guard.rehearsing:
+            self.update()
+
+    # What all ranks settle ------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        """ConfigError for what this rank cannot do."""
+        if self.requested == "numba" and (why := numba_absent()):
+            raise ConfigError(f"train.compile: {why}; or choose auto or numpy")
+        where = "a GPU" if self.requested == "cupy" else "the CPU"
+        device = self.run.device or "cpu"
+        if self.requested not in ("auto", "off") and (where == "a GPU") != (device != "cpu"):
+            raise ConfigError(
+                f"train.compile: {self.requested} captures steps on {where}, but the device is "
+                f"{device}; choose auto, or another device"
+            )
+
+    def _first_choice(self) -> tuple[str, str]:
+        if self.requested == "off":
+            return "off", "asked for"
+        if os.environ.get("MICROTRAIN_COMPILE") == "off":
+            return "off", "MICROTRAIN_COMPILE=off"
+        if self.requested != "auto":
+            return self.requested, "asked for"
+        if self._is_short:
+            return "off", f"it does not pay in fewer than {FEW} steps"
+        if self.run.device is not None:
+            return "cupy", f"the device is {self.run.device}"
+        if self.run.shards is not None:
+            return "numpy", "native code would be chosen by compile: numba"
+        return "numpy", "native code where it pays, once a step is captured"
+
+    def settle(self) -> None:
+        """Learn what other ranks have met, and go on eagerly on all; collective.
+
+        Raises ConfigError where an executor was asked for and the step cannot be captured.
+        """
+        if self.name == "off":
+            return
+        if (found := first_word(self.comm, self.problem)) is None:
+            return
+        rank, problem = found
+        problem = f"rank {rank}: {problem}" if rank else problem
+        if self.requested != "auto":
+            raise agreed(
+                ConfigError(
+                    f"train.compile: {self.requested} was asked for, but the step cannot be "
+                    "captured\n"
+                    f"{problem}\nhint: train.compile=off"
+                )
+            )
+        self.compiled, self.pending, self._choosing = None, False, False
+        self.name, self.since, self.reason = "off", self.run.step + 1, problem
+        self.run.update_info(compile=self.about())
+        if self.comm.rank == 0:
+            self.run.output.warn(
+                "the step cannot be captured; the run continues as with train.compile=off (which "
+                f"silences this): {problem}"
+            )
+
+
+def _described(error: Exception) -> str:
+    """What happened and the user's line, in one line."""
+    text = " ".join(str(error).split())
+    if not isinstance(error, CaptureError):
+        text = f"{type(error).__name__}: {text}"
+    frames = [
+        (file, line)
+        for frame, line in walk_tb(error.__traceback__)
+        if not is_own(file := frame.f_code.co_filename) and file[0] != "<"
+    ]
+    if not frames:  # where the text begins with a line, that is of whoever called the library
+        place = re.match(r"\S+:\d+", text)
+        shown = [] if place is None else [with_code(place[0]), place[0]]
+        return functools.reduce(lambda rest, one: rest.removeprefix(f"{one}: "), shown, text)
+    if f"{frames[-1][0]}:{frames[-1][1]}" in text:
+        return text
+    file, line = frames[-1]
+    return f"{with_code(f'{file}:{line}')}: {text}"
+
+
+def _give_back(recorders: Any) -> None:
+    """Make ordinary Tensors of those that the user's Python has kept from a recording."""
+    for one in gc.get_objects():
+        if type(one) in TENSORS and type(one._array) is Traced and one._array.recorder in recorders:
+            one._array = one._array.host
