@@ -32,7 +32,7 @@ from .report.record import Record
 from .runs.checkpoint import list_checkpoints, load_checkpoint, step_of
 from .runs.provenance import params_sha256
 from .runs.run import Run
-from .train.build import build_parts, load_data
+from .train.build_run import build_parts, load_data
 from .train.callbacks.base import Callback
 from .train.components.losses import loss_of_rows
 from .words import listed

@@ -126,7 +126,7 @@ def test_import_loads_numpy_and_nothing_heavier() -> None:
 
 # Imports point to the same row or to one above, never below; docs/architecture.md has the picture.
 LAYERS = [
-    {"errors", "files", "frames", "recording"},
+    {"errors", "files", "recording", "stack_frames"},
     {"missing_names", "numerics", "spelling", "threads", "version", "words"},
     {"backend", "cuda", "random"},
     {"formatting"},
@@ -224,12 +224,12 @@ from ..train import trainer
 from ..runs.directory import newest_run
 import microtrain.verify
 if TYPE_CHECKING:
-    from . import loader
+    from . import dataset
 def late():
     from ..cli import main
 """
     found = imports_of(source, ("microtrain", "data"), {*import_graph()})
-    places = {"train.trainer", "runs.directory", "verify", "data.loading.loader", "cli.main"}
+    places = {"train.trainer", "runs.directory", "verify", "data.dataset", "cli.main"}
     assert found == {f"microtrain.{place}" for place in places}
 
 

@@ -20,7 +20,7 @@ from ..errors import ConfigError, DataError
 from ..runs.provenance import params_sha256
 from ..runs.run import Run
 from ..runs.run_info import ClassCounts
-from ..train.build import build_loss, load_data, load_once
+from ..train.build_run import build_loss, load_data, load_once
 from ..train.evaluation import evaluate, step_of
 from ..train.metrics.class_table import class_counts, class_lines, class_names
 from ..train.metrics.classification import Confusion

@@ -25,7 +25,7 @@ from ..errors import ConfigError, DataError
 from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, Module
 from ..nn.functional import softmax
 from ..random import get_rng_state, manual_seed, set_rng_state
-from ..train.build import build_model
+from ..train.build_run import build_model
 from ..train.evaluation import ROWS, evaluating
 from ..train.metrics.classification import sigmoid
 from ..train.model_outputs import one_prediction

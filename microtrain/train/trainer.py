@@ -1,8 +1,8 @@
 """The training loop of a run described by a configuration, to be read from top to bottom.
 
 What changes the mathematics stands here: the order of batches, accumulation, the policy for values
-that are not finite. What only observes is a callback, and `callbacks/order.py` has their order: those of
-the user, evaluation, rows, checkpoints, the report.
+that are not finite. What only observes is a callback, and `callbacks/order.py` has their order:
+those of the user, evaluation, rows, checkpoints, the report.
 
 Every rank runs the same code; rank 0 alone prints and writes. Mistakes of the user that some ranks
 may meet and others not (a file missing on one host) are settled before training, so that all ranks
@@ -39,7 +39,7 @@ from ..errors import ConfigError, DivergedError
 from ..runs.appender import EVERY
 from ..runs.directory import RunDirectory
 from ..tensor import TENSORS, Tensor
-from .build import build_run
+from .build_run import build_run
 from .callbacks.base import Callback, States, call, of_configuration, steps_between
 from .callbacks.order import CALLBACKS, OF_CONFIGURATION
 from .callbacks.results import STOPPED

@@ -113,7 +113,7 @@ import microtrain as mt
 from microtrain.config.load import load_config
 from microtrain.distributed.agreement import settled
 from microtrain.errors import LaunchError
-from microtrain.train.build import choose_device
+from microtrain.train.build_run import choose_device
 
 comm = mt.distributed.world()
 config = load_config(sys.argv[1], sys.argv[2:])

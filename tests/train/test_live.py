@@ -13,8 +13,8 @@ import pytest
 import terminal
 
 from microtrain.threads import LAUNCH
+from microtrain.train.console import bar as bars
 from microtrain.train.console.bar import TerminalBar
-from microtrain.train.console.messages import bar as bars
 from microtrain.train.console.terminal import Output, why_none
 
 ROOT = Path(__file__).resolve().parents[2]

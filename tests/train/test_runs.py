@@ -593,7 +593,7 @@ def test_each_local_rank_gets_a_gpu_of_its_own(monkeypatch, asked, ranks, gpus, 
 
     from microtrain import backend
     from microtrain.errors import LaunchError
-    from microtrain.train import build as assembly
+    from microtrain.train import build_run as assembly
 
     monkeypatch.setattr(backend, "cuda_device_count", lambda: gpus)
     monkeypatch.setattr(backend, "use_gpu", use_gpu if gpus else no_gpu)
