@@ -10,7 +10,6 @@ from collections.abc import Sequence, Set
 from typing import Any, Self
 
 from ..optim.flat import FlatStorage, Slot
-from ..optim.optimizer import Optimizer
 from ..random import STREAM
 from .program import Host, Name
 
@@ -79,7 +78,7 @@ class Mark(Host):
 class Count(Host):
     """An optimizer counts its step, also in `numbers`, constants of its runs."""
 
-    def __init__(self, optimizer: Optimizer, numbers: tuple[Any, ...], where: str) -> None:
+    def __init__(self, optimizer: Any, numbers: tuple[Any, ...], where: str) -> None:
         super().__init__("the optimizer counts", optimizer.count_step, where, numbers)
         self.optimizer = optimizer
         self.runs = tuple(optimizer.runs)
@@ -92,7 +91,7 @@ class Count(Host):
         """`Optimizer.count_step`."""
         lines = [f"{name('optimizer', self.optimizer)}.calls += 1"]
         lines += [f"{name('run', run)}.count += 1" for run in self.runs]
-        if type(self.optimizer).prepare is not Optimizer.prepare:
+        if self.optimizer.by_step:
             first = {id(run.constants): run for run in reversed(self.runs)}
             lines += [f"{name('prepare', self.optimizer.prepare)}({name('run', r)})"
                       for r in self.runs if first[id(r.constants)] is r]  # fmt: skip
@@ -108,7 +107,7 @@ class Count(Host):
 class End(Host):
     """The end of an optimizer's step: the parameters are new, and the next step begins."""
 
-    def __init__(self, optimizer: Optimizer, where: str) -> None:
+    def __init__(self, optimizer: Any, where: str) -> None:
         super().__init__("the parameters are new", optimizer.end_step, where, ())
         self.versions = tuple(optimizer.written)
 

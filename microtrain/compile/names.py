@@ -94,13 +94,13 @@ def _of_optimizers(program: Program) -> Iterator[tuple[str, Any]]:
             )
             start = (address(run.param) - address(whole)) // whole.itemsize
             part = "" if run.param.size == whole.size else f"[{start}:{start + run.param.size}]"
-            names = "parameters", "gradients", *optimizer.states
-            for name, array in zip(names, (run.param, run.grad, *run.states), strict=False):
-                yield name + part, array
-            yield f"scratch[:{run.scratch.size}]", run.scratch
-            for number, array in enumerate(run.constants):
+            arrays = {"parameters": run.param, "gradients": run.grad, **run.states}
+            yield from ((name + part, array) for name, array in arrays.items())
+            for array in optimizer.scratch(run):
+                yield f"scratch[:{array.size}]", array
+            for name, array in run.constants.items():
                 if type(array) in LIBRARIES:
-                    yield f"{type(optimizer).__name__}.constants[{number}]", array
+                    yield f"{type(optimizer).__name__}.{name}", array
 
 
 def _view(name: str, whole: Any, array: Any) -> str:

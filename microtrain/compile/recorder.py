@@ -300,12 +300,13 @@ class Recorder(Library):
                 f"{self._where()}: an optimizer takes two steps for different sets of gradients in "
                 "one captured step; capture them as steps of their own"
             )
-        numbers = tuple(arrays_in([run.constants for run in optimizer.runs]))
-        for array in (*numbers, *arrays_in([run.states for run in optimizer.runs])):
+        numbers = tuple(arrays_in([[*run.constants.values()] for run in optimizer.runs]))
+        for array in (*numbers, *arrays_in([[*run.states.values()] for run in optimizer.runs])):
             self.know(array, "state")
         for run in optimizer.runs:
-            self.know(run.scratch, "made")
-            self.fixed(run.scratch)
+            for array in optimizer.scratch(run):
+                self.know(array, "made")
+                self.fixed(array)
         self.optimizers.append(optimizer)
         self.program.lines.append(Count(optimizer, numbers, self._where()))
         self.doing = type(optimizer).__name__

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from ..optim.optimizer import Optimizer
 from .bookkeeping import Clear, Count, End, Mark
 from .program import Host, Program
 from .tree import Output
@@ -118,7 +117,7 @@ class Scan:
             start = stack.ctypes.data
             moves += [(slot, start + offset, stack.strides[0]) for slot, offset in parts]
         for host in self._hosts:
-            if type(host) is Count and type(host.optimizer).prepare is not Optimizer.prepare:
+            if type(host) is Count and host.optimizer.by_step:
                 tables.append((host, *self._table_of(host, steps)))
                 for number, values in zip(host.writes or (), tables[-1][1], strict=True):
                     size = number.nbytes

@@ -147,8 +147,12 @@ def _unknown(kind: str, name: str) -> ConfigError:
 
 
 def _maker(kind: str, function: Any, arguments: Collection[str] = ()) -> Any:
-    """What makes a loss, metric or schedule of a function; what is none makes one itself."""
-    if kind not in _FUNCTIONS or not inspect.isfunction(function):
+    """What makes a part of the run of a function of yours; what is none makes one itself."""
+    if not inspect.isfunction(function):
+        return function
+    if kind == "optimizer":
+        return _optimizer(function)
+    if kind not in _FUNCTIONS:
         return function
     signature = inspect.signature(function)
     first, others = [*signature.parameters.values()][:2], [*signature.parameters.values()][2:]
@@ -178,6 +182,25 @@ def _maker(kind: str, function: Any, arguments: Collection[str] = ()) -> Any:
     return made
 
 
+def _optimizer(function: Any) -> Any:
+    """What makes an optimizer of a formula, with its options; of what makes one, that itself."""
+    from ..optim.optimizers import Formula, is_formula
+
+    if not is_formula(function):
+        return function
+
+    def make(params: Any, **options: Any) -> Any:
+        return Formula(params, function, **options)
+
+    made: Any = make
+    first, _ = inspect.signature(make).parameters.values()
+    found = inspect.signature(function).parameters.values()
+    options = [p for p in found if p.kind is p.KEYWORD_ONLY]
+    made.__signature__ = inspect.Signature([first, *options])
+    made.__wrapped__ = function  # where the names in their annotations are looked up
+    return made
+
+
 def _refuse(what: str, kind: str) -> NoReturn:
     """Build an object that Python gave, of which a run's configuration has the name alone."""
     raise ConfigError(
@@ -201,7 +224,7 @@ def build(component: Component, **filled: Any) -> Any:
     kind, name, instance = component.kind, component.type, component.instance
     if instance is not None:  # an object, or for an optimizer what makes it
         if kind == "optimizer":
-            return instance(filled["params"])
+            return _maker(kind, instance)(filled["params"])
         if kind == "loss":
             return _prediction_first(instance) if inspect.isfunction(instance) else instance
         make = _maker(kind, instance)

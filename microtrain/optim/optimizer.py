@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from operator import itemgetter
+from types import SimpleNamespace
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
 from ..autograd.grad_mode import enable_grad
 from ..autograd.hooks import RemovableHandle, add_hook
-from ..backend import ARRAYS, MODES, XP, to_host
+from ..backend import ARRAYS, LIBRARIES, MODES, XP, to_host
 from ..errors import CaptureError
 from ..random import end_step
 from ..tensor import TENSORS, Tensor, wrap
-from .flat import Buffer, FlatStorage, checked, flat_like, owner, shaped
+from .flat import FlatStorage, checked, flat_like, owner, shaped
+from .recorded import NUMBER, recorded, signature_of
 
 # The state that is a number of steps; PyTorch keeps it as a float32 Tensor.
 STEP = "step"
@@ -27,6 +29,7 @@ BESIDE_OPTIONS = (
 )  # fmt: skip
 
 NO_OPTIONS = ("self", "params", "__class__")
+NUMBERS = (int, float, np.number)
 # Arguments that choose among PyTorch's implementations.
 SWITCHES = ("foreach", "capturable", "differentiable", "fused")
 
@@ -35,7 +38,8 @@ OPTIMIZERS: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
 # What `_use` makes.
 _LAID_OUT = (
-    "storage", "_group_of", "_flat", "_used", "_counts", "_numbers", "_present", "runs", "written",
+    "storage", "_group_of", "_flat", "_pools", "_used", "_counts", "_numbers", "_present", "runs",
+    "written",
 )  # fmt: skip
 
 # Elements. On a CPU an update goes over memory in stretches that share one scratch memory of this
@@ -71,34 +75,32 @@ class Run:
         group: the parameter group.
         options: the group's hyper-parameters when `constants` were made.
         param, grad: the stretch of the parameters and of the gradients.
-        scratch: memory of the same length, shared by all runs.
-        states: the stretch of each of the optimizer's flat states; none where the group needs none.
+        states: by name, the stretch of each of the flat states that the group needs.
+        pool: memory to work in, shared by all runs of the buffer.
         fresh: whether the states have not been used yet.
         places: the numbers of the parameters of its stretch, one list for all its blocks.
         count: how many steps they have taken.
         numbers: what else is one number for each of them, one list for all its blocks.
-        constants: what a subclass computes from the options, once.
+        given: the options by name; one for all blocks, as the next two.
+        constants: by name, what the formula takes beside arrays: numbers as 0-d arrays, flags.
+        rates: those numbers of them that `Optimizer.rates` computes.
+        update: does the step; None where it has to be made.
     """
 
     group: dict[str, Any]
     options: tuple[Any, ...]
     param: Any
     grad: Any
-    scratch: Any
-    states: tuple[Any, ...]
+    states: dict[str, Any]
+    pool: dict[Any, Any]
     fresh: bool
     places: list[int]
     count: int
     numbers: list[float]
-    constants: tuple[Any, ...] = ()
-
-    def direction(self, decay: Any, maximize: bool) -> Any:
-        """The gradient with its L2 penalty, and its sign turned round, in `scratch` if changed."""
-        xp, work = XP[type(self.param)], self.scratch
-        if decay is not None:
-            xp.multiply(self.param, decay, work)
-            return (xp.subtract if maximize else xp.add)(work, self.grad, work)
-        return xp.negative(self.grad, work) if maximize else self.grad
+    given: Any = None
+    constants: dict[str, Any] = field(default_factory=dict)
+    rates: tuple[Any, ...] = ()
+    update: Callable[[], None] | None = None
 
 
 def _in_order(params: Any) -> Any:
@@ -118,9 +120,11 @@ def _refuse_order(params: Any) -> NoReturn:
 class Optimizer:
     """Base class: `zero_grad()`, `step()`, `param_groups`, `state_dict()`.
 
-    A subclass names its flat states and updates one `Run` at a time. One whose update depends on
-    the number of steps that a parameter has taken sets `counts`: a run then has one such number.
-    Other numbers of this kind are `numbers`, which `prepare` brings up to date.
+    A subclass gives the formula of a step (see `formulas.py`), from whose parameters the names of
+    its flat states and numbers are taken. The numbers are what `constants` makes of the options but
+    the first, the learning rate, and what `rates` makes of it. One whose parameters have a number
+    of steps as a state sets `counts`, one whose `rates` depend on it `by_step`; `numbers` are
+    further states that are one number.
     Between `begin_step` and `end_step` a step is `update` of each of `runs`, which is what a
     captured step repeats.
 
@@ -139,10 +143,21 @@ class Optimizer:
         RuntimeError: a parameter belongs to an optimizer with another set of them.
     """
 
-    states: ClassVar[tuple[str, ...]] = ()
+    formula: Callable[..., None] | None = None
+    states: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()  # the numbers and flags of the formula
+    rated: tuple[
+        str, ...
+    ] = ()  # those that `rates` computes, but for what `constants` says is None
     counts: ClassVar[bool] = False
+    by_step: ClassVar[bool] = False
     numbers: ClassVar[tuple[str, ...]] = ()
     needs_closure: ClassVar[bool] = False  # a step computes the loss several times
+
+    def __init_subclass__(cls) -> None:
+        formula = vars(cls).get("formula")
+        if formula is not None:
+            cls.states, cls.named = signature_of(getattr(formula, "__func__", formula))
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         if type(params) in TENSORS:
@@ -206,9 +221,8 @@ class Optimizer:
     def _use(self, storage: FlatStorage) -> None:
         self.storage = storage
         self._group_of = {p: g for g in self.param_groups for p in g["params"]}
-        self._flat: list[dict[str, Any]] = [
-            dict.fromkeys((*self.states, "scratch")) for _ in storage.buffers
-        ]
+        self._flat: list[dict[str, Any]] = [dict.fromkeys(self.states) for _ in storage.buffers]
+        self._pools: list[dict[Any, Any]] = [{} for _ in storage.buffers]
         self._used = [False] * len(storage.params)  # whose states have been used
         self._counts = [0] * len(storage.params)  # steps taken, as far as the runs do not say
         self._numbers: list[Any] = [None] * len(storage.params)  # likewise; None before use
@@ -247,9 +261,17 @@ class Optimizer:
         """The `numbers` of a parameter of this group before its first step."""
         return ()
 
-    def _constants(self, run: Run) -> tuple[Any, ...]:
-        """What the update needs of `run.options`, in the form that is fastest to use."""
-        return run.options
+    def constants(self, o: Any) -> dict[str, Any]:
+        """The formula's numbers and flags that do not depend on the rate, from the options `o`."""
+        return {}
+
+    def rates(self, o: Any, t: int, numbers: list[float]) -> tuple[float, ...]:
+        """The numbers `rated`, from the options and for the step `t`; `numbers` follow the step."""
+        return ()
+
+    def starts(self, o: Any) -> dict[str, float]:
+        """Where the states begin that do not begin at 0."""
+        return {}
 
     def states_of_group(self, group: dict[str, Any]) -> tuple[str, ...]:
         """The names of the states that a group uses."""
@@ -257,7 +279,43 @@ class Optimizer:
 
     def update(self, run: Run) -> None:
         """Apply one step to one run."""
-        raise NotImplementedError(f"{type(self).__name__} must define update(run)")
+        if run.fresh:
+            first = self.starts(run.given)
+            for name, state in run.states.items():
+                XP[type(state)].copyto(state, first.get(name, 0))
+        arrays = [run.param, run.grad, *run.states.values()]
+        arrays += [value for value in self._named(run).values() if type(value) in ARRAYS]
+        found = self._recorded(run)
+        update = found.bound(XP[type(run.param)], arrays + self.scratch(run))
+        update()
+        if MODES.recorder is None and not run.fresh:
+            run.update = update
+
+    def _recorded(self, run: Run) -> Any:
+        """The instructions of the formula for a run."""
+        if self.formula is None:
+            raise NotImplementedError(f"{type(self).__name__} must define formula or update(run)")
+        formula = getattr(self.formula, "__func__", self.formula)
+        options = self._named(run).items()
+        kinds = tuple((name, NUMBER if type(v) in ARRAYS else v) for name, v in options)
+        return recorded(formula, run.param.dtype, tuple(run.states), kinds)
+
+    def _named(self, run: Run) -> dict[str, Any]:
+        """What the formula takes by keyword."""
+        values = {**run.constants, "first": run.fresh}
+        return {name: values[name] for name in self.named}
+
+    def scratch(self, run: Run) -> list[Any]:
+        """The memory that the update of `run` works in."""
+        found, length = [], len(run.param)
+        xp = LIBRARIES[type(run.param)]
+        for number, (dtype, ndim) in enumerate(self._recorded(run).scratch if self.formula else ()):
+            key = number, dtype, ndim
+            array = run.pool.get(key)
+            if array is None or (ndim and len(array) < length):
+                array = run.pool[key] = xp.zeros(length if ndim else (), dtype)
+            found.append(array[:length] if ndim else array)
+        return found
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Mark all gradients absent (`p.grad` reads None), or fill those there are with zeros."""
@@ -279,7 +337,10 @@ class Optimizer:
             return loss
         self.begin_step()
         for run in self.runs:
-            self.update(run)
+            if run.update is None:
+                self.update(run)
+            else:
+                run.update()
         self.end_step()
         return loss
 
@@ -296,12 +357,15 @@ class Optimizer:
         done: Any = None
         for run in self.runs:
             run.count += 1
-            if run.constants is not done:  # one for all blocks of a stretch
+            if self.by_step and run.constants is not done:  # one for all blocks of a stretch
                 self.prepare(run)
                 done = run.constants
 
     def prepare(self, run: Run) -> None:
-        """Write what depends on the number of steps into the constants of `run`."""
+        """Write the numbers of the step `run.count` into the constants of `run`."""
+        rates = self.rates(run.given, run.count, run.numbers)
+        for array, value in zip(run.rates, rates, strict=True):
+            array.fill(value)
 
     def end_step(self) -> None:
         """Note that the parameters are new."""
@@ -321,39 +385,53 @@ class Optimizer:
         before: Run | None = None
         for run in self.runs:
             options = read(run.group)
-            if options == run.options:
-                pass
-            elif options[1:] == run.options[1:] and self._set_rate(run, options[0]):
-                run.options = options
-            else:
-                if len(self.states_of_group(run.group)) != len(run.states):
+            if options != run.options:
+                same = options[1:] == run.options[1:]
+                if not same and self.states_of_group(run.group) != tuple(run.states):
                     return False
                 run.options = options
-                self._make_constants(run, before)
+                self._make_constants(run, before, same)
             before = run
         return True
 
-    def _set_rate(self, run: Run, lr: float) -> bool:
-        """Write another rate, the first of the options, into the constants; False: not so simply.
-
-        That is what schedules change at every step, when nothing else is.
-        """
-        return False
-
-    def _make_constants(self, run: Run, before: Run | None) -> None:
-        """Once for all runs of one stretch: a schedule changes the options at every step."""
+    def _make_constants(self, run: Run, before: Run | None, rate_only: bool = False) -> None:
+        """Once for all runs of one stretch: a schedule changes the rate at every step."""
         if before is not None and before.places is run.places:
-            run.constants = before.constants
+            if run.constants is not before.constants:
+                run.update = None
+            run.given, run.constants, run.rates = before.given, before.constants, before.rates
             return
-        old, new = run.constants, self._constants(run)
-        if [type(value) for value in old] != [type(value) for value in new]:
-            run.constants = new
+        if rate_only:
+            rate = next(iter(self.defaults))
+            setattr(run.given, rate, float(run.options[0]))
+        else:
+            self._new_constants(run)
+        if not self.by_step:
+            self.prepare(run)
+
+    def _new_constants(self, run: Run) -> None:
+        """All constants from the options, in the memory of before where they are of its kind."""
+        o = run.given = SimpleNamespace(**dict(zip(self.defaults, run.options, strict=True)))
+        o.dtype = run.param.dtype
+        asarray, old = LIBRARIES[type(run.param)].asarray, run.constants
+        new = {**dict.fromkeys(self.rated, 0.0), **self.constants(o)}
+        new = {
+            k: float(v) if isinstance(v, NUMBERS) and type(v) is not bool else v
+            for k, v in new.items()
+        }
+        same = old and all(
+            (type(value) is float) if type(old[name]) in ARRAYS else old[name] == value
+            for name, value in new.items()
+        )
+        if same:  # a captured step reads this memory
+            for name, value in new.items():
+                if type(value) is float:
+                    old[name].fill(value)
             return
-        # In the same memory, which a captured step reads.
-        for mine, value in zip(old, new, strict=True):
-            if type(mine) in ARRAYS:
-                mine[...] = value
-        run.constants = tuple(a if type(a) in ARRAYS else b for a, b in zip(old, new, strict=True))
+        run.constants = {k: asarray(v, o.dtype) if type(v) is float else v for k, v in new.items()}
+        rates = (run.constants[name] for name in self.rated)
+        run.rates = tuple(rate for rate in rates if rate is not None)
+        run.update = None
 
     def _settle(self) -> None:
         """Note what the runs know about their parameters."""
@@ -367,7 +445,9 @@ class Optimizer:
         storage = self.storage
         self._settle()
         self.runs = []
-        for buffer, numbers, flats in zip(storage.buffers, storage.rows, self._flat, strict=True):
+        for at_buffer, (buffer, numbers) in enumerate(
+            zip(storage.buffers, storage.rows, strict=True)
+        ):
             pieces: list[tuple[Any, list[int]]] = []  # what its parameters share, and these
             for n in numbers:
                 if not present[n]:
@@ -396,7 +476,7 @@ class Optimizer:
                 values: list[float] = [*kind[3]]  # one list for all blocks
                 for at in range(start, max(stop, start + 1), block):
                     part = slice(at, min(at + block, stop))
-                    run = self._run(buffer, flats, kind[1], places, part, values)
+                    run = self._run(at_buffer, kind[1], places, part, values)
                     self._make_constants(run, before)
                     self.runs.append(run)
                     before = run
@@ -406,27 +486,18 @@ class Optimizer:
         )
 
     def _run(
-        self,
-        buffer: Buffer,
-        flats: dict[str, Any],
-        fresh: bool,
-        places: list[int],
-        part: slice,
-        numbers: list[float],
+        self, at: int, fresh: bool, places: list[int], part: slice, numbers: list[float]
     ) -> Run:
+        buffer, flats = self.storage.buffers[at], self._flat[at]
         group = self._group_of[self.storage.params[places[0]]]
         names = self.states_of_group(group)
         for name in names:
             if flats[name] is None:
                 flats[name] = flat_like(buffer)
-        length = part.stop - part.start
-        scratch = flats["scratch"]
-        if scratch is None or len(scratch) < length:
-            scratch = flats["scratch"] = buffer.data[:length].copy()
         return Run(
-            group, self.options(group), buffer.data[part], buffer.grad[part], scratch[:length],
-            tuple(flats[name][part] for name in names), fresh, places, self._counts[places[0]],
-            numbers,
+            group, self.options(group), buffer.data[part], buffer.grad[part],
+            {name: flats[name][part] for name in names}, self._pools[at], fresh, places,
+            self._counts[places[0]], numbers,
         )  # fmt: skip
 
     def add_param_group(self, group: dict[str, Any]) -> None:
@@ -638,20 +709,22 @@ class Optimizer:
         for run in self.runs:
             run.count = counts[run.places[0]]
             run.numbers[:] = numbers[run.places[0]] or self.first_numbers(run.group)
-            run.fresh = bool(run.states) and not used[run.places[0]]
+            fresh = bool(run.states) and not used[run.places[0]]
+            if fresh != run.fresh:
+                run.fresh, run.update = fresh, None
             for place in run.places:  # the next step uses them
                 self._used[place] = used[place] or run.fresh
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies and pickles: all but the flat memory, which each lays out for itself."""
         kept = {k: v for k, v in vars(self).items() if k not in _LAID_OUT}
-        return {**kept, "states": [(p, self.state_of(p)) for p in self._group_of]}
+        return {**kept, "state": [(p, self.state_of(p)) for p in self._group_of]}
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
-        vars(self).update({k: v for k, v in kept.items() if k != "states"})
+        vars(self).update({k: v for k, v in kept.items() if k != "state"})
         everything = self._everything(self.param_groups)
         self._use(FlatStorage.of(everything, type(self).__name__, self))
-        for param, state in kept["states"]:
+        for param, state in kept["state"]:
             self.load_state_of(param, state)
 
     def __repr__(self) -> str:

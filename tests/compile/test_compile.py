@@ -147,7 +147,7 @@ def test_the_source_can_be_read() -> None:
     assert "out=weight.grad" in text
     assert "# 4x2 float32, Linear: linear, steps.py:" in text
     assert "linear backward, steps.py:" in text
-    assert "multiply(momentum_buffer, SGD.constants[1], momentum_buffer)" in text
+    assert "multiply(momentum_buffer, SGD.momentum, momentum_buffer)" in text
     assert "subtract(parameters, scratch[:8], parameters)" in text
     explained = step.explain()
     assert "arguments     x 4x3" in explained

@@ -196,7 +196,13 @@ def test_layer(name: str, dtype: str) -> None:
         same(b, a, 10)
 
 
+def momentum(p: Any, g: Any, velocity: Any, *, lr: Any = 0.1) -> None:
+    velocity += g - 0.1 * velocity
+    p -= lr * np.sign(velocity)
+
+
 OPTIMIZERS: dict[str, list[dict[str, Any]]] = {
+    "Formula": [{"formula": momentum}],
     "SGD": [{"lr": 0.1}, {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-3}],
     "Adam": [{"lr": 0.1}, {"lr": 0.1, "amsgrad": True, "weight_decay": 1e-3, "maximize": True}],
     "AdamW": [{"lr": 0.1}],
@@ -233,7 +239,7 @@ SCHEDULES: dict[str, Callable[[Any], Any]] = {
 
 def test_every_optimizer_and_schedule_is_here() -> None:
     def classes(module: Any, base: type) -> set[str]:
-        found = vars(module).items()
+        found = [(name, getattr(module, name)) for name in module.__all__]
         return {n for n, v in found if inspect.isclass(v) and issubclass(v, base) and v is not base}
 
     assert set(OPTIMIZERS) == classes(mt.optim, mt.optim.Optimizer)

@@ -489,3 +489,72 @@ def test_zero_grad_drops_the_gradient_of_a_parameter_that_is_frozen_by_now():
     optimizer.step()
     assert a.grad is None
     assert a.item() == before
+
+
+def along(p, g, velocity, *, lr=0.1, decay=0.9, ahead=False):
+    velocity *= decay
+    velocity += g
+    p -= lr * (g + decay * velocity if ahead else velocity)
+
+
+@pytest.mark.parametrize("step", ["eager", "numpy", "numba"])
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_formula_of_your_own_is_an_optimizer(ahead, step):
+    if step == "numba":
+        pytest.importorskip("numba")
+    ends = []
+    for kind in (mt.optim.Formula, SGD):
+        params = leaves(dtype=np.float32)
+        groups = [{"params": params[:2]}, {"params": params[2:], "lr": 0.004}]
+        if kind is SGD:
+            optimizer = SGD(groups, lr=0.02, momentum=0.5, nesterov=ahead)
+        else:
+            optimizer = kind(groups, along, lr=0.02, decay=0.5, ahead=ahead)
+
+        def train(optimizer=optimizer, params=params):
+            optimizer.zero_grad()
+            loss_of(params, (0, 1, 2, 3)).backward()
+            optimizer.step()
+
+        train = train if step == "eager" else mt.compile(train, executor=step)
+        for i in range(12):
+            train()
+            optimizer.param_groups[0]["lr"] *= 0.9
+            if i == 5 and step == "eager":
+                optimizer, params = pickle.loads(pickle.dumps((optimizer, params)))
+                train.__defaults__ = optimizer, params
+        ends += [values_of(params), optimizer.state_dict()["state"]]
+    for a, b in zip(ends[0], ends[2], strict=True):
+        assert a.tobytes() == b.tobytes()
+    found = [[v.tolist() for s in states.values() for v in s.values()] for states in ends[1::2]]
+    assert found[0] == found[1]
+
+
+def of_a_norm(p, g, *, lr=0.1):
+    p -= lr * g / np.sqrt((g * g).sum())
+
+
+def of_a_part(p, g, *, lr=0.1):
+    p[0] -= lr * g[0]
+
+
+def rateless(p, g, *, pace=0.1):
+    p -= pace * g
+
+
+@pytest.mark.parametrize(
+    "formula, options, text",
+    [
+        (of_a_norm, {}, r"test_optim.py:\d+: sum is not elementwise"),
+        (of_a_part, {}, "is not elementwise"),
+        (rateless, {}, r"rateless is not a formula: expected def rateless\(p, g, ..., \*, lr"),
+        (along, {"momentum": 0.9}, "along has no option 'momentum'"),
+        (along, {"decay": [0.9]}, r"along: decay must be a number, a flag or text, got \[0.9\]"),
+        (lambda p, g, *, lr: None, {}, "needs the option 'lr'"),
+    ],
+)
+def test_what_is_no_formula(formula, options, text):
+    (w,) = leaves(values=[np.ones(3)])
+    w.sum().backward()
+    with pytest.raises(TypeError, match=text):
+        mt.optim.Formula([w], formula, **options).step()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from pathlib import Path
@@ -15,7 +16,7 @@ import microtrain as mt
 from microtrain.cli.main import main
 from microtrain.distributed import Communicator, in_process
 from microtrain.errors import ConfigError, DataError
-from microtrain.optim import SGD, Optimizer
+from microtrain.optim import SGD
 
 PARTS = """\
 import numpy as np
@@ -68,17 +69,9 @@ def each_row(prediction, target): return (prediction - target) ** 2
 def detached(prediction, target): return (prediction.detach() - target).square().mean()
 def lost(prediction, target): return prediction.nothing()
 
-class Still(mt.optim.Optimizer):
-    def __init__(self, params, lr: float = 0.1): super().__init__(params, {"lr": lr})
-    def update(self, run):
-        (lr,) = run.options
-        param = run.param - lr * run.grad
-
-class Moves(Still):
-    def update(self, run): run.param -= run.options[0] * run.grad
-
-class Breaks(Still):
-    def update(self, run): run.nothing
+def still(p, g, *, lr: float = 0.1): param = p - lr * g
+def moves(p, g, *, lr: float = 0.1): p -= lr * g
+def breaks(p, g, *, lr: float = 0.1): p.nothing
 
 def listed(params): return list(params)
 
@@ -208,7 +201,7 @@ REFUSED = {
     "loss=./parts.py:detached": "returned a number without a gradient",
     "loss=./parts.py:total": "is a sum over the rows: ",
     "loss=./parts.py:says_sum": 'is a mean over the rows, but its `reduction` is "sum": ',
-    "optimizer=./parts.py:Still": "has changed no parameter in a step",
+    "optimizer=./parts.py:still": "has changed no parameter in a step",
     "optimizer=./parts.py:listed": "is not an optimizer: expected a class that derives from",
     "schedule=./parts.py:none": "none(0, 8) returned None; expected a number",
     "schedule=./parts.py:below": "the rate of step 8 is -0.0375; expected a number of at least 0",
@@ -256,7 +249,7 @@ def test_arguments_of_a_constructor_are_those_of_the_yaml(
     [
         ("metrics=[./parts.py:fails]", "metrics.0"),
         ("loss=./parts.py:lost", "loss"),
-        ("optimizer=./parts.py:Breaks", "optimizer"),
+        ("optimizer=./parts.py:breaks", "optimizer"),
     ],
 )
 def test_an_error_of_the_users_own_code_keeps_its_traceback(
@@ -280,7 +273,7 @@ def test_a_step_of_ones_own_that_returns_no_loss(place: Path) -> None:
 def test_what_passes_check_works(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good = [
         "metrics=[./parts.py:Good, {type: ./parts.py:works, share: 0.9}]",
-        "optimizer=./parts.py:Moves",
+        "optimizer=./parts.py:moves",
         "schedule={type: ./parts.py:halves, power: 2}",
         "model=./parts.py:Net",
         "data={type: ./parts.py:arrays, split: {train: 0.6, val: 0.4}}",
@@ -398,19 +391,14 @@ def test_what_python_gives_is_refused_alike(
         made(tmp_path, **settings)
 
 
-def test_an_optimizer_with_one_option() -> None:
-    class Plain(Optimizer):
-        def __init__(self, params: Any, lr: float) -> None:
-            super().__init__(params, {"lr": lr})
-
-        def update(self, run: Any) -> None:
-            (lr,) = run.options
-            run.param -= lr * run.grad
+def test_an_optimizer_of_a_formula_with_one_option() -> None:
+    def plain(p: Any, g: Any, *, lr: float) -> None:
+        p -= lr * g
 
     values = []
-    for kind in (Plain, SGD):
+    for make in (functools.partial(mt.optim.Formula, formula=plain), SGD):
         x = mt.tensor([1.0, 2.0], requires_grad=True)
-        optimizer = kind([x], lr=0.5)
+        optimizer = make([x], lr=0.5)
         for _ in range(3):
             optimizer.zero_grad()
             x.square().sum().backward()
