@@ -19,8 +19,7 @@ from ..nn.module import Module
 from ..nn.normalization import BatchNorm
 from ..tensor import TENSORS, Tensor
 from .flat import FlatStorage, owner
-from .lr_scheduler.curves import cosine, line
-from .lr_scheduler.scheduler import LRScheduler, checked_optimizer
+from .lr_scheduler import LRScheduler, checked_optimizer, cosine, line
 from .optimizer import BLOCK, Optimizer
 
 __all__ = [

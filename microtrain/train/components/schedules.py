@@ -20,7 +20,7 @@ from ...config.duration import Duration
 from ...config.schema import Expects
 from ...distributed.agreement import agreed
 from ...errors import ConfigError
-from ...optim.lr_scheduler.curves import cosine, line
+from ...optim.lr_scheduler import cosine, line
 
 __all__ = ["Constant", "Cosine", "Linear", "Schedule", "Step"]
 
