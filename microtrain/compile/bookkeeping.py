@@ -93,8 +93,10 @@ class Count(Host):
         lines += [f"{name('run', run)}.count += 1" for run in self.runs]
         if self.optimizer.by_step:
             first = {id(run.constants): run for run in reversed(self.runs)}
-            lines += [f"{name('prepare', self.optimizer.prepare)}({name('run', r)})"
-                      for r in self.runs if first[id(r.constants)] is r]  # fmt: skip
+            for run in first.values():
+                it, rates = name("run", run), name("rates", self.optimizer.rates)
+                lines.append(f"rates = {rates}({it}.given, {it}.count, {it}.numbers)")
+                lines += [f"{name('number', a)}.fill(rates[{n}])" for n, a in enumerate(run.rates)]
         return lines
 
     def repeat(self, count: int) -> None:

@@ -184,7 +184,8 @@ def _maker(kind: str, function: Any, arguments: Collection[str] = ()) -> Any:
 
 def _optimizer(function: Any) -> Any:
     """What makes an optimizer of a formula, with its options; of what makes one, that itself."""
-    from ..optim.optimizers import Formula, is_formula
+    from ..optim.optimizers import Formula
+    from ..optim.recorded import is_formula
 
     if not is_formula(function):
         return function

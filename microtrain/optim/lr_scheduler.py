@@ -229,12 +229,9 @@ class MultiStepLR(Scaled):
     jumps = True
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        milestones: Iterable[int],
-        gamma: float = 0.1,
+        self, optimizer: Optimizer, milestones: Iterable[int], gamma: float = 0.1,
         last_epoch: int = -1,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.milestones = Counter(milestones)
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
@@ -265,12 +262,9 @@ class ConstantLR(Scaled):
     jumps = True
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        factor: float = 1.0 / 3,
-        total_iters: int = 5,
+        self, optimizer: Optimizer, factor: float = 1.0 / 3, total_iters: int = 5,
         last_epoch: int = -1,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if not 0 <= factor <= 1:
             raise ValueError(f"ConstantLR: factor must be between 0 and 1, got {factor}")
         self.factor = factor
@@ -289,13 +283,9 @@ class LinearLR(Scaled):
     """
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        start_factor: float = 1.0 / 3,
-        end_factor: float = 1.0,
-        total_iters: int = 5,
-        last_epoch: int = -1,
-    ) -> None:
+        self, optimizer: Optimizer, start_factor: float = 1.0 / 3, end_factor: float = 1.0,
+        total_iters: int = 5, last_epoch: int = -1,
+    ) -> None:  # fmt: skip
         if not 0 < start_factor <= 1:
             raise ValueError(
                 f"LinearLR: start_factor must be above 0 and at most 1, got {start_factor}"
@@ -360,13 +350,9 @@ class CosineAnnealingWarmRestarts(LRScheduler):
     """
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        T_0: int,
-        T_mult: int = 1,
-        eta_min: float = 0.0,
+        self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0,
         last_epoch: int = -1,
-    ) -> None:
+    ) -> None:  # fmt: skip
         for name, value in (("T_0", T_0), ("T_mult", T_mult)):
             if type(value) is not int or value < 1:
                 raise ValueError(
@@ -510,21 +496,13 @@ class CyclicLR(WithMomentum):
     """
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        base_lr: float | list[float],
-        max_lr: float | list[float],
-        step_size_up: int = 2000,
-        step_size_down: int | None = None,
-        mode: str = "triangular",
-        gamma: float = 1.0,
-        scale_fn: Callable[[float], float] | None = None,
-        scale_mode: str = "cycle",
-        cycle_momentum: bool = True,
-        base_momentum: float | list[float] = 0.8,
-        max_momentum: float | list[float] = 0.9,
+        self, optimizer: Optimizer, base_lr: float | list[float], max_lr: float | list[float],
+        step_size_up: int = 2000, step_size_down: int | None = None, mode: str = "triangular",
+        gamma: float = 1.0, scale_fn: Callable[[float], float] | None = None,
+        scale_mode: str = "cycle", cycle_momentum: bool = True,
+        base_momentum: float | list[float] = 0.8, max_momentum: float | list[float] = 0.9,
         last_epoch: int = -1,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._begin_momentum(optimizer, cycle_momentum)
         if mode not in ("triangular", "triangular2", "exp_range") and scale_fn is None:
             raise ValueError(
@@ -624,22 +602,13 @@ class OneCycleLR(WithMomentum):
     """
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        max_lr: float | list[float],
-        total_steps: int | None = None,
-        epochs: int | None = None,
-        steps_per_epoch: int | None = None,
-        pct_start: float = 0.3,
-        anneal_strategy: str = "cos",
-        cycle_momentum: bool = True,
-        base_momentum: float | list[float] = 0.85,
-        max_momentum: float | list[float] = 0.95,
-        div_factor: float = 25.0,
-        final_div_factor: float = 1e4,
-        three_phase: bool = False,
+        self, optimizer: Optimizer, max_lr: float | list[float], total_steps: int | None = None,
+        epochs: int | None = None, steps_per_epoch: int | None = None, pct_start: float = 0.3,
+        anneal_strategy: str = "cos", cycle_momentum: bool = True,
+        base_momentum: float | list[float] = 0.85, max_momentum: float | list[float] = 0.95,
+        div_factor: float = 25.0, final_div_factor: float = 1e4, three_phase: bool = False,
         last_epoch: int = -1,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._begin_momentum(optimizer, cycle_momentum)
         if total_steps is None:
             if epochs is None or steps_per_epoch is None:
@@ -732,17 +701,10 @@ class ReduceLROnPlateau(LRScheduler):
     """
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        mode: str = "min",
-        factor: float = 0.1,
-        patience: int = 10,
-        threshold: float = 1e-4,
-        threshold_mode: str = "rel",
-        cooldown: int = 0,
-        min_lr: float | list[float] = 0,
-        eps: float = 1e-8,
-    ) -> None:
+        self, optimizer: Optimizer, mode: str = "min", factor: float = 0.1, patience: int = 10,
+        threshold: float = 1e-4, threshold_mode: str = "rel", cooldown: int = 0,
+        min_lr: float | list[float] = 0, eps: float = 1e-8,
+    ) -> None:  # fmt: skip
         if factor >= 1.0:
             raise ValueError("Factor should be < 1.0.")
         if mode not in ("min", "max"):
@@ -890,12 +852,9 @@ class SequentialLR(OfSchedulers):
     """
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        schedulers: list[LRScheduler],
-        milestones: list[int],
+        self, optimizer: Optimizer, schedulers: list[LRScheduler], milestones: list[int],
         last_epoch: int = -1,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._set(schedulers, optimizer)
         if any(isinstance(one, ChainedScheduler) for one in schedulers[1:]):
             raise ValueError("SequentialLR: a ChainedScheduler can only be the first of them")

@@ -30,6 +30,7 @@ BESIDE_OPTIONS = (
 
 NO_OPTIONS = ("self", "params", "__class__")
 NUMBERS = (int, float, np.number)
+FIRST = "first"  # a flag that a formula may take: whether its states have not been used yet
 # Arguments that choose among PyTorch's implementations.
 SWITCHES = ("foreach", "capturable", "differentiable", "fused")
 
@@ -45,6 +46,11 @@ _LAID_OUT = (
 # Elements. On a CPU an update goes over memory in stretches that share one scratch memory of this
 # length, instead of one as long as all parameters, at the same speed. A GPU takes all at once.
 BLOCK = 65536
+
+
+def _number(value: Any) -> Any:
+    """Numbers as floats: one of NumPy would be rounded to its own dtype."""
+    return float(value) if isinstance(value, NUMBERS) and type(value) is not bool else value
 
 
 def refuse_switches(name: str, **switches: Any) -> None:
@@ -84,7 +90,7 @@ class Run:
         given: the options by name; one for all blocks, as the next two.
         constants: by name, what the formula takes beside arrays: numbers as 0-d arrays, flags.
         rates: those numbers of them that `Optimizer.rates` computes.
-        update: does the step; None where it has to be made.
+        bound: the formula's instructions over its memory, once they are known.
     """
 
     group: dict[str, Any]
@@ -100,7 +106,7 @@ class Run:
     given: Any = None
     constants: dict[str, Any] = field(default_factory=dict)
     rates: tuple[Any, ...] = ()
-    update: Callable[[], None] | None = None
+    bound: Callable[[], None] | None = None
 
 
 def _in_order(params: Any) -> Any:
@@ -121,9 +127,9 @@ class Optimizer:
     """Base class: `zero_grad()`, `step()`, `param_groups`, `state_dict()`.
 
     A subclass gives the formula of a step (see `formulas.py`), from whose parameters the names of
-    its flat states and numbers are taken. The numbers are what `constants` makes of the options but
-    the first, the learning rate, and what `rates` makes of it. One whose parameters have a number
-    of steps as a state sets `counts`, one whose `rates` depend on it `by_step`; `numbers` are
+    its flat states and numbers are taken. A number is the option of its name, or what `constants`
+    makes of the options but the first, the learning rate, or what `rates` makes of that at every
+    step. One whose parameters have a number of steps as a state sets `counts`; `numbers` are
     further states that are one number.
     Between `begin_step` and `end_step` a step is `update` of each of `runs`, which is what a
     captured step repeats.
@@ -146,15 +152,15 @@ class Optimizer:
     formula: Callable[..., None] | None = None
     states: tuple[str, ...] = ()
     named: tuple[str, ...] = ()  # the numbers and flags of the formula
-    rated: tuple[
-        str, ...
-    ] = ()  # those that `rates` computes, but for what `constants` says is None
+    rated: ClassVar[tuple[str, ...]] = ("lr",)  # by `rates`, unless `constants` says None
+    optional: ClassVar[tuple[str, ...]] = ("weight_decay", "momentum")  # None where they are 0
     counts: ClassVar[bool] = False
-    by_step: ClassVar[bool] = False
+    by_step: ClassVar[bool] = False  # whether `rates` is its own
     numbers: ClassVar[tuple[str, ...]] = ()
     needs_closure: ClassVar[bool] = False  # a step computes the loss several times
 
     def __init_subclass__(cls) -> None:
+        cls.by_step = cls.rates is not Optimizer.rates
         formula = vars(cls).get("formula")
         if formula is not None:
             cls.states, cls.named = signature_of(getattr(formula, "__func__", formula))
@@ -257,17 +263,26 @@ class Optimizer:
                     f"{name}: betas[{number}] must be at least 0 and below 1, got {beta!r}"
                 )
 
+    def _given(self, group: dict[str, Any]) -> Any:
+        """The options of a group, by name."""
+        options = zip(self.defaults, map(_number, self.options(group)), strict=True)
+        return SimpleNamespace(**dict(options))
+
     def first_numbers(self, group: dict[str, Any]) -> tuple[float, ...]:
         """The `numbers` of a parameter of this group before its first step."""
-        return ()
+        first = self.starts(self._given(group)) if self.numbers else {}
+        return tuple(first[name] for name in self.numbers)
 
     def constants(self, o: Any) -> dict[str, Any]:
-        """The formula's numbers and flags that do not depend on the rate, from the options `o`."""
+        """What the formula takes that is not an option of that name, nor `rated`."""
         return {}
 
     def rates(self, o: Any, t: int, numbers: list[float]) -> tuple[float, ...]:
-        """The numbers `rated`, from the options and for the step `t`; `numbers` follow the step."""
-        return ()
+        """The numbers `rated`, from the options and for the step `t`; `numbers` follow the step.
+
+        Those that `constants` may say None of come last.
+        """
+        return (o.lr,)
 
     def starts(self, o: Any) -> dict[str, float]:
         """Where the states begin that do not begin at 0."""
@@ -279,6 +294,9 @@ class Optimizer:
 
     def update(self, run: Run) -> None:
         """Apply one step to one run."""
+        if run.bound is not None and MODES.recorder is None:
+            run.bound()
+            return
         if run.fresh:
             first = self.starts(run.given)
             for name, state in run.states.items():
@@ -286,10 +304,10 @@ class Optimizer:
         arrays = [run.param, run.grad, *run.states.values()]
         arrays += [value for value in self._named(run).values() if type(value) in ARRAYS]
         found = self._recorded(run)
-        update = found.bound(XP[type(run.param)], arrays + self.scratch(run))
-        update()
+        bound = found.bound(XP[type(run.param)], arrays + self.scratch(run))
+        bound()
         if MODES.recorder is None and not run.fresh:
-            run.update = update
+            run.bound = bound
 
     def _recorded(self, run: Run) -> Any:
         """The instructions of the formula for a run."""
@@ -302,7 +320,7 @@ class Optimizer:
 
     def _named(self, run: Run) -> dict[str, Any]:
         """What the formula takes by keyword."""
-        values = {**run.constants, "first": run.fresh}
+        values = {**run.constants, FIRST: run.fresh}
         return {name: values[name] for name in self.named}
 
     def scratch(self, run: Run) -> list[Any]:
@@ -337,10 +355,7 @@ class Optimizer:
             return loss
         self.begin_step()
         for run in self.runs:
-            if run.update is None:
-                self.update(run)
-            else:
-                run.update()
+            self.update(run)
         self.end_step()
         return loss
 
@@ -364,7 +379,7 @@ class Optimizer:
     def prepare(self, run: Run) -> None:
         """Write the numbers of the step `run.count` into the constants of `run`."""
         rates = self.rates(run.given, run.count, run.numbers)
-        for array, value in zip(run.rates, rates, strict=True):
+        for array, value in zip(run.rates, rates, strict=False):
             array.fill(value)
 
     def end_step(self) -> None:
@@ -386,39 +401,38 @@ class Optimizer:
         for run in self.runs:
             options = read(run.group)
             if options != run.options:
-                same = options[1:] == run.options[1:]
-                if not same and self.states_of_group(run.group) != tuple(run.states):
+                rate_alone = options[1:] == run.options[1:]  # as with a schedule, at every step
+                if not rate_alone and self.states_of_group(run.group) != tuple(run.states):
                     return False
                 run.options = options
-                self._make_constants(run, before, same)
+                if not rate_alone:
+                    self._make_constants(run, before)
+                elif before is None or before.places is not run.places:
+                    rate = run.given.lr = float(options[0])
+                    for array in () if self.by_step else run.rates:
+                        array.fill(rate)
             before = run
         return True
 
-    def _make_constants(self, run: Run, before: Run | None, rate_only: bool = False) -> None:
-        """Once for all runs of one stretch: a schedule changes the rate at every step."""
+    def _make_constants(self, run: Run, before: Run | None) -> None:
+        """Once for all runs of one stretch."""
         if before is not None and before.places is run.places:
             if run.constants is not before.constants:
-                run.update = None
+                run.bound = None
             run.given, run.constants, run.rates = before.given, before.constants, before.rates
             return
-        if rate_only:
-            rate = next(iter(self.defaults))
-            setattr(run.given, rate, float(run.options[0]))
-        else:
-            self._new_constants(run)
-        if not self.by_step:
-            self.prepare(run)
+        self._new_constants(run)
+        for array in () if self.by_step else run.rates:
+            array.fill(run.given.lr)
 
     def _new_constants(self, run: Run) -> None:
         """All constants from the options, in the memory of before where they are of its kind."""
-        o = run.given = SimpleNamespace(**dict(zip(self.defaults, run.options, strict=True)))
+        o = run.given = self._given(run.group)
         o.dtype = run.param.dtype
         asarray, old = LIBRARIES[type(run.param)].asarray, run.constants
-        new = {**dict.fromkeys(self.rated, 0.0), **self.constants(o)}
-        new = {
-            k: float(v) if isinstance(v, NUMBERS) and type(v) is not bool else v
-            for k, v in new.items()
-        }
+        known = {**vars(o), **{name: vars(o).get(name) or None for name in self.optional}}
+        known |= dict.fromkeys(self.rated, 0.0) | self.constants(o)
+        new = {name: _number(known[name]) for name in self.named if name != FIRST}
         same = old and all(
             (type(value) is float) if type(old[name]) in ARRAYS else old[name] == value
             for name, value in new.items()
@@ -429,9 +443,9 @@ class Optimizer:
                     old[name].fill(value)
             return
         run.constants = {k: asarray(v, o.dtype) if type(v) is float else v for k, v in new.items()}
-        rates = (run.constants[name] for name in self.rated)
+        rates = (run.constants.get(name) for name in self.rated)
         run.rates = tuple(rate for rate in rates if rate is not None)
-        run.update = None
+        run.bound = None
 
     def _settle(self) -> None:
         """Note what the runs know about their parameters."""
@@ -711,7 +725,7 @@ class Optimizer:
             run.numbers[:] = numbers[run.places[0]] or self.first_numbers(run.group)
             fresh = bool(run.states) and not used[run.places[0]]
             if fresh != run.fresh:
-                run.fresh, run.update = fresh, None
+                run.fresh, run.bound = fresh, None
             for place in run.places:  # the next step uses them
                 self._used[place] = used[place] or run.fresh
 

@@ -19,9 +19,10 @@ if TYPE_CHECKING:  # limits that hold in a configuration, where they are checked
     from annotated_types import Ge, Gt, Le, Lt
 
 
-def _only(value: float) -> float | None:
-    """A factor that a formula does without where it is 0."""
-    return value or None
+def _of_betas(o: Any) -> dict[str, float]:
+    """What the averages keep, and what they take of the new."""
+    beta1, beta2 = o.betas
+    return {"beta1": beta1, "rest1": 1 - beta1, "beta2": beta2, "rest2": 1 - beta2}
 
 
 class SGD(Optimizer):
@@ -55,22 +56,14 @@ class SGD(Optimizer):
     """
 
     formula = staticmethod(formulas.sgd)
-    rated = ("lr",)
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: Annotated[float, Gt(0)] = 1e-3,
-        momentum: Annotated[float, Ge(0)] = 0.0,
-        dampening: float = 0.0,
-        weight_decay: Annotated[float, Ge(0)] = 0.0,
-        nesterov: bool = False,
-        *,
-        maximize: bool = False,
-        foreach: bool | None = None,
-        differentiable: bool = False,
+        self, params: Iterable[Any], lr: Annotated[float, Gt(0)] = 1e-3,
+        momentum: Annotated[float, Ge(0)] = 0.0, dampening: float = 0.0,
+        weight_decay: Annotated[float, Ge(0)] = 0.0, nesterov: bool = False, *,
+        maximize: bool = False, foreach: bool | None = None, differentiable: bool = False,
         fused: bool | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(params, arguments(locals()))
 
     def _check(self, group: dict[str, Any]) -> None:
@@ -83,36 +76,21 @@ class SGD(Optimizer):
         return self.states if group["momentum"] else ()
 
     def constants(self, o: Any) -> dict[str, Any]:
-        return {
-            "momentum": _only(o.momentum), "kept": 1 - o.dampening if o.dampening else None,
-            "weight_decay": _only(o.weight_decay), "nesterov": o.nesterov, "maximize": o.maximize,
-        }  # fmt: skip
-
-    def rates(self, o: Any, t: int, numbers: list[float]) -> tuple[float, ...]:
-        return (o.lr,)
+        return {"kept": 1 - o.dampening if o.dampening else None}
 
 
 class Moments(Optimizer):
     """What optimizers share that keep Adam's two averages: the base of `Adam`, `NAdam`, `RAdam`."""
 
-    counts = by_step = True
+    counts = True
 
     def _check(self, group: dict[str, Any]) -> None:
         self._check_numbers(group, "lr", "eps", "weight_decay")
         self._check_betas(group)
 
     def constants(self, o: Any) -> dict[str, Any]:
-        beta1, beta2 = o.betas
-        return {
-            "beta1": beta1, "rest1": 1 - beta1, "beta2": beta2, "rest2": 1 - beta2,
-            "weight_decay": None if o.decoupled_weight_decay else _only(o.weight_decay),
-            "maximize": o.maximize, **({} if self._shrink(o) else {"shrink": None}),
-        }  # fmt: skip
-
-    def _shrink(self, o: Any) -> tuple[float, ...]:
-        """What is left of the parameters, where their decay is not that of the gradient."""
-        decay = o.decoupled_weight_decay and o.weight_decay
-        return (1 - o.lr * decay,) if decay else ()
+        decoupled = o.decoupled_weight_decay and o.weight_decay
+        return {**_of_betas(o), "weight_decay" if decoupled else "shrink": None}
 
 
 class Adam(Moments):
@@ -148,21 +126,13 @@ class Adam(Moments):
     rated = ("size", "least", "shrink")
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: Annotated[float, Gt(0)] = 1e-3,
+        self, params: Iterable[Any], lr: Annotated[float, Gt(0)] = 1e-3,
         betas: tuple[Annotated[float, Ge(0), Lt(1)], Annotated[float, Ge(0), Lt(1)]] = (0.9, 0.999),
-        eps: Annotated[float, Ge(0)] = 1e-8,
-        weight_decay: Annotated[float, Ge(0)] = 0.0,
-        amsgrad: bool = False,
-        *,
-        foreach: bool | None = None,
-        maximize: bool = False,
-        capturable: bool = False,
-        differentiable: bool = False,
-        fused: bool | None = None,
+        eps: Annotated[float, Ge(0)] = 1e-8, weight_decay: Annotated[float, Ge(0)] = 0.0,
+        amsgrad: bool = False, *, foreach: bool | None = None, maximize: bool = False,
+        capturable: bool = False, differentiable: bool = False, fused: bool | None = None,
         decoupled_weight_decay: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(params, arguments(locals()))
 
     def states_of_group(self, group: dict[str, Any]) -> tuple[str, ...]:
@@ -172,7 +142,7 @@ class Adam(Moments):
         found, (beta1, beta2) = super().constants(o), o.betas
         # `rest2` is multiplied by a square that has `rest1` in it; that may carry the sign, too.
         found["rest2"] = (1 - beta2) / (1 - beta1) ** 2
-        if o.maximize and found["weight_decay"] is None:
+        if o.maximize and (o.decoupled_weight_decay or not o.weight_decay):
             found.update(rest1=beta1 - 1, maximize=False)
         return found
 
@@ -181,7 +151,7 @@ class Adam(Moments):
         # fraction, which saves a pass over the arrays.
         beta1, beta2 = o.betas
         root = math.sqrt(1 - beta2**t)
-        return (o.lr / (1 - beta1**t) * root, o.eps * root, *self._shrink(o))
+        return (o.lr / (1 - beta1**t) * root, o.eps * root, 1 - o.lr * o.weight_decay)
 
 
 class AdamW(Adam):
@@ -192,20 +162,12 @@ class AdamW(Adam):
     """
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: Annotated[float, Gt(0)] = 1e-3,
+        self, params: Iterable[Any], lr: Annotated[float, Gt(0)] = 1e-3,
         betas: tuple[Annotated[float, Ge(0), Lt(1)], Annotated[float, Ge(0), Lt(1)]] = (0.9, 0.999),
-        eps: Annotated[float, Ge(0)] = 1e-8,
-        weight_decay: Annotated[float, Ge(0)] = 1e-2,
-        amsgrad: bool = False,
-        *,
-        maximize: bool = False,
-        foreach: bool | None = None,
-        capturable: bool = False,
-        differentiable: bool = False,
-        fused: bool | None = None,
-    ) -> None:
+        eps: Annotated[float, Ge(0)] = 1e-8, weight_decay: Annotated[float, Ge(0)] = 1e-2,
+        amsgrad: bool = False, *, maximize: bool = False, foreach: bool | None = None,
+        capturable: bool = False, differentiable: bool = False, fused: bool | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(params, **arguments(locals()), decoupled_weight_decay=True)
 
 
@@ -244,28 +206,21 @@ class NAdam(Moments):
     numbers = ("mu_product",)
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: Annotated[float, Gt(0)] = 2e-3,
+        self, params: Iterable[Any], lr: Annotated[float, Gt(0)] = 2e-3,
         betas: tuple[Annotated[float, Ge(0), Lt(1)], Annotated[float, Ge(0), Lt(1)]] = (0.9, 0.999),
-        eps: Annotated[float, Ge(0)] = 1e-8,
-        weight_decay: Annotated[float, Ge(0)] = 0.0,
-        momentum_decay: Annotated[float, Ge(0)] = 4e-3,
-        decoupled_weight_decay: bool = False,
-        *,
-        foreach: bool | None = None,
-        maximize: bool = False,
-        capturable: bool = False,
+        eps: Annotated[float, Ge(0)] = 1e-8, weight_decay: Annotated[float, Ge(0)] = 0.0,
+        momentum_decay: Annotated[float, Ge(0)] = 4e-3, decoupled_weight_decay: bool = False, *,
+        foreach: bool | None = None, maximize: bool = False, capturable: bool = False,
         differentiable: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(params, arguments(locals()))
 
     def _check(self, group: dict[str, Any]) -> None:
         super()._check(group)
         self._check_numbers(group, "momentum_decay")
 
-    def first_numbers(self, group: dict[str, Any]) -> tuple[float, ...]:
-        return (1.0,)
+    def starts(self, o: Any) -> dict[str, float]:
+        return {"mu_product": 1.0}
 
     def rates(self, o: Any, t: int, numbers: list[float]) -> tuple[float, ...]:
         # The root of 1 - beta2 ** t goes into all of them.
@@ -275,7 +230,7 @@ class NAdam(Moments):
         product = numbers[0] = float(o.dtype.type(numbers[0] * mu))  # as a state keeps it
         new = o.lr * (1 - mu) / (1 - product) * root
         old = o.lr * following / (1 - product * following) * root
-        return (new, old, o.eps * root, *self._shrink(o))
+        return (new, old, o.eps * root, 1 - o.lr * o.weight_decay)
 
 
 class RAdam(Moments):
@@ -313,19 +268,12 @@ class RAdam(Moments):
     rated = ("size", "factor", "least", "shrink")
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: Annotated[float, Gt(0)] = 1e-3,
+        self, params: Iterable[Any], lr: Annotated[float, Gt(0)] = 1e-3,
         betas: tuple[Annotated[float, Ge(0), Lt(1)], Annotated[float, Ge(0), Lt(1)]] = (0.9, 0.999),
-        eps: Annotated[float, Ge(0)] = 1e-8,
-        weight_decay: Annotated[float, Ge(0)] = 0.0,
-        decoupled_weight_decay: bool = False,
-        *,
-        foreach: bool | None = None,
-        maximize: bool = False,
-        capturable: bool = False,
-        differentiable: bool = False,
-    ) -> None:
+        eps: Annotated[float, Ge(0)] = 1e-8, weight_decay: Annotated[float, Ge(0)] = 0.0,
+        decoupled_weight_decay: bool = False, *, foreach: bool | None = None,
+        maximize: bool = False, capturable: bool = False, differentiable: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(params, arguments(locals()))
 
     def rates(self, o: Any, t: int, numbers: list[float]) -> tuple[float, ...]:
@@ -336,7 +284,7 @@ class RAdam(Moments):
         if scaled:
             r = (now - 4) * (now - 2) * far / ((far - 4) * (far - 2) * now)
             size *= math.sqrt(r * rest)
-        return (size, scaled, o.eps if scaled else 1, *self._shrink(o))
+        return (size, scaled, o.eps if scaled else 1, 1 - o.lr * o.weight_decay)
 
 
 class Adamax(Optimizer):
@@ -367,21 +315,15 @@ class Adamax(Optimizer):
 
     formula = staticmethod(formulas.adamax)
     rated = ("rate",)
-    counts = by_step = True
+    counts = True
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: Annotated[float, Gt(0)] = 2e-3,
+        self, params: Iterable[Any], lr: Annotated[float, Gt(0)] = 2e-3,
         betas: tuple[Annotated[float, Ge(0), Lt(1)], Annotated[float, Ge(0), Lt(1)]] = (0.9, 0.999),
-        eps: Annotated[float, Ge(0)] = 1e-8,
-        weight_decay: Annotated[float, Ge(0)] = 0.0,
-        foreach: bool | None = None,
-        *,
-        maximize: bool = False,
-        differentiable: bool = False,
+        eps: Annotated[float, Ge(0)] = 1e-8, weight_decay: Annotated[float, Ge(0)] = 0.0,
+        foreach: bool | None = None, *, maximize: bool = False, differentiable: bool = False,
         capturable: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(params, arguments(locals()))
 
     def _check(self, group: dict[str, Any]) -> None:
@@ -389,11 +331,7 @@ class Adamax(Optimizer):
         self._check_betas(group)
 
     def constants(self, o: Any) -> dict[str, Any]:
-        beta1, beta2 = o.betas
-        return {
-            "beta1": beta1, "rest1": 1 - beta1, "beta2": beta2, "eps": o.eps,
-            "weight_decay": _only(o.weight_decay), "maximize": o.maximize,
-        }  # fmt: skip
+        return _of_betas(o)
 
     def rates(self, o: Any, t: int, numbers: list[float]) -> tuple[float, ...]:
         return (o.lr / (1 - o.betas[0] ** t),)
@@ -427,22 +365,15 @@ class Adagrad(Optimizer):
 
     formula = staticmethod(formulas.adagrad)
     rated = ("rate",)
-    counts = by_step = True
+    counts = True
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: Annotated[float, Gt(0)] = 1e-2,
-        lr_decay: Annotated[float, Ge(0)] = 0.0,
-        weight_decay: Annotated[float, Ge(0)] = 0.0,
+        self, params: Iterable[Any], lr: Annotated[float, Gt(0)] = 1e-2,
+        lr_decay: Annotated[float, Ge(0)] = 0.0, weight_decay: Annotated[float, Ge(0)] = 0.0,
         initial_accumulator_value: Annotated[float, Ge(0)] = 0.0,
-        eps: Annotated[float, Ge(0)] = 1e-10,
-        foreach: bool | None = None,
-        *,
-        maximize: bool = False,
-        differentiable: bool = False,
-        fused: bool | None = None,
-    ) -> None:
+        eps: Annotated[float, Ge(0)] = 1e-10, foreach: bool | None = None, *,
+        maximize: bool = False, differentiable: bool = False, fused: bool | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(params, arguments(locals()))
 
     def _use(self, storage: FlatStorage) -> None:
@@ -455,11 +386,6 @@ class Adagrad(Optimizer):
         self._check_numbers(
             group, "lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps"
         )
-
-    def constants(self, o: Any) -> dict[str, Any]:
-        return {
-            "eps": o.eps, "weight_decay": _only(o.weight_decay), "maximize": o.maximize,
-        }  # fmt: skip
 
     def rates(self, o: Any, t: int, numbers: list[float]) -> tuple[float, ...]:
         return (o.lr / (1 + (t - 1) * o.lr_decay),)
@@ -496,22 +422,14 @@ class Adadelta(Optimizer):
     """
 
     formula = staticmethod(formulas.adadelta)
-    rated = ("lr",)
     counts = True
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: Annotated[float, Gt(0)] = 1.0,
-        rho: Annotated[float, Ge(0), Le(1)] = 0.9,
-        eps: Annotated[float, Ge(0)] = 1e-6,
-        weight_decay: Annotated[float, Ge(0)] = 0.0,
-        foreach: bool | None = None,
-        *,
-        capturable: bool = False,
-        maximize: bool = False,
-        differentiable: bool = False,
-    ) -> None:
+        self, params: Iterable[Any], lr: Annotated[float, Gt(0)] = 1.0,
+        rho: Annotated[float, Ge(0), Le(1)] = 0.9, eps: Annotated[float, Ge(0)] = 1e-6,
+        weight_decay: Annotated[float, Ge(0)] = 0.0, foreach: bool | None = None, *,
+        capturable: bool = False, maximize: bool = False, differentiable: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(params, arguments(locals()))
 
     def _check(self, group: dict[str, Any]) -> None:
@@ -520,13 +438,7 @@ class Adadelta(Optimizer):
             raise ValueError(f"Adadelta: rho must be at most 1, got {group['rho']!r}")
 
     def constants(self, o: Any) -> dict[str, Any]:
-        return {
-            "rho": o.rho, "rest": 1 - o.rho, "eps": o.eps,
-            "weight_decay": _only(o.weight_decay), "maximize": o.maximize,
-        }  # fmt: skip
-
-    def rates(self, o: Any, t: int, numbers: list[float]) -> tuple[float, ...]:
-        return (o.lr,)
+        return {"rest": 1 - o.rho}
 
 
 class RMSprop(Optimizer):
@@ -560,23 +472,15 @@ class RMSprop(Optimizer):
     """
 
     formula = staticmethod(formulas.rmsprop)
-    rated = ("lr",)
     counts = True
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: Annotated[float, Gt(0)] = 1e-2,
-        alpha: Annotated[float, Ge(0)] = 0.99,
-        eps: Annotated[float, Ge(0)] = 1e-8,
-        weight_decay: Annotated[float, Ge(0)] = 0.0,
-        momentum: Annotated[float, Ge(0)] = 0.0,
-        centered: bool = False,
-        capturable: bool = False,
-        foreach: bool | None = None,
-        maximize: bool = False,
-        differentiable: bool = False,
-    ) -> None:
+        self, params: Iterable[Any], lr: Annotated[float, Gt(0)] = 1e-2,
+        alpha: Annotated[float, Ge(0)] = 0.99, eps: Annotated[float, Ge(0)] = 1e-8,
+        weight_decay: Annotated[float, Ge(0)] = 0.0, momentum: Annotated[float, Ge(0)] = 0.0,
+        centered: bool = False, capturable: bool = False, foreach: bool | None = None,
+        maximize: bool = False, differentiable: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(params, arguments(locals()))
 
     def _check(self, group: dict[str, Any]) -> None:
@@ -587,13 +491,7 @@ class RMSprop(Optimizer):
         return tuple(compress(self.states, there))
 
     def constants(self, o: Any) -> dict[str, Any]:
-        return {
-            "alpha": o.alpha, "rest": 1 - o.alpha, "eps": o.eps, "momentum": _only(o.momentum),
-            "weight_decay": _only(o.weight_decay), "maximize": o.maximize,
-        }  # fmt: skip
-
-    def rates(self, o: Any, t: int, numbers: list[float]) -> tuple[float, ...]:
-        return (o.lr,)
+        return {"rest": 1 - o.alpha}
 
 
 class Rprop(Optimizer):
@@ -622,17 +520,10 @@ class Rprop(Optimizer):
     counts = True
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-2,
-        etas: tuple[float, float] = (0.5, 1.2),
-        step_sizes: tuple[float, float] = (1e-6, 50),
-        *,
-        capturable: bool = False,
-        foreach: bool | None = None,
-        maximize: bool = False,
-        differentiable: bool = False,
-    ) -> None:
+        self, params: Iterable[Any], lr: float = 1e-2, etas: tuple[float, float] = (0.5, 1.2),
+        step_sizes: tuple[float, float] = (1e-6, 50), *, capturable: bool = False,
+        foreach: bool | None = None, maximize: bool = False, differentiable: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(params, arguments(locals()))
 
     def _check(self, group: dict[str, Any]) -> None:
@@ -649,7 +540,7 @@ class Rprop(Optimizer):
     def constants(self, o: Any) -> dict[str, Any]:
         names = "down", "up", "smallest", "largest"
         values = zip(names, (*o.etas, *o.step_sizes), strict=True)
-        return {**dict(values), "maximize": o.maximize}
+        return dict(values)
 
     def starts(self, o: Any) -> dict[str, float]:
         return {"step_size": o.lr}
@@ -684,32 +575,21 @@ class ASGD(Optimizer):
 
     formula = staticmethod(formulas.asgd)
     rated = ("eta", "left", "mu")
-    counts = by_step = True
+    counts = True
     numbers = ("eta", "mu")
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-2,
-        lambd: float = 1e-4,
-        alpha: float = 0.75,
-        t0: float = 1e6,
-        weight_decay: float = 0.0,
-        foreach: bool | None = None,
-        maximize: bool = False,
-        differentiable: bool = False,
-        capturable: bool = False,
-    ) -> None:
+        self, params: Iterable[Any], lr: float = 1e-2, lambd: float = 1e-4, alpha: float = 0.75,
+        t0: float = 1e6, weight_decay: float = 0.0, foreach: bool | None = None,
+        maximize: bool = False, differentiable: bool = False, capturable: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(params, arguments(locals()))
 
     def _check(self, group: dict[str, Any]) -> None:
         self._check_numbers(group, "lr", "lambd", "alpha", "t0", "weight_decay")
 
-    def first_numbers(self, group: dict[str, Any]) -> tuple[float, ...]:
-        return float(group["lr"]), 1.0
-
-    def constants(self, o: Any) -> dict[str, Any]:
-        return {"weight_decay": _only(o.weight_decay), "maximize": o.maximize}
+    def starts(self, o: Any) -> dict[str, float]:
+        return {"eta": o.lr, "mu": 1.0}
 
     def rates(self, o: Any, t: int, numbers: list[float]) -> tuple[float, ...]:
         eta, mu = numbers
@@ -742,7 +622,7 @@ class Formula(Optimizer):
         >>> optimizer = mt.optim.Formula(model.parameters(), momentum, lr=0.05)
     """
 
-    rated = ("lr",)
+    optional = ()
 
     def __init__(self, params: Iterable[Any], formula: Callable[..., None], **options: Any) -> None:
         name = getattr(formula, "__name__", type(formula).__name__)
@@ -763,9 +643,3 @@ class Formula(Optimizer):
                     f"{self.formula.__name__}: {option} must be a number, a flag or text, got "  # type: ignore[union-attr]
                     f"{group[option]!r}"
                 )
-
-    def constants(self, o: Any) -> dict[str, Any]:
-        return {name: getattr(o, name) for name in self.named[1:]}
-
-    def rates(self, o: Any, t: int, numbers: list[float]) -> tuple[float, ...]:
-        return (o.lr,)

@@ -21,7 +21,7 @@ import numpy as np
 from ..backend import LIBRARIES, MODES, NUMPY, owner_of
 from ..frames import REPLAY, generated
 
-NUMBER = "a number"  # what stands for one in `options`, as it may change
+NUMBER: Any = object()  # what stands for one in `options`, as it may change
 
 
 @functools.lru_cache(256)
@@ -78,19 +78,19 @@ def recorded(
 
     library = Library(NUMPY)
     numbers = [name for name, value in options if value is NUMBER]
-    given = {name: np.ones(2, dtype) for name in ("p", "g", *states)}
+    given = {name: np.ones(2, dtype) for name in ("0", "1", *states)}
     given |= {name: np.ones((), dtype) for name in numbers}
     traced = {name: library.traced(array, "state") for name, array in given.items()}
     before, MODES.recorder = MODES.recorder, library
     try:
         with np.errstate(all="ignore"):
             formula(
-                traced["p"], traced["g"], **{name: traced[name] for name in states},
+                traced["0"], traced["1"], **{name: traced[name] for name in states},
                 **{name: traced.get(name) if value is NUMBER else value for name, value in options},
             )  # fmt: skip
     finally:
         MODES.recorder = before
-    lines = library.program.lines
+    lines: list[Any] = library.program.lines
     steps = [[*map(owner_of, works_on(line))] for line in lines]  # the last one is written
     last = {id(array): n for n, arrays in enumerate(steps) for array in arrays}
     names = {id(array): f"a{n}" for n, array in enumerate(given.values())}

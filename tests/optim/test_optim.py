@@ -530,6 +530,21 @@ def test_a_formula_of_your_own_is_an_optimizer(ahead, step):
     assert found[0] == found[1]
 
 
+def test_a_class_of_your_own_may_do_more_at_every_update():
+    class Clipped(SGD):
+        def update(self, run):
+            run.grad.clip(-0.5, 0.5, run.grad)
+            super().update(run)
+
+    (w,) = leaves(values=[np.zeros(3)])
+    optimizer = Clipped([w], lr=1.0, momentum=0.5)
+    for _ in range(4):
+        optimizer.zero_grad()
+        (w * 3.0).sum().backward()
+        optimizer.step()
+    assert w.tolist() == [-0.5 - 0.75 - 0.875 - 0.9375] * 3
+
+
 def of_a_norm(p, g, *, lr=0.1):
     p -= lr * g / np.sqrt((g * g).sum())
 
