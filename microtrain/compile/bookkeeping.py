@@ -112,6 +112,7 @@ class End(Host):
     def __init__(self, optimizer: Any, where: str) -> None:
         super().__init__("the parameters are new", optimizer.end_step, where, ())
         self.versions = tuple(optimizer.written)
+        self.stream = vars(STREAM)  # of this thread, which alone replays what it has captured
 
     def same(self, other: Self) -> bool:
         """Whether both are of the same parameters."""
@@ -120,9 +121,8 @@ class End(Host):
     def inline(self, name: Name) -> list[str]:
         """`Optimizer.end_step`; no run of a replay is fresh."""
         lines = [f"{name('version', version)}.n += 1" for version in self.versions]
-        # As `random.end_step`, in whichever thread replays: its attributes are in this dict.
-        lines.append(f"stream = {name('streams', STREAM)}.__dict__")
-        return [*lines, 'stream["step"] += 1', 'stream["draw"] = 0']
+        stream = name("stream", self.stream)  # as `random.end_step`
+        return [*lines, f'{stream}["step"] += 1', f'{stream}["draw"] = 0']
 
     def repeat(self, count: int) -> None:
         """Do it `count` times."""
