@@ -294,22 +294,21 @@ class _NumpyNamespace(Namespace):
         self.transpose = self._transpose
         self.argsort = self._argsort
         self.scatter_add = self._scatter_add
+        self.dot = np.ndarray.dot  # without a look at who else may define it
 
     def constant(self, value: Any, dtype: Any) -> Any:
         """`value` as a kept 0-d array: a ufunc takes it 0.3 us faster than a Python number."""
-        key = (value, dtype, type(value))
-        found = self._constants.get(key)
-        if found is None:
-            found = self._keep(key, np.array(value, dtype))
-        return found
+        try:
+            return self._constants[value, dtype, type(value)]
+        except KeyError:
+            return self._keep((value, dtype, type(value)), np.array(value, dtype))
 
     def ones_of(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Kept ones of a shape; large ones are made anew."""
-        key = (shape, dtype)
-        found = self._constants.get(key)
-        if found is None:
-            found = self._keep(key, np.ones(shape, dtype))
-        return found
+        try:
+            return self._constants[shape, dtype]
+        except KeyError:
+            return self._keep((shape, dtype), np.ones(shape, dtype))
 
     def _keep(self, key: Any, array: Any) -> Any:
         if array.size <= self.LARGEST_KEPT:

@@ -335,8 +335,9 @@ def where_to_draw(name: str, shape: tuple[int, ...], state: bool = False) -> tup
 
 def end_step() -> None:
     """An optimizer has taken a step: the draws after it are others."""
-    STREAM.step += 1
-    STREAM.draw = 0
+    stream = STREAM.__dict__  # this thread's: asked for once
+    stream["step"] += 1
+    stream["draw"] = 0
 
 
 def next_draw() -> int:

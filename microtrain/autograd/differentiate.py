@@ -43,12 +43,13 @@ def backward(
         wanted = _differentiated(inputs)
         if not wanted:
             raise RuntimeError("backward: inputs must not be empty")
-    roots = _tuple(tensors)
     edges: tuple[Any, ...]
-    loss = tensors
-    if isinstance(loss, Tensor) and grad_tensors is None and loss._rg and loss._array.size == 1:
-        edges, seeds = (loss._edge or loss,), (_one(loss, create_graph),)  # the usual case, faster
+    roots: tuple[Tensor, ...]
+    if isinstance(tensors, Tensor) and (grad_tensors is None or isinstance(grad_tensors, Tensor)):
+        roots, seeds = (tensors,), (_seed(0, tensors, grad_tensors, create_graph),)
+        edges = (tensors._edge or tensors,)  # the usual case, faster
     else:
+        roots = _tuple(tensors)
         seeds = _seeds(roots, grad_tensors, create_graph)
         edges = tuple(root._edge or root for root in roots)
     if not LISTENERS.refs:
@@ -146,48 +147,44 @@ def _differentiated(inputs: Any) -> tuple[Tensor, ...]:
     return wanted
 
 
-def _one(root: Tensor, create_graph: bool) -> Any:
-    array = root._array
-    seed = XP[type(array)].ones_of(array.shape, array.dtype)
-    return wrap(seed) if create_graph else seed
-
-
 def _seeds(roots: tuple[Tensor, ...], grads: Any, create_graph: bool) -> tuple[Any, ...]:
-    """The gradient that the pass starts with at each root: arrays, or Tensors to record."""
+    """The gradient that the pass starts with at each root."""
     if grads is None:
         grads = (None,) * len(roots)
     elif type(grads) in TENSORS:
         grads = (grads,)
     if len(roots) != len(grads):
         raise RuntimeError(f"got {len(roots)} tensors and {len(grads)} gradients")
-    seeds = []
-    for number, (root, given) in enumerate(zip(roots, grads, strict=True)):
-        if type(root) not in TENSORS:
-            raise TypeError(f"backward: expected a Tensor, got {type(root).__name__}")
-        if not root._rg:
+    pairs = zip(roots, grads, strict=True)
+    return tuple(_seed(number, *pair, create_graph) for number, pair in enumerate(pairs))
+
+
+def _seed(number: int, root: Any, given: Any, create_graph: bool) -> Any:
+    """The gradient of root `number`: an array, or a Tensor to record."""
+    if type(root) not in TENSORS:
+        raise TypeError(f"backward: expected a Tensor, got {type(root).__name__}")
+    if not root._rg:
+        raise RuntimeError(
+            f"element {number} of tensors does not require grad and does not have a grad_fn"
+        )
+    array = root._array
+    if given is None:
+        if array.size != 1:
             raise RuntimeError(
-                f"element {number} of tensors does not require grad and does not have a grad_fn"
+                "grad can be implicitly created only for scalar outputs; this one has shape "
+                f"{array.shape}: pass gradient= of that shape, or reduce it with sum() or mean()"
             )
-        array = root._array
-        if given is None:
-            if array.size != 1:
-                raise RuntimeError(
-                    "grad can be implicitly created only for scalar outputs; this one has shape "
-                    f"{array.shape}: pass gradient= of that shape, or reduce it with sum() or "
-                    "mean()"
-                )
-            seeds.append(_one(root, create_graph))
-            continue
-        if type(given) not in TENSORS:
-            raise TypeError(f"gradients are Tensors or None, got {type(given).__name__}")
-        if given._array.shape != array.shape or given._array.dtype != array.dtype:
-            raise RuntimeError(
-                f"Mismatch in shape or dtype: grad_output[{number}] has shape "
-                f"{given._array.shape} and dtype {given._array.dtype.name}, output[{number}] has "
-                f"shape {array.shape} and dtype {array.dtype.name}"
-            )
-        seeds.append(given if create_graph else given._array)
-    return tuple(seeds)
+        seed = XP[type(array)].ones_of(array.shape, array.dtype)
+        return wrap(seed) if create_graph else seed
+    if type(given) not in TENSORS:
+        raise TypeError(f"gradients are Tensors or None, got {type(given).__name__}")
+    if given._array.shape != array.shape or given._array.dtype != array.dtype:
+        raise RuntimeError(
+            f"Mismatch in shape or dtype: grad_output[{number}] has shape "
+            f"{given._array.shape} and dtype {given._array.dtype.name}, output[{number}] has "
+            f"shape {array.shape} and dtype {array.dtype.name}"
+        )
+    return given if create_graph else given._array
 
 
 def _finish(touched: dict[Tensor, None]) -> None:

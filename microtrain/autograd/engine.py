@@ -90,6 +90,7 @@ def run(
     recording, direct = modes["grad"], modes["direct"]
     anomaly, recorder = modes["anomaly"], modes["recorder"]
     plain = not create_graph and anomaly is None and recorder is None
+    usual = at_once and recorder is None and scaling is UNSCALED
     if recorder is not None:
         recorder.passes += 1
     try:
@@ -113,7 +114,15 @@ def run(
                     # What a rule has written into the slot itself has its shape.
                     if (slot is None or g is not slot.array) and g.shape != edge._array.shape:
                         g = unbroadcast(g, edge._array.shape, node)
-                    if (
+                    if (  # the usual case, faster
+                        usual
+                        and slot is not None
+                        and extra.hooks is None
+                        and extra.post_hooks is None
+                        and slot.buffer.turn in turns
+                    ):
+                        slot.add(g)
+                    elif (
                         at_once
                         and (extra is None or not extra.hooks)
                         and (

@@ -130,13 +130,15 @@ def sum_rows(xp: Any, x: Any, out: Any = None) -> Any:
     These are several times as fast as `sum`. Of more rows than `FEW` several side by side are one
     row, so that there are fewer of them to add.
     """
-    if x.dtype == np.float16:
+    dtype, shape = x.dtype, x.shape
+    if dtype == np.float16:
         found = xp.asarray(sum_rows(xp, xp.asarray(x, np.float32)), np.float16)
         return _written(xp, found, out)
-    *lead, n, c = x.shape
-    if n <= (8 * FEW if c == 1 else FEW) or xp.kind != "cpu":
-        product = xp.matmul if lead else xp.dot
-        return product(xp.ones_of((n,), x.dtype), x, out=out)
+    n, c = shape[-2], shape[-1]
+    if n <= FEW or (c == 1 and n <= 8 * FEW) or xp.kind != "cpu":
+        product = xp.dot if len(shape) == 2 else xp.matmul
+        return product(xp.ones_of((n,), dtype), x, out=out)
+    lead = shape[:-2]
     if not x.flags.c_contiguous:
         return _written(xp, xp.sum(x, axis=len(lead)), out)
     joined = -(-n // (2 * SHORT))

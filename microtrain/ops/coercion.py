@@ -222,15 +222,15 @@ def slot_of(edge: Any) -> Any:
     if type(edge) not in TENSORS:
         return None
     extra = edge._extra
-    if extra is None or extra.slot is None or extra.hooks is not None:
+    slot = None if extra is None or extra.hooks is not None else extra.slot
+    if slot is None:
         return None
-    slot, held = extra.slot, MODES.direct
-    if slot.epoch == slot.buffer.epoch or type(held) is not list:
+    buffer, held = slot.buffer, MODES.direct
+    if slot.epoch == buffer.epoch or type(held) is not list:
         return None
-    turn = slot.buffer.turn
-    if turn in held:
+    if buffer.turn in held or (take(held, buffer.turn) and slot.epoch != buffer.epoch):
         return slot.array
-    return slot.array if take(held, turn) and slot.epoch != slot.buffer.epoch else None
+    return None
 
 
 def stale(node: Any, what: str, now: int, versions: Any, number: int) -> RuntimeError:

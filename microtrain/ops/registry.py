@@ -323,7 +323,9 @@ class Operation(Backward):
                     kept.append(f"({name} if {test} else None)")
                 saved_inputs.append(name)
             elif name == "result":
-                emit("        t._version = v = Version()")
+                emit("        t._version = v = new(Version)")  # without a call
+                emit("        v.n = 0")
+                emit("        v.base = v.viewers = v.turn = None")
                 kept += ["r", "v"]
             elif name in self.extras:
                 kept.append(f"x_{name}")
@@ -340,7 +342,12 @@ class Operation(Backward):
                 else f"{i}._version is None"
                 for i in saved_inputs
             )
-            numbers = ", ".join(f"version_of({i})" for i in saved_inputs)
+            numbers = ", ".join(
+                f"version_of({i})"
+                if i in self.optional
+                else f"0 if {i}._version is None else {i}._version.n"
+                for i in saved_inputs
+            )
             emit(f"        n._versions = None if {none} else ({numbers},)")
         else:
             emit("        n._versions = None")

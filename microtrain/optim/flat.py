@@ -73,16 +73,15 @@ class Slot:
 
     def add(self, g: Any) -> None:
         """Accumulate the array `g`; it may be this slot's own memory, already written."""
-        buffer = self.buffer
-        if self.epoch != buffer.epoch:
-            self.epoch = buffer.epoch
+        epoch = self.buffer.epoch
+        if self.epoch != epoch:
+            self.epoch = epoch
             if g is not self.array:
                 self.array[...] = g
         else:
             self.array += g
         self.grad_version.n += 1
-        if self.graph is not None:
-            self.graph = None
+        self.graph = None
 
     def mark(self) -> None:
         """Say that the gradient is there."""
@@ -226,8 +225,10 @@ class FlatStorage:
         """Of each parameter whether its gradient is there."""
         if len(self.buffers) == 1:  # the usual case, in less time
             epoch = self.buffers[0].epoch
-            epochs = [slot.epoch for slot in self.slots]
-            if epochs.count(epoch) == len(epochs):
+            for slot in self.slots:
+                if slot.epoch != epoch:
+                    break
+            else:
                 return self._all
         return tuple([slot.epoch == slot.buffer.epoch for slot in self.slots])
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ...autograd.graph import MARKS, MEANS
-from ...backend import LISTENERS, MODES, float16, float32
+from ...backend import LISTENERS, MODES, SCALAR, float16, float32
 from ..fronts import Front
 from ..pointwise.comparison import eq
 from ..pointwise.elementwise import where
@@ -88,16 +88,16 @@ def reduced_array(xp, losses, reduction):
         return losses
     if losses.dtype == float16:  # which has room for no total above 65504, and no such number
         return xp.asarray(reduced_array(xp, xp.asarray(losses, float32), reduction), float16)
-    total = xp.asarray(xp.sum(losses))
-    if reduction == "sum":
-        return total
-    return average(xp, total, math.prod(losses.shape))
+    total = xp.sum(losses)
+    return total if reduction == "sum" else average(xp, total, math.prod(losses.shape))
 
 
 def average(xp, total, n):
     """In a kernel: `total / n`; NaN where there is nothing to average."""
     if n:
-        return xp.divide(total, xp.constant(n, total.dtype))
+        # What NumPy sums is a number of its own, which it divides faster than an array of one.
+        number = isinstance(total, SCALAR)
+        return total / n if number else xp.divide(total, xp.constant(n, total.dtype))
     return xp.full(total.shape, math.nan, total.dtype)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from ...autograd.grad_mode import no_grad
 from ...backend import float16, float32
 from ...numerics.sums import dot_itself
@@ -29,19 +31,19 @@ __all__ = [
 def _mse(xp, input, target, *, reduction="mean"):
     """The mean or sum of the squared differences, and the differences."""
     difference = xp.subtract(input, target)
-    flat = xp.reshape(difference, -1)
+    flat = difference.reshape(-1)
     if flat.dtype == float16:
         wide = xp.asarray(flat, float32)
         found = reduced_array(xp, xp.multiply(wide, wide), reduction)
         return xp.asarray(found, float16), difference
-    if reduction == "sum":
-        return xp.asarray(dot_itself(xp, flat)), difference
-    total = xp.asarray(dot_itself(xp, flat))
-    return average(xp, total, flat.shape[0]), difference
+    total = dot_itself(xp, flat)
+    return total if reduction == "sum" else average(xp, total, flat.shape[0]), difference
 
 
 def _mse_rule(g, difference, reduction):
     scale = 2 / (math.prod(difference.shape) or 1) if reduction == "mean" else 2
+    if type(g) is np.ndarray:
+        g = g[()]  # NumPy multiplies a number of its own faster than an array of one
     return difference * (g * scale)
 
 

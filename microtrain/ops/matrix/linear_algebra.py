@@ -142,7 +142,7 @@ sum_rows = primitive("sum_rows", _sum_rows, x=lambda g, x_shape: expand_to(g, x_
 def _linear(xp, input, weight, bias=None):
     if len(input.shape) == 2:
         result = xp.dot(input, weight.T)
-        return result if bias is None else xp.add(result, bias, out=result)
+        return result if bias is None else xp.add(result, bias, result)
     # Other numbers of dimensions as one large product over all rows.
     shape = (*input.shape[:-1], weight.shape[0])
     rows = xp.reshape(input, (math.prod(shape[:-1]), weight.shape[1]))
@@ -159,11 +159,14 @@ def _linear_input(g, weight):
 
 
 def _linear_weight(g, input, out):
-    return mm_into(_matrix(g).T, _matrix(input), out)
+    if g.ndim != 2:
+        g, input = _matrix(g), _matrix(input)
+    return mm_into(g.T, input, out)
 
 
 def _linear_bias(g, out):
-    g = _matrix(g)
+    if g.ndim != 2:
+        g = _matrix(g)
     return sum_rows(g) if out is None else _sum_rows(XP[type(g)], g, out)
 
 
