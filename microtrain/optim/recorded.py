@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..backend import LIBRARIES, MODES, NUMPY, owner_of
-from ..frames import REPLAY, generated
+from ..stack_frames import REPLAY, generated
 
 NUMBER: Any = object()  # what stands for one in `options`, as it may change
 
