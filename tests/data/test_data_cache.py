@@ -270,7 +270,8 @@ KILLED = """
 import os, signal, sys
 import numpy as np
 from pathlib import Path
-from microtrain.data import cache, npy_writer, prepare
+from microtrain.data import prepare
+from microtrain.data.kept import cache, npy_writer
 
 def die(file):
     os.kill(os.getpid(), signal.SIGKILL)

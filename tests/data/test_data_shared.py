@@ -81,7 +81,8 @@ import os, shutil, signal, sys
 from pathlib import Path
 import numpy as np
 import microtrain as mt
-from microtrain.data import prepare, shared
+from microtrain.data import prepare
+from microtrain.data.kept import shared
 from microtrain.errors import DataError
 
 comm = mt.distributed.world()

@@ -386,7 +386,7 @@ def test_a_prediction_from_a_file_enters_few_files(tmp_path, monkeypatch):
 
     def enter(frame, event, _):
         path = Path(frame.f_code.co_filename)
-        if event == "call" and path.parent in homes and frame.f_code.co_name != "<module>":
+        if event == "call" and {*homes} & {*path.parents} and frame.f_code.co_name != "<module>":
             entered.add(path.name)
 
     sys.setprofile(enter)
@@ -394,7 +394,7 @@ def test_a_prediction_from_a_file_enters_few_files(tmp_path, monkeypatch):
         assert main(arguments) == 0
     finally:
         sys.setprofile(before)
-    assert {"csv_reader.py", "files.py", "model.py"} < entered
+    assert {"csv.py", "files.py", "model.py"} < entered
     assert len(entered) <= 12, entered
 
 

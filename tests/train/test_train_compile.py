@@ -443,7 +443,7 @@ JOB = """
 import json, sys
 from microtrain.distributed import world
 from microtrain.errors import UserError
-from microtrain.train import executor
+from microtrain.train.step import executor
 from microtrain.config.load import load_config_everywhere
 from microtrain.train.console.terminal import Output
 from microtrain.train.trainer import Trainer
