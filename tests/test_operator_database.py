@@ -38,7 +38,7 @@ TOLERANCES = {"float64": (1e-7, 1e-9), "float32": (2e-4, 2e-5), "float16": (2e-3
 
 # Entries that differ on purpose (docs/differences.md), or where no user comes by.
 DIFFERENT = {
-    "as_strided_partial_views": "what lies in memory beside a view is refused; the sample's copy ends",
+    "as_strided_partial_views": "what lies in memory beside a view is refused",
     "logcumsumexp": "PyTorch's gradient in float32 of numbers near 10000, ten times less accurate",
     "nn_functional_batch_norm": "an input of shape (0,) has no channels",
     "nn_functional_dropout2d": "an input of 3 dimensions has no samples",
