@@ -40,7 +40,7 @@ def settled(comm: Communicator) -> Iterator[None]:
         rank, theirs = found
         if mine is None and rank:
             theirs = type(theirs)(f"rank {rank}: {theirs}")
-        raise agreed(theirs if mine is None else mine) from None
+        raise agreed(theirs if mine is None else mine)
 
 
 def first_word(comm: Communicator, mine: T | None) -> tuple[int, T] | None:
@@ -61,16 +61,12 @@ def together(comm: Communicator, function: Callable[[], T]) -> T:
 
 def from_root(comm: Communicator, function: Callable[[], T]) -> T:
     """`function()` of rank 0, on every rank; or the UserError that it raises. Collective."""
-    outcome: Any = None, None
-    if comm.rank == 0:
-        try:
-            outcome = function(), None
-        except UserError as error:
-            outcome = None, error
-    result, failure = comm.broadcast_object(outcome)
-    if failure is not None:
-        raise agreed(failure)
-    return result  # type: ignore[no-any-return]
+    result: Any = None
+    with settled(comm):
+        if comm.rank == 0:
+            result = function()
+    found: T = comm.broadcast_object(result)
+    return found
 
 
 def same(comm: Communicator, settings: Mapping[str, str], hint: str) -> None:
@@ -78,9 +74,7 @@ def same(comm: Communicator, settings: Mapping[str, str], hint: str) -> None:
 
     What a rank has no value of, it may have as the others do.
     """
-    if comm.size == 1 or all_equal(
-        comm, hashlib.blake2b(repr(sorted(settings.items())).encode(), digest_size=16).digest()
-    ):
+    if all_equal(comm, repr(sorted(settings.items())).encode()):
         return
     everyone = comm.all_gather_object(dict(settings))
     for name in dict.fromkeys(name for theirs in everyone for name in theirs):
@@ -89,9 +83,11 @@ def same(comm: Communicator, settings: Mapping[str, str], hint: str) -> None:
             raise agreed(ConfigError(f"{name}: {by_rank(found)}\nhint: {hint}"))
 
 
-def all_equal(comm: Communicator, digest: bytes) -> bool:
-    """Whether all ranks have the same 16 bytes: their least and greatest are one. Collective."""
-    words = np.frombuffer(digest, "u8")
+def all_equal(comm: Communicator, content: bytes) -> bool:
+    """Whether all ranks have the same bytes: least and greatest hash are one. Collective."""
+    if comm.size == 1:
+        return True
+    words = np.frombuffer(hashlib.blake2b(content, digest_size=16).digest(), "u8")
     bounds = comm.all_reduce(np.concatenate([words, ~words]), "max")
     return bool((bounds[:2] == ~bounds[2:]).all())
 

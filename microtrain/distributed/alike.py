@@ -16,13 +16,12 @@ from __future__ import annotations
 import hashlib
 from typing import Any, Final
 
-import numpy as np
-
 from ..backend import LIBRARIES, to_host
 from ..nn.module import Module
 from ..nn.normalization import BatchNorm
 from ..optim.flat import FlatStorage
 from .communicator import Communicator, by_rank, ranks_named
+from .replicas import digest
 
 __all__ = ["Alike"]
 
@@ -134,7 +133,7 @@ class Alike:
         if total == self.comm.size * self.sent:
             return
         grads = {name: str(param._rg) for name, param in self.module.named_parameters()}
-        values = {name: _digest(self._tensor(name)) for name in self._places}
+        values = {name: digest(self._tensor(name)) for name in self._places}
         everyone = self.comm.all_gather_object((grads, values, self._moving))
         for name in grads:
             found = [theirs.get(name, "missing") for theirs, _, _ in everyone]
@@ -159,12 +158,6 @@ class Alike:
 
 def _version(tensor: Any) -> int:
     return 0 if tensor._version is None else tensor._version.n
-
-
-def _digest(tensor: Any) -> str:
-    host = np.ascontiguousarray(to_host(tensor._array))
-    kind = f"{host.dtype.str}{tensor.shape}".encode()
-    return hashlib.blake2b(host.reshape(-1).view("u1").data, key=kind[:64]).hexdigest()
 
 
 def _bytes(tensor: Any, step: int) -> bytes:

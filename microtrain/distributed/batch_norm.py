@@ -86,15 +86,9 @@ class _Timed:
 
 
 def batch_norm(
-    input: Any,
-    running_mean: Any,
-    running_var: Any,
-    weight: Any,
-    bias: Any,
-    momentum: Any,
-    eps: float,
-    comm: Communicator,
-) -> Any:
+    input: Any, running_mean: Any, running_var: Any, weight: Any, bias: Any, momentum: Any,
+    eps: float, comm: Communicator,
+) -> Any:  # fmt: skip
     """`functional.batch_norm` in training, of the rows of all ranks together; collective.
 
     So is its backward pass where `input` requires grad, on all ranks or on none. Weights are taken

@@ -21,7 +21,8 @@ Op = Literal["sum", "max", "min"]
 Array = NDArray[Any]
 T = TypeVar("T")
 
-OPS: Final = ("sum", "max", "min")
+COMBINE: Final = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+OPS: Final = (*COMBINE,)
 REDUCIBLE: Final = frozenset(
     map(np.dtype, ("f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"))
 )

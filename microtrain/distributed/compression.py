@@ -13,91 +13,75 @@ bfloat16 has 8 bits and the range of float32.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from .communicator import Array, Communicator
 
-__all__ = ["COMPRESSIONS", "Compressor"]
+__all__ = ["COMPRESSIONS", "all_reduce", "nothing_owed"]
 
 COMPRESSIONS: Final = ("none", "fp16", "bf16")
 _HIGHEST: Final = 14  # the largest value of a float16 message is scaled to at most 2 to this
-_HEAD: Final = 8  # bytes of a message before its elements: the scale
+_HEAD: Final = 4  # words of a message before its elements: the scale
 
 
-class Compressor:
-    """A compressed all_reduce for one flat gradient, with what it still owes.
+def nothing_owed(comm: Communicator, gradient: Array) -> Array:
+    """What `all_reduce` of such a flat gradient owes at first, float32 or float64 as it is.
+
+    A row for each rank's part of the elements, and one for the sums of this rank's own part.
+    """
+    return np.zeros((comm.size + 1, -(-gradient.size // comm.size)), gradient.dtype)
+
+
+def all_reduce(
+    comm: Communicator, kind: str, gradient: Array, owed: Array, lane: Sequence[float] = ()
+) -> Any:
+    """Add up `gradient` over the ranks, in place; the same bits on every rank. Collective.
 
     Args:
-        comm: who takes part.
         kind: "fp16" or "bf16".
-        size: elements of the gradient.
-        dtype: float32 or float64.
+        owed: what earlier calls have cut off, from `nothing_owed` on; it changes.
+        lane: a few numbers that are added up exactly as they are, with no messages of their own;
+            their sums are returned.
     """
+    own, total = owed[:-1], owed[-1:]
+    own.reshape(-1)[: gradient.size] += gradient
+    stop = _HEAD + owed.shape[1]
+    received = comm.all_to_all(_packed(kind, own, lane))
+    for values in _unpacked(kind, received[:, :stop], owed.dtype):  # in rank order
+        total += values
+    sums = comm.all_gather(_packed(kind, total)[0])
+    gradient[...] = _unpacked(kind, sums, owed.dtype).reshape(-1)[: gradient.size]
+    return np.ascontiguousarray(received[:, stop:]).view(np.float64).sum(axis=0)
 
-    def __init__(self, comm: Communicator, kind: str, size: int, dtype: Any) -> None:
-        self.comm = comm
-        self.half = kind == "fp16"
-        self.size = size
-        self.part = -(-size // comm.size)
-        # What was cut off: of this rank's gradient, and of the sums of its part.
-        self.owed = np.zeros(comm.size * self.part, dtype)
-        self.owed_sum = np.zeros(self.part, dtype)
 
-    def all_reduce(self, gradient: Array, lane: list[float] | None = None) -> Any:
-        """Add up `gradient` over the ranks, in place; the same bits on every rank. Collective.
-
-        `lane`: a few numbers that are added up exactly as they are, with no messages of their own;
-        their sums are returned.
-        """
-        extra = np.asarray([] if lane is None else lane, np.float64)
-        ranks, part = self.comm.size, self.part
-        self.owed[: self.size] += gradient
-        lane_at = _HEAD + 2 * part
-        sent = np.empty((ranks, lane_at + 8 * extra.size), np.uint8)
-        self._pack(self.owed.reshape(ranks, part), sent[:, :lane_at])
-        sent[:, lane_at:] = extra.view(np.uint8)
-        received = self.comm.all_to_all(sent)
-        total = self.owed_sum.reshape(1, part)
-        for values in self._unpacked(received[:, :lane_at]):  # in rank order
-            total += values
-        packed = np.empty((1, lane_at), np.uint8)
-        self._pack(total, packed)
-        gradient[...] = self._unpacked(self.comm.all_gather(packed[0])).reshape(-1)[: self.size]
-        if lane is None:
-            return None
-        lanes = np.ascontiguousarray(received[:, lane_at:]).view(np.float64)
-        return lanes.sum(axis=0)
-
-    def _pack(self, values: Array, messages: Array) -> None:
-        """Write rows of `values` in 16 bits; what that cuts off stays in `values`."""
-        scales = np.ones(len(values))
-        if self.half:
-            highest = np.abs(values).max(axis=1, initial=0.0).astype(np.float64)
+def _packed(kind: str, values: Array, lane: Sequence[float] = ()) -> Array:
+    """A message for each row of `values`, in 16-bit words; what that cuts off stays in `values`."""
+    scales = np.ones((len(values), 1))
+    with np.errstate(all="ignore"):
+        if kind == "fp16":
+            highest = np.abs(values).max(axis=1, initial=0.0, keepdims=True).astype(np.float64)
             # Values that are not finite go as they are: all ranks must see them.
             there = (highest > 0) & (highest < math.inf)
             halves, exponents = np.frexp(highest[there])  # 2**(e - 1) <= highest < 2**e
             exponents = _HIGHEST - exponents + (halves == 0.5)
             scales[there] = np.ldexp(1.0, np.minimum(1000, exponents))
-        messages[:, :_HEAD].view(np.float64)[:, 0] = scales
-        with np.errstate(all="ignore"):
-            if self.half:
-                short = (values * scales.astype(values.dtype)[:, None]).astype(np.float16)
-            else:
-                short = to_bfloat16(values)
-        messages[:, _HEAD:].view(short.dtype)[...] = short
-        with np.errstate(all="ignore"):
-            values -= self._unpacked(messages)
-        np.copyto(values, 0, where=~np.isfinite(values))  # nothing is owed of inf and NaN
+            short = (values * scales.astype(values.dtype)).astype(np.float16).view(np.uint16)
+        else:
+            short = to_bfloat16(values)
+        exact = np.tile(np.asarray(lane, np.float64).view(np.uint16), (len(values), 1))
+        message = np.hstack([scales.view(np.uint16), short, exact])
+        values -= _unpacked(kind, message[:, : _HEAD + values.shape[1]], values.dtype)
+    np.copyto(values, 0, where=~np.isfinite(values))  # nothing is owed of inf and NaN
+    return message
 
-    def _unpacked(self, messages: Array) -> Array:
-        dtype, body = self.owed.dtype, messages[:, _HEAD:]
-        if self.half:
-            scales = messages[:, :_HEAD].view(np.float64).astype(dtype)
-            values: Array = body.view(np.float16).astype(dtype) / scales
-            return values
-        return from_bfloat16(body.view(np.uint16)).astype(dtype)
+
+def _unpacked(kind: str, words: Array, dtype: Any) -> Array:
+    scales, short = words[:, :_HEAD].view(np.float64).astype(dtype), words[:, _HEAD:]
+    values: Array = from_bfloat16(short) if kind == "bf16" else short.view(np.float16)
+    return values.astype(dtype) / scales
 
 
 def to_bfloat16(values: Array) -> Array:

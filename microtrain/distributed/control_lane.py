@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ..optim.flat import LANE
 
 __all__ = [
-    "NOTHING", "SILENT", "Outcome", "Totals", "pack", "pack_loss", "split", "totals_of", "unpack",
+    "NOTHING", "SILENT", "Outcome", "Totals", "pack", "pack_loss", "split", "totals_of",
 ]  # fmt: skip
 
 NOTES = 7  # the place of the first
@@ -97,14 +97,8 @@ def pack_loss(rows: int) -> Callable[[float, Sequence[float], Sequence[bool]], l
     return packed
 
 
-def unpack(lane: list[float]) -> tuple[Totals, list[float], list[float]]:
-    """Totals, notes and uses out of a sum of lanes; a parameter that any rank used is above 0."""
-    totals, notes = totals_of(lane)
-    return Totals(*totals), notes, lane[LANE:]
-
-
 def totals_of(lane: list[float]) -> tuple[tuple[int, float, float, int], list[float]]:
-    """What totals have, and notes."""
+    """What totals have, and notes, out of a sum of lanes; behind them are the uses."""
     high, low, loss, rest, not_scalar, weight, more = lane[:NOTES]
     totals = int(high) * 4096 + int(low), weight + more, loss + rest, int(not_scalar)
     return totals, lane[NOTES:LANE]

@@ -21,11 +21,9 @@ import numpy as np
 
 from ..backend import MODES
 from ..random import begin_batch
-from .communicator import Array, Communicator, Op, T
+from .communicator import COMBINE, Array, Communicator, Op, T
 
 R = TypeVar("R")
-
-_COMBINE: Final = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 
 class ThisThread(threading.local):
@@ -176,7 +174,7 @@ class InProcessCommunicator(Communicator):
 def _combined(arrays: list[Array], op: Op) -> Array:
     total = np.array(arrays[0])
     for other in arrays[1:]:
-        _COMBINE[op](total, other, out=total)
+        COMBINE[op](total, other, out=total)
     return total
 
 

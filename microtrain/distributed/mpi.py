@@ -505,28 +505,26 @@ def _check_settings(comm: Any) -> None:
     """
     if comm.size == 1:
         return
-    environment = {
-        name: repr(value) if (value := os.environ.get(name)) else "not set" for name in _SETTINGS
-    }
-    versions = {"microtrain": version.__version__, "NumPy": np.__version__}
-    everyone = comm.allgather((environment, versions, blas_kernel()))
-    settings, installed, kernels = zip(*everyone, strict=True)
-    for name in _SETTINGS:
-        if len({each[name] for each in settings}) > 1:
+    environment = [
+        repr(value) if (value := os.environ.get(name)) else "not set" for name in _SETTINGS
+    ]
+    names = *_SETTINGS, "microtrain", "NumPy"
+    mine = *environment, version.__version__, np.__version__, blas_kernel()
+    *values, kernels = zip(*comm.allgather(mine), strict=True)
+    for name, found in zip(names, values, strict=True):
+        if len({*found}) == 1:
+            continue
+        if name in _SETTINGS:
             raise LaunchError(
-                f"the environments of the ranks differ: {name} is "
-                f"{by_rank([each[name] for each in settings])}\n"
+                f"the environments of the ranks differ: {name} is {by_rank(found)}\n"
                 "the ranks would not do the same; set it for all of them, or for none (Open MPI's "
                 f"mpirun hands it to other hosts with -x {name}, as microtrain launch does)"
             )
-    for name in versions:
-        if len({each[name] for each in installed}) > 1:
-            raise LaunchError(
-                f"the ranks run different versions of {name}: "
-                f"{by_rank([each[name] for each in installed])}\n"
-                "they would not compute the same; install one version on all machines (microtrain "
-                "doctor in each place says which Python and package it is)"
-            )
+        raise LaunchError(
+            f"the ranks run different versions of {name}: {by_rank(found)}\n"
+            "they would not compute the same; install one version on all machines (microtrain "
+            "doctor in each place says which Python and package it is)"
+        )
     if len({*kernels}) > 1 and comm.rank == 0:
         warnings.warn(
             f"BLAS computes by different code: {by_rank(kernels)}. Results are right, but their "

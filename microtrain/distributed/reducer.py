@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..backend import Staging
-from ..optim.flat import FlatStorage
+from ..optim.flat import LANE, FlatStorage
+from . import compression
 from .communicator import Communicator
-from .compression import Compressor
-from .control_lane import pack, unpack
+from .control_lane import pack, totals_of
 from .passes import Passes
 
 __all__ = ["AtOnce", "Reducer"]
@@ -80,13 +80,13 @@ class Reducer:
 
     def summed(self, lane: Any) -> Summed:
         """What a reduced lane says; which parameters any rank used is taken over."""
-        totals, notes, used = unpack(lane.tolist())
+        values = lane.tolist()
         if False in self.used():
-            for slot, flag in zip(self.storage.slots, used, strict=True):
+            for slot, flag in zip(self.storage.slots, values[LANE:], strict=True):
                 if flag and slot.epoch != slot.buffer.epoch:
                     slot.epoch = slot.buffer.epoch
                     slot.graph = None
-        return totals, notes
+        return totals_of(values)
 
 
 class AtOnce(Reducer):
@@ -95,21 +95,22 @@ class AtOnce(Reducer):
     Gradients of a GPU are staged through the host: MPI may not know its memory.
 
     Args:
-        compression: "none", or the form of 16 bits in which gradients travel.
+        kind: "none", or the form of 16 bits in which gradients travel.
     """
 
     communicates = True
 
-    def __init__(self, comm: Communicator, storage: FlatStorage, compression: str) -> None:
+    def __init__(self, comm: Communicator, storage: FlatStorage, kind: str) -> None:
         super().__init__(comm, storage)
         self._staged = [Staging(buffer.wide) for buffer in storage.buffers]
-        self._sizes = [buffer.grad.size for buffer in storage.buffers]
-        self._lane = self._staged[0].host[self._sizes[0] :]
-        self._compressors: list[Compressor] = []
-        if compression != "none":
-            self._compressors = [
-                Compressor(comm, compression, b.grad.size, b.grad.dtype) for b in storage.buffers
-            ]
+        self._gradients = [
+            staged.host[: buffer.grad.size]
+            for staged, buffer in zip(self._staged, storage.buffers, strict=True)
+        ]
+        self._lane = self._staged[0].host[self._gradients[0].size :]
+        self.kind = kind
+        if kind != "none":
+            self._owed = [compression.nothing_owed(comm, array) for array in self._gradients]
 
     def reduce(self, passes: Passes, notes: Sequence[float], last: bool) -> Summed | None:
         """As in the base class."""
@@ -119,24 +120,22 @@ class AtOnce(Reducer):
     def plain(self) -> bool:
         """Whether all there is to add up is one array in the host's memory."""
         wide = self.storage.buffers[0].wide
-        return len(self._staged) == 1 and self._staged[0].host is wide and not self._compressors
+        return len(self._staged) == 1 and self._staged[0].host is wide and self.kind == "none"
 
-    def added_up(self, lane: list[float] | None) -> Summed:
+    def added_up(self, lane: list[float]) -> Summed:
         """The sums of gradients and lanes over all ranks, collective."""
-        for number, staged in enumerate(self._staged):
-            self._all_reduce(number, staged, lane)
-            lane = None
+        for number, (staged, gradient) in enumerate(
+            zip(self._staged, self._gradients, strict=True)
+        ):
+            host = staged.fetch()
+            if self.kind != "none":
+                owed, exact = self._owed[number], () if number else lane
+                sums = compression.all_reduce(self.comm, self.kind, gradient, owed, exact)
+                self._lane[: len(sums)] = sums
+            elif number:
+                self.comm.all_reduce(gradient)
+            else:
+                self._lane[...] = lane
+                self.comm.all_reduce(host)
+            staged.put()
         return self.summed(self._lane)
-
-    def _all_reduce(self, number: int, staged: Staging, lane: list[float] | None) -> None:
-        host, size = staged.fetch(), self._sizes[number]
-        if self._compressors:
-            total = self._compressors[number].all_reduce(host[:size], lane)
-            if total is not None:
-                self._lane[...] = total
-        elif lane is None:
-            self.comm.all_reduce(host[:size])
-        else:
-            self._lane[...] = lane
-            self.comm.all_reduce(host)
-        staged.put()

@@ -30,9 +30,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from .communicator import OPS, REDUCIBLE, Array, Op
+from .communicator import COMBINE, OPS, REDUCIBLE, Array, Op
 
-__all__ = ["MOST", "SharedMemory", "create"]
+__all__ = ["MOST", "SharedMemory", "create", "zeros"]
 
 MOST: Final = 8192  # bytes of an array that goes this way
 LINE: Final = 64  # bytes of a cache line: no two ranks write into one
@@ -48,7 +48,6 @@ _FAILED: Final = 0  # instead of a call's tag, which is never 0
 FUTEX, WAIT, WAKE = 202, 0, 1  # a system call of Linux on x86-64
 _NAP: Final = (ctypes.c_long * 2)(0, 1_000_000)  # 1 ms: a rank that was not woken looks by itself
 NAPS: Final = 20  # of native code, before Python may handle a signal
-_COMBINE: Final = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 Step = tuple[Any, tuple[Array, ...], Array | None]
 Between = Callable[[Array, Op], object]
@@ -59,16 +58,20 @@ def create(size: int) -> str:
     if os.uname().machine not in ORDERED or not os.access(PLACE, os.W_OK):
         return ""
     try:
-        handle, name = tempfile.mkstemp(prefix="microtrain-", dir=PLACE)
+        return zeros(PLACE, _length(size))
     except OSError:
         return ""
+
+
+def zeros(directory: str | None, size: int) -> str:
+    """The name of a new file, written, for a page without room would end the process."""
+    handle, name = tempfile.mkstemp(prefix="microtrain-", dir=directory)
     try:
-        os.posix_fallocate(handle, 0, _length(size))  # a page without room would end the process
+        with open(handle, "wb") as file:
+            file.write(bytes(size))
     except OSError:
         os.unlink(name)
-        return ""
-    finally:
-        os.close(handle)
+        raise
     return name
 
 
@@ -245,7 +248,7 @@ class _Plan:
         self.steps: list[Step] | None = None
         self.waits_for = [self.result_word]
         if rank == 0 or shared._between is None:
-            self.steps = _doubling(_COMBINE[op], slots[:size])
+            self.steps = _doubling(COMBINE[op], slots[:size])
             self.waits_for = [word for word in words[:size] if word != self.my_word]
 
     def combine(self, out: Array) -> None:

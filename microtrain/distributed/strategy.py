@@ -20,15 +20,9 @@ __all__ = ["check_options", "strategy"]
 
 
 def strategy(
-    comm: Communicator,
-    storage: FlatStorage,
-    module: Module,
-    overlap: str,
-    bucket_mb: float | None,
-    compression: str,
-    shards: int | None,
-    backend: str,
-) -> tuple[Reducer, str]:
+    comm: Communicator, storage: FlatStorage, module: Module, overlap: str,
+    bucket_mb: float | None, compression: str, shards: int | None, backend: str,
+) -> tuple[Reducer, str]:  # fmt: skip
     """The reducer, and whether it works beside the backward pass, with the reason; collective."""
     nccl = ready(comm, storage) if backend == "nccl" else None
     bucket = BUCKET if bucket_mb is None else int(bucket_mb * 2**20)
@@ -62,21 +56,19 @@ def strategy(
         reducer = AtOnce(comm, storage, compression)
     else:
         reducer = Reducer(comm, storage)
-    if compression != "none" and comm.size > 1:
-        _warn_of_compression(comm, compression)
+    if compression != "none" and comm.size > 1 and comm.num_nodes == 1 and comm.rank == 0:
+        warnings.warn(
+            f"DataParallel: compression={compression} costs accuracy and time and saves nothing "
+            f"here: all {comm.size} ranks are on one machine and share its memory; use none",
+            stacklevel=3,
+        )
     return reducer, f"{'on' if on else 'off'}: {why}"
 
 
 def check_options(
-    module: Module,
-    reduction: str,
-    overlap: str,
-    bucket_mb: float | None,
-    compression: str,
-    shards: int | None,
-    sync_batchnorm: bool,
-    backend: str,
-) -> None:
+    module: Module, reduction: str, overlap: str, bucket_mb: float | None, compression: str,
+    shards: int | None, sync_batchnorm: bool, backend: str,
+) -> None:  # fmt: skip
     """ValueError for options that there are not, or that do not go together; TypeError."""
     if not isinstance(module, Module):
         raise TypeError(f"DataParallel: expected a Module, got {type(module).__name__}")
@@ -91,30 +83,25 @@ def check_options(
             raise ValueError(f"DataParallel: {name} is {', '.join(first)} or {last}, got {value!r}")
     if bucket_mb is not None and not bucket_mb > 0:
         raise ValueError(f"DataParallel: bucket_mb must be above 0, got {bucket_mb!r}")
-    if compression != "none" and shards is not None:
-        raise ValueError(
-            "DataParallel: with shards every bit is the same at every number of ranks, and "
-            "compression rounds by rank: choose one"
-        )
-    if overlap == "on" and (shards is not None or compression != "none"):
-        raise ValueError(
-            "DataParallel: shards and compressed gradients are reduced at once, when the pass "
-            "is over; overlap is then off or auto"
-        )
-    if backend == "nccl" and (shards is not None or compression != "none" or overlap == "on"):
-        raise ValueError(
-            "DataParallel: NCCL adds up whole gradients, in an order of its own: with backend=nccl "
-            "there are no shards and no compression, and overlap is off or auto"
-        )
+    at_once = shards is not None or compression != "none"
+    for together, why in (
+        (
+            compression != "none" and shards is not None,
+            "with shards every bit is the same at every number of ranks, and compression rounds by "
+            "rank: choose one",
+        ),
+        (
+            overlap == "on" and at_once,
+            "shards and compressed gradients are reduced at once, when the pass is over; overlap "
+            "is then off or auto",
+        ),
+        (
+            backend == "nccl" and (at_once or overlap == "on"),
+            "NCCL adds up whole gradients, in an order of its own: with backend=nccl there are no "
+            "shards and no compression, and overlap is off or auto",
+        ),
+    ):
+        if together:
+            raise ValueError(f"DataParallel: {why}")
     if not isinstance(sync_batchnorm, bool):
         raise TypeError(f"DataParallel: sync_batchnorm is True or False, got {sync_batchnorm!r}")
-
-
-def _warn_of_compression(comm: Communicator, kind: str) -> None:
-    """UserWarning where there is no network that compression could relieve."""
-    if comm.num_nodes == 1 and comm.rank == 0:
-        warnings.warn(
-            f"DataParallel: compression={kind} costs accuracy and time and saves nothing here: all "
-            f"{comm.size} ranks are on one machine and share its memory; use none",
-            stacklevel=4,
-        )

@@ -31,7 +31,6 @@ import mmap
 import os
 import socket
 import struct
-import tempfile
 import threading
 import time
 import traceback
@@ -46,6 +45,7 @@ from ..stack_frames import of_threads, user_place
 from . import abort, warden
 from .agreement import settled
 from .communicator import FORBIDDEN, Communicator, described, ranks_named
+from .shared_memory import PLACE, zeros
 
 RECORD: Final = 1024  # bytes of the board for each rank
 PERIOD: Final = 1.0  # seconds between two looks, less where the limits are short
@@ -89,11 +89,9 @@ def watches() -> bool:
 
 
 def start(
-    comm: Communicator,
-    communicators: Iterable[Communicator],
-    kill: Callable[[int], None],
+    comm: Communicator, communicators: Iterable[Communicator], kill: Callable[[int], None],
     everyone: bool = True,
-) -> None:
+) -> None:  # fmt: skip
     """Watch the ranks of `comm` from now on, in place of those that were watched. Collective.
 
     The limits are those of MICROTRAIN_WARN_S and MICROTRAIN_TIMEOUT_S, or `LIMITS`.
@@ -152,9 +150,9 @@ class Board:
         name = ""
         if node.rank == 0:
             try:
-                name = _zeros("/dev/shm", size)
+                name = zeros(PLACE, size)
             except OSError:  # there is none, or it is full
-                name = _zeros(None, size)
+                name = zeros(None, size)
         name = node.broadcast_object(name)
         try:
             with settled(node):
@@ -236,12 +234,9 @@ class Watchdog:
     """The thread that watches, and what it knows."""
 
     def __init__(
-        self,
-        comm: Communicator,
-        communicators: Iterable[Communicator],
-        kill: Callable[[int], None],
-        everyone: bool = True,
-    ) -> None:
+        self, comm: Communicator, communicators: Iterable[Communicator],
+        kill: Callable[[int], None], everyone: bool = True,
+    ) -> None:  # fmt: skip
         self.comm, self.communicators, self.kill = comm, communicators, kill
         self.everyone = everyone
         self.warn_s = self.timeout_s = math.inf
@@ -485,18 +480,6 @@ class Watchdog:
         here = self.are_here(self.alike(self.board.elsewhere(0.0) | self.board.here()))
         text = f"microtrain: {self.situation(mine, seen)}\n  {why}; aborting the job\n{here}"
         abort.end_process(1, self.kill, text)
-
-
-def _zeros(directory: str | None, size: int) -> str:
-    """The name of a new file, written, for a page without room would end the process."""
-    handle, name = tempfile.mkstemp(prefix="microtrain-", dir=directory)
-    try:
-        with open(handle, "wb") as file:
-            file.write(bytes(size))
-    except OSError:
-        os.unlink(name)
-        raise
-    return name
 
 
 def _opened(name: str, size: int) -> mmap.mmap:

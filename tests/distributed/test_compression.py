@@ -16,7 +16,12 @@ from hypothesis import strategies as st
 import microtrain as mt
 from microtrain.config.load import load_config
 from microtrain.distributed import Communicator, DataParallel, in_process
-from microtrain.distributed.compression import Compressor, from_bfloat16, to_bfloat16
+from microtrain.distributed.compression import (
+    all_reduce,
+    from_bfloat16,
+    nothing_owed,
+    to_bfloat16,
+)
 from microtrain.train.console.terminal import Output
 from microtrain.train.trainer import Trainer
 
@@ -40,7 +45,7 @@ def test_a_sum_is_right_to_the_bits_sent(kind: str, size: int, world: int, dtype
 
     def work(comm: Communicator) -> np.ndarray:
         mine = gradient(comm.rank, 0, size, dtype)
-        Compressor(comm, kind, size, mine.dtype).all_reduce(mine)
+        all_reduce(comm, kind, mine, nothing_owed(comm, mine))
         return mine
 
     highest = max(np.abs(gradient(rank, 0, size)).max() for rank in range(world))
@@ -52,13 +57,13 @@ def test_a_sum_is_right_to_the_bits_sent(kind: str, size: int, world: int, dtype
 @pytest.mark.parametrize("kind", BITS)
 def test_what_is_cut_off_comes_later(comm: Communicator, kind: str) -> None:
     size, steps = 1003, 40
-    compressor = Compressor(comm, kind, size, np.dtype("f4"))
+    owed = nothing_owed(comm, gradient(0, 0, size))
     got = np.zeros(size)
     true = np.zeros(size)
     highest = 0.0
     for step in range(steps):
         mine = gradient(comm.rank, step, size)
-        compressor.all_reduce(mine)
+        all_reduce(comm, kind, mine, owed)
         got += mine
         for rank in range(comm.size):
             one = gradient(rank, step, size)
@@ -75,7 +80,7 @@ def test_what_is_cut_off_comes_later(comm: Communicator, kind: str) -> None:
 def test_the_lane_is_exact(comm: Communicator, kind: str) -> None:
     mine = np.ones(5, "f4")
     lane = np.array([comm.rank + 1e-9, 1e6 + comm.rank])
-    total = Compressor(comm, kind, 5, mine.dtype).all_reduce(mine, lane)
+    total = all_reduce(comm, kind, mine, nothing_owed(comm, mine), lane)
     expected = sum(np.array([rank + 1e-9, 1e6 + rank]) for rank in range(comm.size))
     np.testing.assert_allclose(total, expected, rtol=1e-15)
     assert (mine == comm.size).all()
@@ -84,14 +89,14 @@ def test_the_lane_is_exact(comm: Communicator, kind: str) -> None:
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("kind", BITS)
 def test_what_is_not_finite_reaches_all(comm: Communicator, kind: str, value: float) -> None:
-    compressor = Compressor(comm, kind, 4, np.dtype("f4"))
     mine = np.ones(4, "f4")
+    owed = nothing_owed(comm, mine)
     if comm.rank == comm.size - 1:
         mine[2] = value
-    compressor.all_reduce(mine)
+    all_reduce(comm, kind, mine, owed)
     assert not np.isfinite(mine[2])
     again = np.ones(4, "f4")
-    compressor.all_reduce(again)  # nothing of it is left over
+    all_reduce(comm, kind, again, owed)  # nothing of it is left over
     np.testing.assert_allclose(again, comm.size, rtol=0.02)
 
 
@@ -99,7 +104,7 @@ def test_what_is_not_finite_reaches_all(comm: Communicator, kind: str, value: fl
 @pytest.mark.parametrize("kind", BITS)
 def test_the_range_of_float16_is_no_limit(comm: Communicator, kind: str, value: float) -> None:
     mine = np.full(3, value, "f4")
-    Compressor(comm, kind, 3, mine.dtype).all_reduce(mine)
+    all_reduce(comm, kind, mine, nothing_owed(comm, mine))
     np.testing.assert_allclose(mine, np.float32(value) * comm.size, rtol=0.02)
 
 

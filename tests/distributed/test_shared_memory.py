@@ -291,9 +291,16 @@ def test_where_there_can_be_none(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: Any, **options: Any) -> None:
         raise OSError(28, "No space left on device")
 
+    make = tempfile.mkstemp
+
+    def without_room(**options: Any) -> tuple[int, str]:
+        handle, name = make(**options)
+        os.close(handle)
+        return os.open("/dev/full", os.O_RDWR), name
+
     before = {*os.listdir(shared_memory.PLACE)}
     with monkeypatch.context() as patch:
-        patch.setattr(os, "posix_fallocate", full)
+        patch.setattr(tempfile, "mkstemp", without_room)
         assert create(4) == ""
     mine = {n for n in {*os.listdir(shared_memory.PLACE)} - before if n.startswith("microtrain-")}
     assert not any(os.path.getsize(f"{shared_memory.PLACE}/{name}") == 0 for name in mine)

@@ -319,7 +319,7 @@ def test_the_board_does_without_a_full_dev_shm(lacks: str, monkeypatch: pytest.M
 
 def test_a_rank_that_does_not_see_the_memory_of_its_host_says_so(tmp_path):
     """Ranks in containers of one host, each with a /dev/shm of its own."""
-    name = watchdog._zeros(str(tmp_path), 64)
+    name = watchdog.zeros(str(tmp_path), 64)
     assert watchdog._opened(name, 64)[:] == bytes(64)
     with pytest.raises(LaunchError, match=r"does not see .*\n.* have to share") as caught:
         watchdog._opened(f"{name}-of-another", 64)
