@@ -54,10 +54,7 @@ def agreed_exit(code: int) -> NoReturn:
 
 
 def end_process(
-    code: int,
-    kill: Callable[[int], object] = os._exit,
-    text: str = "",
-    patience: float = 0.0,
+    code: int, kill: Callable[[int], object] = os._exit, text: str = "", patience: float = 0.0
 ) -> NoReturn:
     """Flush the streams, print `text` in one piece, and end this process by `kill(code)`.
 

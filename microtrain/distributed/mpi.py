@@ -113,7 +113,7 @@ class MpiCommunicator(Communicator):
         self._shared = self._share(node)
         node.Free()
         #: The MPI and its version, in the library's own words.
-        self.library: str = _library(MPI)
+        self.library: str = library_name(MPI.Get_library_version())
         self._control = comm.Dup() if "comm" in _debug() else None
         ALIVE.add(self)
 
@@ -165,39 +165,36 @@ class MpiCommunicator(Communicator):
     @watched
     def _all_gather(self, array: Array) -> Array:
         result = np.empty((self.size, *array.shape), array.dtype)
-        rows = result.reshape(-1).view(np.uint8).reshape(self.size, array.nbytes)
-        start = 0
-        for chunk in _chunks(_bytes(array)):
-            # MPI puts the ranks' parts one after another: of a whole row in place, else beside it.
-            part = rows if chunk.size == array.nbytes else np.empty((self.size, chunk.size), "u1")
-            self._comm.Allgather(chunk, part)
-            if part is not rows:
-                rows[:, start : start + chunk.size] = part
-            start += chunk.size
+        received = _bytes(result).reshape(self.size, -1)
+        self._by_columns(self._comm.Allgather, _bytes(array)[None], received)
         return result
 
     @watched
     def _reduce_scatter(self, array: Array, op: Op) -> Array:
         result = np.empty(array.shape[1:], array.dtype)
         sent, received = (a.view("u1") if a.dtype.kind == "b" else a for a in (array, result))
-        for rows, out in _row_chunks(sent, received.reshape(-1)):
-            self._comm.Reduce_scatter_block(rows, out, self._ops[op])
+        reduce = functools.partial(self._comm.Reduce_scatter_block, op=self._ops[op])
+        self._by_columns(reduce, sent.reshape(self.size, -1), received.reshape(1, -1))
         return result
 
     @watched
     def _all_to_all(self, array: Array) -> Array:
         result = np.empty(array.shape, array.dtype)
-        received = _bytes(result).reshape(self.size, -1)
-        start = 0
-        for rows, _ in _row_chunks(_bytes(array).reshape(self.size, -1), received[0]):
-            if rows.shape == received.shape:
-                self._comm.Alltoall(rows, received)
-            else:
-                part = np.empty_like(rows)
-                self._comm.Alltoall(rows, part)
-                received[:, start : start + rows.shape[1]] = part
-            start += rows.shape[1]
+        sent, received = (_bytes(a).reshape(self.size, -1) for a in (array, result))
+        self._by_columns(self._comm.Alltoall, sent, received)
         return result
+
+    def _by_columns(self, call: Callable[..., Any], sent: Array, received: Array) -> None:
+        """`call(sent, received)`, for as many columns at a time as one call takes."""
+        step = max(1, CHUNK // self.size)
+        if received.shape[1] <= step:
+            call(sent, received)
+            return
+        for start in range(0, received.shape[1], step):
+            columns = slice(start, start + step)
+            part = np.empty_like(received[:, columns])  # MPI puts rows one after another
+            call(np.ascontiguousarray(sent[:, columns]), part)
+            received[:, columns] = part
 
     @watched
     def _split(self, color: int | None, key: int) -> Communicator | None:
@@ -268,18 +265,6 @@ def _bytes(array: Array) -> Array:
 def _chunks(array: Array) -> list[Array]:
     flat = array.reshape(-1)
     return [flat[start : start + CHUNK] for start in range(0, flat.size, CHUNK)]
-
-
-def _row_chunks(rows: Array, out: Array) -> Iterator[tuple[Array, Array]]:
-    """Columns of `rows`, and the part of `out` that belongs to them, as much as one call takes."""
-    rows = rows.reshape(len(rows), -1)
-    step = max(1, CHUNK // len(rows))
-    if rows.shape[1] <= step:
-        yield rows, out
-        return
-    for start in range(0, rows.shape[1], step):
-        part = slice(start, start + step)
-        yield np.ascontiguousarray(rows[:, part]), out[part]
 
 
 # ---------------------------------------------------------------------------------- the connection
@@ -468,13 +453,8 @@ def _load(launch: Launch) -> ModuleType:
     return MPI
 
 
-def _library(MPI: ModuleType) -> str:
-    """Name and version of the loaded MPI, as in "MPICH 5.0.2"; may be called before MPI_Init."""
-    return library_name(MPI.Get_library_version())
-
-
 def library_name(version: str) -> str:
-    """Name and version out of the text of MPI_Get_library_version."""
+    """Name and version, as in "MPICH 5.0.2", out of the text of MPI_Get_library_version."""
     first_line = version.replace("\0", "").splitlines()[0].split(",")[0]
     return " ".join(first_line.replace("Version:", "").split())
 
@@ -485,13 +465,13 @@ def belongs(kind: str, library: str) -> bool:
 
 
 def _check_library(launch: Launch, MPI: ModuleType) -> None:
-    library = _library(MPI)
+    library = library_name(MPI.Get_library_version())
     if not belongs(launch.kind, library):
         raise LaunchError(_mismatch(launch, f"mpi4py has loaded another MPI: {library}", library))
 
 
 def _check_world(launch: Launch, MPI: ModuleType) -> None:
-    world, library = MPI.COMM_WORLD, _library(MPI)
+    world, library = MPI.COMM_WORLD, library_name(MPI.Get_library_version())
     expected = (launch.rank, world.size if launch.size is None else launch.size)
     if launch.kind != "none" and (world.rank, world.size) != expected:
         found = f"{library}, which mpi4py has loaded, says rank {world.rank} of {world.size}"

@@ -18,8 +18,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-import numpy as np
-
 from ..autograd.graph import leaves_of
 from ..backend import MODES
 from ..optim.flat import FlatStorage, Slot
@@ -143,11 +141,10 @@ class Overlap(Reducer):
         """As in the base class: the rest of the buckets, and the control lane by itself."""
         if not last:
             return None
-        lane = self.lane()
-        values = pack(passes.totals(), notes, self.used())
         self.send_rest()
         self._arrive()
-        lane[...] = np.asarray(values, lane.dtype)
+        lane = self.lane()
+        lane[...] = pack(passes.totals(), notes, self.used())
         self.comm.all_reduce(lane)
         return self.summed(lane)
 

@@ -33,16 +33,13 @@ def difference(comm: Communicator, module: Module, options: dict[str, Any]) -> s
     if all_equal(comm, "\n".join(mine).encode()):
         return ""
     everyone = comm.all_gather_object(mine)
-    for rank, theirs in enumerate(everyone):
-        if theirs == everyone[0]:
-            continue
-        pairs = zip(everyone[0], theirs, strict=False)
-        return next(
-            (f"rank 0 has {a} where rank {rank} has {b}" for a, b in pairs if a != b),
-            f"rank 0 has {len(everyone[0]) - len(options)} tensors, rank {rank} has "
-            f"{len(theirs) - len(options)}",
-        )
-    return ""
+    rank = next(n for n, theirs in enumerate(everyone) if theirs != everyone[0])
+    pairs = zip(everyone[0], everyone[rank], strict=False)
+    return next(
+        (f"rank 0 has {a} where rank {rank} has {b}" for a, b in pairs if a != b),
+        f"rank 0 has {len(everyone[0]) - len(options)} tensors, rank {rank} has "
+        f"{len(everyone[rank]) - len(options)}",
+    )
 
 
 def take_values_of_rank_0(comm: Communicator, module: Module, storage: FlatStorage) -> None:

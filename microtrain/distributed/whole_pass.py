@@ -24,11 +24,9 @@ def whole(parallel: Any, root: Any, rows: int | None) -> Whole | None:
     passes = parallel.passes
     if not rows or passes.given is not None or not passes.sync or passes.open:
         return None
-    if type(parallel.reducer) not in (Reducer, AtOnce):
-        return None
-    if parallel.reduction != "mean" or root.size != 1:
-        return None
-    return Whole(parallel, root, rows)
+    at_once = type(parallel.reducer) in (Reducer, AtOnce)
+    usual = at_once and parallel.reduction == "mean" and root.size == 1
+    return Whole(parallel, root, rows) if usual else None
 
 
 class Whole:
