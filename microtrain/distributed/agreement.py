@@ -61,12 +61,16 @@ def together(comm: Communicator, function: Callable[[], T]) -> T:
 
 def from_root(comm: Communicator, function: Callable[[], T]) -> T:
     """`function()` of rank 0, on every rank; or the UserError that it raises. Collective."""
-    result: Any = None
-    with settled(comm):
-        if comm.rank == 0:
-            result = function()
-    found: T = comm.broadcast_object(result)
-    return found
+    outcome: Any = None, None  # with its failure: one message is enough
+    if comm.rank == 0:
+        try:
+            outcome = function(), None
+        except UserError as error:
+            outcome = None, error
+    result, failure = comm.broadcast_object(outcome)
+    if failure is not None:
+        raise agreed(failure)
+    return result  # type: ignore[no-any-return]
 
 
 def same(comm: Communicator, settings: Mapping[str, str], hint: str) -> None:
