@@ -14,7 +14,7 @@ from weakref import ref
 
 import numpy as np
 
-from .backend import ARRAYS, MODES, STRUCTURE, XP, device, device_of, looks_at, to_host
+from .backend import ARRAYS, MODES, STRUCTURE, XP, device, device_of, looks_at, made, to_host
 from .formatting import tensor_text
 
 # The exact types that operations take: Tensor, Parameter. Tests of kind are `type(x) in TENSORS`.
@@ -172,14 +172,14 @@ class Tensor:
         if type(data) in TENSORS:
             array = data._array
         elif isinstance(data, int | np.integer) and not isinstance(data, bool):
-            array = np.zeros((data, *sizes), MODES.default_dtype)
+            array = made(np.zeros((data, *sizes), MODES.default_dtype))
         elif isinstance(data, float | bool | complex) or sizes:
             raise TypeError(
                 f"Tensor(): data must be a sequence, got {type(data).__name__}; for one number "
                 "write mt.tensor(number)"
             )
         else:
-            array = np.array(data, MODES.default_dtype)
+            array = made(np.array(data, MODES.default_dtype))
         self._array = array
         self._edge = self._grad = self._version = self._extra = None
         self._rg = False

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import operator
 import os
 import threading
 import types
@@ -53,8 +54,8 @@ def compile(
     """Capture `function`, one training or evaluation step, and replay it without Python's costs.
 
     The step may touch its arguments, what it computes, and state: parameters, their gradients,
-    buffers of modules, optimizers, Tensors that require grad in its closure (variables, globals,
-    what lies in lists, dicts and objects there), and those of `state`. Its Python runs until two
+    buffers of modules, optimizers, Tensors in its closure (variables, globals, what lies in lists,
+    dicts, objects, classes and functions there), and those of `state`. Its Python runs until two
     calls in a row did the same (call 2, at most call 4), then never: prints and counters in it
     stop. Results are fresh Tensors; where the step itself calls neither `backward` nor `grad`, they
     may be differentiated, once. A method that is compiled is captured for each object by itself.
@@ -66,13 +67,14 @@ def compile(
             extra `jit`; "auto": numba where that is there and has (nearly) all instructions of
             the step in native code. Steps on a GPU have one, "cupy", which "numpy" and "auto"
             mean there.
-        state: further Tensors from outside that the step reads or writes.
+        state: further Tensors from outside that the step reads or writes, and no name leads to.
 
     Returns:
         The compiled step: called like `function`; `.source()` prints the program, `.programs` are
         the captures.
 
-    Raises CaptureError, at the first calls, where a replay would silently do something else.
+    Raises TypeError for what is not a Tensor in `state`, and CaptureError, at the first calls,
+    where a replay would silently do something else.
     `MICROTRAIN_COMPILE=off` in the environment runs everything eagerly; `numpy` or `numba` there is
     what "auto" means on the CPU.
 
@@ -87,6 +89,14 @@ def compile(
     """
     if executor not in EXECUTORS:
         raise ValueError(f"compile: executor must be auto, cupy, numba or numpy, got {executor!r}")
+    many = hasattr(state, "__iter__") and type(state) not in TENSORS
+    for one in (state := (*state,) if many else (state,)):  # type: ignore[assignment]
+        if type(one) not in TENSORS:
+            raise TypeError(
+                f"compile: state has a {type(one).__name__}, expected Tensors; what the step finds "
+                "by a name (a global, a variable, an attribute, a key) needs no state, so leave "
+                "it out, or name the Tensors: state=[schedule.table]"
+            )
     if function is None:
         return functools.partial(compile, executor=executor, state=state)
     wish = os.environ.get("MICROTRAIN_COMPILE", "auto")
@@ -205,6 +215,8 @@ class Compiled:
         self._bound: dict[int, Compiled] = {}  # by id of the object whose method it is
         self.recorded = 0  # calls that ran the function, and were no replay
         self._restless = 0  # recordings in a row that changed the structure they depend on
+        self._found: list[Any] = []  # Tensors in the closure at the last recording
+        self._renewed = 0  # recordings in a row that found others, and confirmed nothing
         self._lock = threading.RLock()  # the collector may come by while this thread holds it
         self._me: Any = weakref.ref(self)  # what the slot holds must not lead back: a cycle
         self.__call__: Callable[..., Any] = functools.partial(_find, self._me)
@@ -310,6 +322,15 @@ class Compiled:
             before, attempts = self._pending.pop(place, (None, 0))
         problem = "first" if before is None else before.difference(capture)
         result = rebuilt(capture.result, program.outputs, outside and outside.node(tensors))
+        found = [reference for reference, *_ in capture.leaves.then[0]]
+        renewed = problem is not None and any(map(operator.is_not, found, self._found))
+        self._found, self._renewed = found, self._renewed + 1 if renewed else 0
+        if self._renewed > MOST:
+            self._renewed = 0
+            raise CaptureError(
+                f"compile: {self.name} finds a new Tensor by a global, a variable, an attribute or "
+                "a key at every call, so none is a replay. Pass it as an argument"
+            )
         if problem is None:
             optimise(program)
             here = self.executor == "auto" and program.xp.kind == "cpu"

@@ -1,8 +1,8 @@
-"""Leaves that no optimizer owns: where the step's Python finds them, and their gradients.
+"""Tensors in the closure of a step, and the gradients of leaves that no optimizer owns.
 
-A Tensor that requires grad and is reached through the closure of the step (its variables, globals,
-and the lists, dicts and objects there) is state. A replay runs no Python, so a capture remembers
-the ways that led to each leaf and fits only while they lead there still.
+What is reached through the closure (variables, globals, and the lists, dicts, objects, classes and
+functions there) is state, also where it is only read. A replay runs no Python, so a capture
+remembers the ways that led to each Tensor and fits only while they lead there still.
 
 The gradient of such a leaf, and of an argument, is an ordinary Tensor that comes and goes. So it is
 handed in when the step first reads it or adds to it, and handed out at the end.
@@ -10,8 +10,11 @@ handed in when the step first reads it or adds to it, and handed out at the end.
 
 from __future__ import annotations
 
+import collections
 import functools
+import inspect
 import operator
+import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +24,7 @@ from ..autograd.turns import COMMON
 from ..backend import LIBRARIES, is_plain, owner_of
 from ..errors import CaptureError
 from ..nn.module import Module
-from ..tensor import TENSORS, Tensor, wrap
+from ..tensor import INFERENCE, TENSORS, Tensor, wrap
 from .passes import arrays_in
 from .program import Host, Line, Program, copies_like
 from .reuse import works_on
@@ -30,7 +33,8 @@ LARGEST = 1000  # of lists and dicts that are looked into: longer ones are data
 FURTHEST = 10_000  # objects that are looked at
 ANY = "any"  # in place of what a gradient was: the step drops it before it reads it
 
-Way = tuple[Callable[[Any], Any], ...]  # from the function of the step to a leaf
+Way = tuple[Callable[[Any], Any], ...]  # from the function of the step to a Tensor
+_OWN: Callable[[Any], Any] = operator.attrgetter("__dict__")
 
 
 class Leaves:
@@ -42,7 +46,7 @@ class Leaves:
 
     Attributes:
         then: what a replay must find, it can be hashed.
-        arrays: the memory of the leaves.
+        arrays: the memory of what was found.
         changed: until the recording ends, those of the closure whose gradient the step has to do
             with.
         ends: whether the step ends with something to be done about them.
@@ -54,9 +58,13 @@ class Leaves:
         self._ways: dict[Tensor, list[Way]] = {t: [] for t in further if _is_leaf(t)}
         for way, tensor in reached(function):  # also views of state must be the same ones later
             self._ways.setdefault(tensor, []).append(way)
-        leaves = [tensor for tensor in self._ways if _is_leaf(tensor)]
-        self._versions = {leaf: leaf.version.n for leaf in leaves if not _is_flat(leaf)}
-        self.arrays = [leaf._array for leaf in leaves]
+        self._versions = {
+            tensor: tensor.version.n
+            for tensor in self._ways
+            if not _is_flat(tensor) and tensor.version is not INFERENCE
+        }
+        # A backward pass must not go on into a graph from outside.
+        self.arrays = [tensor._array for tensor in self._ways if tensor._edge is None]
         self._arguments: dict[Tensor, int] = {}  # as the step has them: their numbers
         self._given: dict[Tensor, Any] = {}  # what stands for a gradient in the step
         self._before: dict[Tensor, Any] = {}  # and the gradient, None, or ANY
@@ -73,7 +81,7 @@ class Leaves:
 
     def has(self, leaf: Tensor) -> bool:
         """Whether the gradient of `leaf` outlives the step."""
-        return leaf in self._arguments or leaf in self._versions
+        return leaf in self._arguments or (leaf in self._versions and _is_leaf(leaf))
 
     def clear(self, leaf: Tensor, recorder: Any) -> None:
         """Before the gradient of `leaf` is set: what it was does not matter, if nobody read it."""
@@ -299,9 +307,11 @@ def reached(function: Any, modules: bool = False) -> Iterator[tuple[Way, Tensor]
         for step, part in _parts(value, value is function):
             if type(part) not in TENSORS:
                 waiting.append(((*way, *step), part))
-            # What else a module has is looked at with the module.
+            # What else a module itself has is looked at with the module.
             elif type(part._array) in LIBRARIES and (
-                modules or not isinstance(value, Module) or (_is_leaf(part) and not _is_flat(part))
+                modules
+                or not (isinstance(value, Module) and step[0] is _OWN)
+                or (_is_leaf(part) and not _is_flat(part))
             ):
                 yield (*way, *step), part
 
@@ -332,20 +342,40 @@ def _parts(value: Any, first: bool) -> Iterator[tuple[Way, Any]]:
             yield _attribute(name), getattr(value, name)
     elif isinstance(value, weakref.ref):
         yield (operator.call,), value()
-    elif isinstance(value, list | tuple | dict):
+    elif isinstance(value, staticmethod | classmethod | property):
+        name = "fget" if isinstance(value, property) else "__func__"
+        yield _attribute(name), getattr(value, name)
+    elif isinstance(value, list | tuple | dict | collections.deque):
         if len(value) <= LARGEST:
             items = value.items() if isinstance(value, dict) else enumerate(value)
             for key, part in [*items]:
                 yield (operator.itemgetter(key),), part
-    elif isinstance(value, type | types.ModuleType) or not hasattr(value, "__dict__"):
+    elif isinstance(value, type):
+        if not _foreign(value):
+            yield from _attributes(value, value.__mro__[1:])
+            for number, base in enumerate(value.__bases__):
+                yield _attribute("__bases__", number), base
+    elif type(value).__module__ == "builtins":  # numbers, text, modules
         return
     elif first or isinstance(value, Module) or not _library(type(value).__module__):
-        for name, part in [*vars(value).items()]:
-            yield _attribute("__dict__", name), part
+        yield from _attributes(value, type(value).__mro__)
+        yield _attribute("__class__"), type(value)
+
+
+def _attributes(value: Any, classes: Iterable[type]) -> Iterator[tuple[Way, Any]]:
+    """What `value` has itself, in slots, and by these `classes`; their methods are with them."""
+    for name, part in [*getattr(value, "__dict__", {}).items()]:
+        yield (_OWN, operator.itemgetter(name)), part
+    for one in classes:
+        for name, part in [] if _foreign(one) else [*vars(one).items()]:
+            if isinstance(part, types.MemberDescriptorType):
+                yield _attribute(name), getattr(value, name, None)
+            elif not hasattr(part, "__get__") and inspect.getattr_static(value, name, 0) is part:
+                yield _attribute(name), part
 
 
 def _names(function: types.FunctionType) -> Iterator[tuple[Way, Any]]:
-    """The variables of the closure, and the globals that the code has names of."""
+    """The variables of the closure, and the globals that the code has names of, in modules too."""
     for number, cell in enumerate(function.__closure__ or ()):
         try:
             found = cell.cell_contents
@@ -359,9 +389,24 @@ def _names(function: types.FunctionType) -> Iterator[tuple[Way, Any]]:
     codes = [function.__code__]
     for code in codes:
         codes += [part for part in code.co_consts if isinstance(part, types.CodeType)]
-    for name in dict.fromkeys(name for code in codes for name in code.co_names):
-        if name in function.__globals__:
-            yield _attribute("__globals__", name), function.__globals__[name]
+    names = dict.fromkeys(name for code in codes for name in code.co_names)
+    scopes: list[tuple[Way, dict[str, Any]]] = [(_attribute("__globals__"), function.__globals__)]
+    for way, scope in scopes:
+        for name in names:
+            if name in scope:
+                there: Way = (*way, operator.itemgetter(name))
+                yield there, (part := scope[name])
+                module = isinstance(part, types.ModuleType) and not _foreign(part)
+                if module and all(vars(part) is not known for _, known in scopes):
+                    scopes.append(((*there, _OWN), vars(part)))
+
+
+def _foreign(value: Any) -> bool:
+    """Whether a class or module is not the user's, but of a package that is installed."""
+    name = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
+    file = getattr(sys.modules.get(name), "__file__", None) or ""
+    installed = name.split(".")[0] in sys.stdlib_module_names or "-packages" in file
+    return installed or _library(name)
 
 
 def _library(module: str | None) -> bool:

@@ -100,9 +100,10 @@ class Library:
         if kind is None:
             self._refuse_gradient(owner_of(value))
             raise CaptureError(
-                f"{self._where()}: an array of shape {value.shape} from outside the step; it would "
-                "keep its current values forever. Pass it as an argument, or, if the step changes "
-                "it, as mt.compile(step, state=[...]); for noise use mt.randn, mt.rand ..."
+                f"{self._where()}: an array of shape {value.shape} from outside the step that "
+                "has a graph, or no name (a global, a variable, an attribute, a key) by which a "
+                "replay could look it up. Pass it as an argument; for noise use mt.randn, mt.rand"
+                " ..."
             )
         if written and kind in UNWRITTEN:
             raise CaptureError(

@@ -86,6 +86,7 @@ class Traced:
 # write instead.
 _OUTSIDE = "Return it from the step and look at it outside"
 _KEEP = f"Calculate with the Tensor itself, which needs no number. {_OUTSIDE}"
+_INDEX = "Index with a Tensor that has a dimension, as in table[i.reshape(1)]"
 _PRINTED = "print, an f-string or str()", "Return it from the step and print it outside"
 _LOOKS = {
     "__bool__": (
@@ -101,6 +102,8 @@ _LOOKS = {
         "an index, a size or range()",
         "Index with the Tensor (index_select, gather), or pass the number as an argument",
     ),
+    "getitem": ("a Tensor of one number as an index", _INDEX),
+    "setitem": ("a Tensor of one number as an index", _INDEX),
     "item": ("item()", _KEEP),
     "tolist": ("tolist()", _KEEP),
 }

@@ -1,7 +1,8 @@
-"""Leaves that no optimizer owns, and arguments that require grad: their gradients are the eager."""
+"""Tensors in the closure, and arguments that require grad: values and gradients are the eager."""
 
 from __future__ import annotations
 
+import collections
 import functools
 import gc
 import types
@@ -484,7 +485,190 @@ def test_a_graph_of_the_gradient() -> None:
         step(batch(0))
 
 
-def test_a_batch_in_the_closure_stays_refused() -> None:
-    data, w = batch(1), mt.ones(3, requires_grad=True)
-    with pytest.raises(CaptureError, match=r"test_compile_leaves\.py:\d+: an array of shape"):
-        mt.compile(lambda x: (x * w * data).sum())(batch(0))
+# Tensors that are only read -----------------------------------------------------------------------
+
+TABLE: Any = None
+IN_A_MODULE = types.ModuleType("settings_of_a_user")
+exec("table = None\ndef look(i):\n    return table[i]\n", IN_A_MODULE.__dict__)
+
+
+def of_the_module(i: Any) -> Any:
+    return TABLE[i]
+
+
+class Schedule:
+    table: Any = None
+
+    def __init__(self, table: Any = None) -> None:
+        if table is not None:
+            self.table = table
+
+    @property
+    def whole(self) -> Any:
+        return TABLE
+
+    @staticmethod
+    def look(i: Any) -> Any:
+        return TABLE[i]
+
+
+SCHEDULE = Schedule()
+
+
+class Slots:
+    __slots__ = ("table",)
+
+
+class Diffusion(nn.Module):
+    tables: Any = None  # a list: plain Tensors of a module are its state
+
+    def forward(self, i: Any) -> Any:
+        return TABLE[i] if self.tables is None else self.tables[0][i]
+
+
+def _cell() -> tuple[Any, Any]:
+    table: Any = None
+
+    def bind(new: Any) -> None:
+        nonlocal table
+        table = new
+
+    return (lambda i: table[i]), bind
+
+
+def _of_globals(look: Any) -> tuple[Any, Any]:
+    return look, functools.partial(globals().__setitem__, "TABLE")
+
+
+def _of(owner: Any, look: Any, name: str = "table") -> tuple[Any, Any]:
+    return look, functools.partial(setattr, owner, name)
+
+
+def _of_items(owner: Any, key: Any, look: Any) -> tuple[Any, Any]:
+    return look, functools.partial(owner.__setitem__, key)
+
+
+# What looks something up at an index, and what binds the table that it finds.
+TABLES: dict[str, Callable[[], tuple[Any, Any]]] = {
+    "a global": lambda: _of_globals(lambda i: TABLE[i]),
+    "a global of a function": lambda: _of_globals(lambda i: of_the_module(i)),
+    "a global of a property": lambda: _of_globals(lambda i: SCHEDULE.whole[i]),
+    "a global of a static method": lambda: _of_globals(lambda i: Schedule.look(i)),
+    "a global of a module's forward": lambda: _of_globals(Diffusion()),
+    "a cell": _cell,
+    "an attribute": lambda: _of(s := Schedule(mt.ones(1)), lambda i: s.table[i]),
+    "an attribute of a class": lambda: _of(Schedule, lambda i: Schedule.table[i]),
+    "an attribute of an object's class": lambda: _of(Schedule, lambda i: SCHEDULE.table[i]),
+    "an attribute that hides the class's": lambda: _of(s := Schedule(), lambda i: s.table[i]),
+    "a slot": lambda: _of(s := Slots(), lambda i: s.table[i]),
+    "an attribute of a module of Python": lambda: _of(IN_A_MODULE, lambda i: IN_A_MODULE.table[i]),
+    "a function of a module of Python": lambda: _of(IN_A_MODULE, lambda i: IN_A_MODULE.look(i)),
+    "a plain Tensor of a module": lambda: _of(m := Diffusion(), lambda i: m.table[i]),
+    "a list": lambda: _of_items(ts := [None], 0, lambda i: ts[0][i]),
+    "a deque": lambda: _of_items(ts := collections.deque([None]), 0, lambda i: ts[0][i]),
+    "a list of a module": lambda: _of_items(ts := [None], 0, _with(Diffusion(), tables=ts)),
+    "a dict in a dict": lambda: _of_items(d := {"b": None}, "b", lambda i, a=[d]: a[0]["b"][i]),
+    "a leaf that is only read": lambda: _leaf(types.SimpleNamespace()),
+}  # fmt: skip
+
+
+def _leaf(owner: Any) -> tuple[Any, Any]:
+    def bind(table: Any) -> None:
+        owner.table = table.detach().requires_grad_()
+
+    return (lambda i: owner.table.detach()[i]), bind
+
+
+def _with(owner: Any, **values: Any) -> Any:
+    vars(owner).update(values)
+    return owner
+
+
+def looked_up(name: str, wrap: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+    """The results where a table is kept, bound anew to one of other values, shape and dtype,
+    written in place, and bound to the first again."""
+    monkeypatch.setitem(globals(), "TABLE", None)
+    monkeypatch.setattr(Schedule, "table", Schedule.table)
+    look, bind = TABLES[name]()
+    w = mt.full((2,), 0.5, requires_grad=True)
+
+    @wrap
+    def step(x: Any, i: Any) -> Any:
+        loss = ((x[:2, 0] * w).sin() * look(i) + look(i) ** 2).sum()
+        loss.backward()
+        with mt.no_grad():
+            w.sub_(LR * w.grad)
+        w.grad = None
+        return loss
+
+    first = mt.linspace(0.1, 0.7, 5)
+    values = [first, first * 3, mt.linspace(-1, 1, 7), first.double(), first]
+    seen = []
+    for number, table in enumerate(values):
+        bind(table.detach() if table.dtype is mt.float64 else table)
+        for i in range(5):
+            if i == 3:
+                table.data.mul_(1.25)
+            seen.append(step(batch(i), mt.tensor([i % 3, number])).item())
+    return (seen, w.tolist()), step
+
+
+@pytest.mark.daily("a global", "hides", "a cell")
+@pytest.mark.parametrize("executor", ["numpy", NUMBA])
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_that_is_only_read(
+    name: str, executor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eager, _ = looked_up(name, lambda f: f, monkeypatch)
+    wrap = functools.partial(mt.compile, executor=executor)
+    found, step = looked_up(name, wrap, monkeypatch)
+    assert step.programs and step.recorded <= 10  # two for each table: writes make no new capture
+    if executor == "numpy":
+        assert found == eager
+    else:
+        for mine, other in zip(found, eager, strict=True):
+            np.testing.assert_allclose(mine, other, rtol=2e-5, atol=1e-6)
+
+
+def test_a_table_that_the_step_writes() -> None:
+    """Its version counts the writes, as eagerly."""
+    results = []
+    for wrap in (lambda f: f, mt.compile):
+        average = mt.zeros(3)
+        step = wrap(lambda x, average=average: average.mul_(0.9).add_(x[0]).sum())
+        found = [step(batch(i)).item() for i in range(6)]
+        results.append((found, average.tolist(), average.version.n))
+    assert results[0] == results[1]
+
+
+def test_constants_that_are_made_in_the_step() -> None:
+    step = mt.compile(lambda x: (x * mt.Tensor([1.0, 2.0, 3.0]) + mt.Tensor(3)).sum())
+    for i in range(4):
+        assert step(batch(i)).item() == (batch(i) * mt.tensor([1.0, 2.0, 3.0])).sum().item()
+    assert len(step.programs) == 1
+
+
+def test_a_batch_in_the_closure_that_is_new_at_every_call() -> None:
+    """Each call is recorded, and none a replay."""
+    holder = Holder(None)
+    step = mt.compile(lambda x: holder(x).sum())
+
+    def calls() -> None:
+        for i in range(40):
+            holder.w = mt.full((3, 2), 0.1 * i)
+            assert step(batch(i)).item() == (batch(i) @ holder.w).sum().item()
+
+    with pytest.raises(CaptureError, match=r"a new Tensor.*at every call.*as an argument"):
+        calls()
+
+
+def test_a_table_with_a_graph_of_its_own() -> None:
+    table = mt.ones(3, requires_grad=True) * 2
+    with pytest.raises(CaptureError, match=r"test_compile_leaves\.py:\d+: .* has a graph"):
+        mt.compile(lambda x: (x * table).sum().backward())(batch(0))
+
+
+@pytest.mark.parametrize("state", [[SCHEDULE], SCHEDULE, nn.Linear(1, 1), ["table"]])
+def test_state_that_is_not_a_tensor(state: Any) -> None:
+    with pytest.raises(TypeError, match=r"state"):
+        mt.compile(lambda x: x, state=state)

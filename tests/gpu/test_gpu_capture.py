@@ -230,7 +230,7 @@ def test_results_may_be_differentiated_outside() -> None:
 
 
 def test_what_a_step_makes_and_what_comes_from_elsewhere() -> None:
-    outside, host = mt.ones(3, device="cuda"), mt.ones(3)
+    hidden, host = iter([mt.ones(3, device="cuda")]), mt.ones(3)
     x = mt.tensor([1.0, 2.0, 3.0], device="cuda")
 
     @mt.compile
@@ -242,7 +242,7 @@ def test_what_a_step_makes_and_what_comes_from_elsewhere() -> None:
         assert good(x).tolist() == [15.0, 1.0]
         x = x.clone()
     steps: dict[str, Callable[[Any], Any]] = {
-        "an array of shape (3,) from outside the step": lambda x: x + outside,
+        "an array of shape (3,) from outside the step": lambda x: x + next(hidden),
         "device cpu, in a step on cuda": lambda x: x + host.to("cuda"),
         "looks at a Tensor of a captured step": lambda x: x.cpu(),
         "the shape of the result depends on values": lambda x: x[x > 1],
