@@ -217,6 +217,17 @@ def test_clipping_and_a_frozen_and_a_tied_parameter(executor: str) -> None:
     assert_each_as_alone(make, 3, executor, epochs=(3,), step=clipped)
 
 
+WEIGHTS = mt.linspace(0.5, 1.5, 3)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_table_that_all_members_read(executor: str) -> None:
+    def weighted(model: Any, optimizer: Any, x: Any, y: Any) -> Any:
+        return step(model, optimizer, x * WEIGHTS, y)
+
+    assert_each_as_alone(small(sgd), 3, executor, epochs=(2, 1), step=weighted)
+
+
 SCHEDULES: dict[str, tuple[str, Callable[..., Any]]] = {
     "cosine": ("pass", lambda o: lr_scheduler.CosineAnnealingLR(o, 5)),
     "lambda": ("step", lambda o: lr_scheduler.LambdaLR(o, lambda n: 1 / (1 + n))),

@@ -326,7 +326,6 @@ class Compiled:
         renewed = problem is not None and any(map(operator.is_not, found, self._found))
         self._found, self._renewed = found, self._renewed + 1 if renewed else 0
         if self._renewed > MOST:
-            self._renewed = 0
             raise CaptureError(
                 f"compile: {self.name} finds a new Tensor by a global, a variable, an attribute or "
                 "a key at every call, so none is a replay. Pass it as an argument"

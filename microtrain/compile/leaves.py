@@ -403,10 +403,9 @@ def _names(function: types.FunctionType) -> Iterator[tuple[Way, Any]]:
 
 def _foreign(value: Any) -> bool:
     """Whether a class or module is not the user's, but of a package that is installed."""
-    name = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
-    file = getattr(sys.modules.get(name), "__file__", None) or ""
-    installed = name.split(".")[0] in sys.stdlib_module_names or "-packages" in file
-    return installed or _library(name)
+    name = str(value.__name__ if isinstance(value, types.ModuleType) else value.__module__)
+    file = str(getattr(sys.modules.get(name), "__file__", None))
+    return "-packages" in file or _library(name) or name.split(".")[0] in sys.stdlib_module_names
 
 
 def _library(module: str | None) -> bool:

@@ -171,6 +171,18 @@ class Looked(nn.Module):  # up in a table of four
     def forward(self, x):
         return self.table(x[:, 0].long())
 
+SCALES = mt.linspace(0.5, 1.5, 5)  # a table of constants, not an attribute of the model
+
+def scaled(x):
+    return x * SCALES
+
+class Scaled(nn.Module):
+    def __init__(self, in_features, out_features):
+        super().__init__()
+        self.inner = nn.Linear(in_features, out_features)
+    def forward(self, x):
+        return self.inner(scaled(x))
+
 class MySGD(mt.optim.SGD):
     def step(self):
         largest = max(float(p.grad.abs().max()) for g in self.param_groups for p in g["params"])
@@ -218,6 +230,7 @@ SAME = {
         " split: {train: 0.7, val: 0.3}}",
         "loss=cross_entropy", "metrics=[accuracy]", "model={type: mlp, hidden: [6]}",
     ],
+    "a table of constants": ["model=./parts.py:Scaled"],
     "own optimizer": ["optimizer={type: ./parts.py:MySGD, lr: 0.02}"],
     "one batch an epoch": ["train.batch_size=78", "train.duration=20 epochs"],
 }  # fmt: skip
@@ -303,11 +316,11 @@ def executed(place: Path, mode: str) -> dict[str, object]:
 
 QUICK = (
     *("dropout, batch norm, a tail batch", "draws, accumulation", "draws, shards", "adamw"),
-    *("a derivative by the batch", "own loss", "classes", "own optimizer"),
+    *("a derivative by the batch", "a table of constants", "own loss", "classes", "own optimizer"),
 )
 
 
-@pytest.mark.daily("draws, shards", "dropout, batch norm", "own optimizer")
+@pytest.mark.daily("draws, shards", "dropout, batch norm", "own optimizer", "a table")
 @pytest.mark.parametrize("case", daily(SAME, *QUICK))
 def test_a_captured_run_is_the_eager_run(case, place):
     train(place, "off", *SAME[case])
