@@ -46,7 +46,7 @@ class Leaves:
 
     Attributes:
         then: what a replay must find, it can be hashed.
-        arrays: the memory of what was found.
+        owners: until the recording ends, the ids of the owners of the memory of what was found.
         changed: until the recording ends, those of the closure whose gradient the step has to do
             with.
         ends: whether the step ends with something to be done about them.
@@ -64,7 +64,7 @@ class Leaves:
             if not _is_flat(tensor) and tensor.version is not INFERENCE
         }
         # A backward pass must not go on into a graph from outside.
-        self.arrays = [tensor._array for tensor in self._ways if tensor._edge is None]
+        self.owners = {id(owner_of(t._array)) for t in self._ways if t._edge is None}
         self._arguments: dict[Tensor, int] = {}  # as the step has them: their numbers
         self._given: dict[Tensor, Any] = {}  # what stands for a gradient in the step
         self._before: dict[Tensor, Any] = {}  # and the gradient, None, or ANY
@@ -182,7 +182,7 @@ class Leaves:
         for leaf, before in self._before.items():
             if leaf in self._versions:
                 leaf._grad = self._given[leaf] if before is ANY else before
-        self._ways, self._versions, self._arguments = {}, {}, {}
+        self._ways, self._versions, self._arguments, self.owners = {}, {}, {}, set()
         self._before, self._given = {}, {}
 
     def _goal(self, leaf: Tensor) -> Any:

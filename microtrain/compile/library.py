@@ -96,7 +96,7 @@ class Library:
             if type(value) in LIBRARIES:
                 self._refuse_elsewhere(value)
             return value
-        kind = self.program.kinds.get(id(owner_of(value)))
+        kind = self._kind(value)
         if kind is None:
             self._refuse_gradient(owner_of(value))
             raise CaptureError(
@@ -110,6 +110,9 @@ class Library:
                 f"{self._where()}: the step writes into {UNWRITTEN[kind]}; clone() it first"
             )
         return value
+
+    def _kind(self, array: Any) -> str | None:
+        return self.program.kinds.get(id(owner_of(array)))
 
     # Instructions ---------------------------------------------------------------------------------
 

@@ -56,8 +56,15 @@ class Recorder(Library):
         self.moved = False  # by anything else
         self.exchanged: list[Any] = []  # what other ranks have answered
         self.born = graph.next_seq()  # nodes that the step makes are younger
-        for array in (*state, *leaves.arrays):
+        for array in state:
             self.know(array, "state")
+
+    def _kind(self, array: Any) -> str | None:
+        """What the memory of `array` is: state, where it is first touched and has a name."""
+        kind = super()._kind(array)
+        if kind is None and id(owner_of(array)) in self.leaves.owners:
+            self.know(array, kind := "state")
+        return kind
 
     def bookkeeping(self, label: str, function: Callable[[], Any], listener: Any = None) -> None:
         """Call `function` now, and at this place of every replay; for a pass of a `listener`."""

@@ -662,6 +662,18 @@ def test_a_batch_in_the_closure_that_is_new_at_every_call() -> None:
         calls()
 
 
+def test_data_that_the_step_does_not_touch_is_not_kept() -> None:
+    holder = Holder(mt.ones(3, 2))
+    holder.data = mt.ones(1000, 3)
+    step = mt.compile(lambda x: holder(x).sum())
+    for _ in range(4):
+        step(holder.data[:2])
+    array = weakref.ref(holder.data._array)
+    del holder.data
+    gc.collect()
+    assert array() is None and len(step.programs) == 1
+
+
 def test_a_table_with_a_graph_of_its_own() -> None:
     table = mt.ones(3, requires_grad=True) * 2
     with pytest.raises(CaptureError, match=r"test_compile_leaves\.py:\d+: .* has a graph"):
