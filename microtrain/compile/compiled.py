@@ -90,7 +90,9 @@ def compile(
     if executor not in EXECUTORS:
         raise ValueError(f"compile: executor must be auto, cupy, numba or numpy, got {executor!r}")
     many = hasattr(state, "__iter__") and type(state) not in TENSORS
-    for one in (state := (*state,) if many else (state,)):  # type: ignore[assignment]
+    tensors: tuple[Any, ...] = (*state,) if many else (state,)
+    state = tensors
+    for one in tensors:
         if type(one) not in TENSORS:
             raise TypeError(
                 f"compile: state has a {type(one).__name__}, expected Tensors; what the step finds "

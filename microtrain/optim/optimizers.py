@@ -637,9 +637,10 @@ class Formula(Optimizer):
         super().__init__(params, {option: given[option] for option in self.named})
 
     def _check(self, group: dict[str, Any]) -> None:
+        formula: Any = self.formula
         for option in self.named:
             if not isinstance(group[option], int | float | np.number | str | None):
                 raise TypeError(
-                    f"{self.formula.__name__}: {option} must be a number, a flag or text, got "  # type: ignore[union-attr]
+                    f"{formula.__name__}: {option} must be a number, a flag or text, got "
                     f"{group[option]!r}"
                 )

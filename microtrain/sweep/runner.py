@@ -293,7 +293,9 @@ class _Runner:
         if str(rung) in self.halved:  # then all had, and it may be on its way to the next
             return True
         # One that was interrupted as it ended still has to say that it paused.
-        return info.status == "paused" and None not in (rung, info.rung) and info.rung <= rung  # type: ignore[operator]
+        if rung is None or info.rung is None:
+            return False
+        return info.status == "paused" and info.rung <= rung
 
     def _train_one(self, member: Member, rung: int | None) -> RunInfo:
         path = self.sweep.place(member.number)
