@@ -19,7 +19,7 @@ SUFFIXES = (".csv", ".tsv", ".txt", ".parquet")  # of a table
 TEMPLATES = {
     "linreg": ("a line through points: the smallest whole run", "microtrain train {}/linreg.yaml"),
     "mlp": ("a network with hidden layers", "microtrain train {}/mlp.yaml"),
-    "digits": ("handwritten digits, from scikit-learn", "microtrain train {}/digits.yaml"),
+    "digits": ("handwritten digits, read by a small network", "microtrain train {}/digits.yaml"),
     "csv": ("your own table, with one to begin with", "microtrain train {}/csv.yaml"),
     "custom": ("a model of your own in Python", "microtrain train {}/custom.yaml"),
     "library": ("a loop of your own in Python, no YAML", "python {}/train.py"),

@@ -14,7 +14,6 @@ from microtrain.cli.init import PARTS, TEMPLATES
 from microtrain.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
-NEEDS = {"digits": "sklearn"}
 
 
 @pytest.fixture(autouse=True)
@@ -36,8 +35,6 @@ def test_each_template_is_a_directory_of_the_package():
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_a_template_passes_check_and_trains_a_few_steps(template, directory, capsys):
-    if template in NEEDS:
-        pytest.importorskip(NEEDS[template])
     assert main(["init", template, "my runs/first"]) == 0
     *wrote, following = capsys.readouterr().out.splitlines()
     assert [line.removeprefix("wrote ") for line in wrote] == sorted(

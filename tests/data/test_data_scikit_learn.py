@@ -45,8 +45,19 @@ def test_digits_are_pixels_from_0_to_16():
 def test_where_scikit_learn_is_missing_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)  # what `import sklearn` then raises is real
     with pytest.raises(DataError, match=r"pip install -e '\.\[data\]'") as caught:
-        sklearn("digits")
+        sklearn("wine")
     assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize("name", ["digits", "diabetes"])
+def test_two_come_with_microtrain_as_scikit_learn_has_them(name, monkeypatch):
+    datasets = pytest.importorskip("sklearn.datasets")
+    bunch = getattr(datasets, f"load_{name}")()
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    data = sklearn(name)
+    np.testing.assert_array_equal(data.arrays[0], bunch.data, strict=True)
+    np.testing.assert_array_equal(data.arrays[1].reshape(-1), bunch.target, strict=True)
+    assert [*data.feature_names] == bunch.feature_names
 
 
 def test_another_name():
