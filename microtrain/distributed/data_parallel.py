@@ -37,7 +37,9 @@ from .calls import Call, Survey, only
 from .communicator import Communicator
 from .connection import ranks_of
 from .control_lane import NOTHING, SILENT, Outcome
-from .denominators import Denominators, Term, correction, find
+from .denominators import Denominators, correction
+from .find_terms import find
+from .loss_terms import Term
 from .passes import Passes
 from .replicas import difference, take_values_of_rank_0
 from .strategy import check_options, strategy

@@ -12,7 +12,7 @@ from ..creation import from_numpy
 from ..data import ArrayDataset, Source, contiguous_slice
 from ..data.kept.cache import Kept
 from ..data.rows import known_of_target, layout
-from ..distributed.denominators import of_batch
+from ..distributed.find_terms import of_batch
 from ..distributed.shards import local_shards, tree_sum
 from ..errors import ConfigError
 from ..nn import Module

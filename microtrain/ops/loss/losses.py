@@ -29,7 +29,7 @@ def _mean_over(xp, total, count, *, name="loss", elements=None, defined=False):
     return xp.divide(total, divisor if defined else count), divisor
 
 
-# The node says what a loss was divided by: data parallelism finds it there (`denominators.py`).
+# The node says what a loss was divided by: data parallelism finds it there (`loss_terms.py`).
 mean_over = primitive(
     "mean_over",
     _mean_over,
