@@ -17,8 +17,7 @@ import numpy as np
 
 from ..backend import owner_of
 from .fusion import Call, Place, Unit
-from .program import Program
-from .reuse import works_on
+from .program import Program, works_on
 
 HEADER = object.__basicsize__ // 8  # words of an object before its own
 

@@ -23,24 +23,22 @@ from typing import Any, NoReturn
 
 from .. import random
 from ..autograd.turns import COMMON, broken_off, take, turns
-from ..backend import LIBRARIES, LISTENERS, MODES, NUMPY, alive, owner_of
+from ..backend import ARRAYS, LIBRARIES, LISTENERS, MODES, NUMPY, alive, owner_of
 from ..errors import CaptureError
 from ..nn.module import MODULES, Module
 from ..optim.flat import STORAGES
 from ..optim.optimizer import OPTIMIZERS, refuse_schedule
 from ..tensor import TENSORS, Tensor, wrap
+from .closure import Closure
 from .executors import EXECUTORS, check, choose
 from .explain import explain
-from .guard import MISSING, MODES_OF_KEY, guard, refuse_alias, same
-from .leaves import Leaves, reached
+from .guard import MISSING, Fact, Key, Structure, guard, look_at_all, refuse_alias, varying
+from .leaves import Leaves
 from .outside import ATTEMPTS, Outside
-from .passes import arrays_in, optimise
-from .program import MADE, Program
+from .passes import optimise
+from .program import MADE, Output, Program, arrays_in, copies_like, one_place, rebuilt, replaced
 from .recorder import Recorder, ended, recording, stream_now
 from .reuse import forget
-from .structure import Structure, look_at_all
-from .tree import copies, key_of, rebuilt, replaced, taken
-from .varying import varying
 
 MOST = 32  # captures of one step in a thread, with those that a second call is to confirm
 
@@ -120,7 +118,6 @@ class Capture:
 
     Attributes:
         key: what it depends on, apart from what it touches.
-        positional: how many arguments in the key are given by position.
         program: what is replayed.
         result: what the step returned, with an Output in place of each Tensor.
         problem: what was seen that no replay would do.
@@ -139,8 +136,7 @@ class Capture:
         enter, attempt: its guard, which replays it.
     """
 
-    key: Any
-    positional: int
+    key: Key
     program: Program
     result: Any
     problem: str | None
@@ -162,7 +158,7 @@ class Capture:
     def difference(self, other: Capture) -> str | None:
         """Why `other`, of the next call, must not be replayed; None if nothing is against it."""
         problem: str | None = self.program.difference(other.program) or other.problem
-        if problem is None and key_of(self.result, []) != key_of(other.result, []):
+        if problem is None and Key([self.result]) != Key([other.result]):
             problem = f"what it returns: {self.result!r}, then {other.result!r}"
         return problem
 
@@ -172,26 +168,21 @@ class Capture:
         An optimizer's runs are made anew for other gradients, their constants for other options.
         """
         updates = (
-            optimizer.runs is runs and all(map(same, runs, constants))
+            optimizer.runs is runs and [*map(id, constants)] == [id(run.constants) for run in runs]
             for optimizer, runs, constants in self.optimizers
         )
-        found = self.thread.is_alive() and all(updates)
+        found = self.key.thread.is_alive() and all(updates)
         return found and self.structure.lives() and self.leaves.lives()
 
-    @property
-    def thread(self) -> threading.Thread:
-        """Whose calls it is for: another one has memory of its own."""
-        found: threading.Thread = self.key[len(MODES_OF_KEY) - 1]
-        return found
-
-    def values(self) -> dict[str, Any]:
-        """By name for people, what it takes as given besides its key."""
-        counted = {"what data parallelism has counted": tuple(then for _, then in self.counted)}
-        there: dict[str, Any] = {
-            "which gradients are there": tuple(then for _, then in self.presence),
-            "the leaves in the closure": self.leaves.then,
-        }
-        return self.structure.values() | there | counted
+    def facts(self) -> list[Fact]:
+        """For people, what it depends on."""
+        return [
+            *self.key.facts,
+            *self.structure.facts(),
+            Fact("which gradients are there", tuple(then for _, then in self.presence)),
+            Fact("the leaves in the closure", self.leaves.then),
+            Fact("what data parallelism has counted", tuple(then for _, then in self.counted)),
+        ]
 
 
 class Compiled:
@@ -274,37 +265,18 @@ class Compiled:
         with self._lock:
             self.captures = [capture, *(one for one in self.captures if one is not capture)]
 
-    def _key(self, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
-        """What a capture depends on, apart from what it touches."""
-        key = (
-            bool(MODES.grad),
-            MODES.inference,
-            MODES.default_dtype,
-            MODES.anomaly is None,
-            threading.current_thread(),
-            *[key_of(a, tensors) for a in args],
-            *[(k, key_of(v, tensors)) for k, v in kwargs.items()],
-        )
-        try:
-            hash(key)
-        except TypeError:
-            raise CaptureError(
-                "compile: an argument is neither a Tensor nor hashable; pass Tensors, or tuples, "
-                "lists and dicts of them"
-            ) from None
-        return key
-
     # Capture --------------------------------------------------------------------------------------
 
     def _capture(self, args: Any, kwargs: Any) -> Any:
         """Run the step with the recorder on, and keep what it did if the last run did the same."""
         self.recorded += 1
-        tensors: list[Tensor] = []
-        key = self._key(args, kwargs, tensors)
+        key = Key(args, kwargs, [name for name, _ in self._arguments(args, kwargs)])
+        hash(key)
+        tensors = key.tensors
         self._forget()
         if self._full() and all(key != place[0] for place in [*self._pending]):
-            self._too_many(key, args, kwargs)
-        capture = self._in_turn(key, args, kwargs, tensors)
+            self._too_many(key.facts)
+        capture = self._in_turn(key, args, kwargs)
         program, outside = capture.program, capture.outside
         place = (
             key,
@@ -315,7 +287,7 @@ class Compiled:
             capture.drawing,
         )
         if self._full() and place not in self._pending:
-            self._too_many(key, args, kwargs, capture)
+            self._too_many(capture.facts())
         self._restless = self._restless + 1 if capture.structure.changed else 0
         if self._restless >= ATTEMPTS:
             self._restless = 0
@@ -324,6 +296,7 @@ class Compiled:
             before, attempts = self._pending.pop(place, (None, 0))
         problem = "first" if before is None else before.difference(capture)
         result = rebuilt(capture.result, program.outputs, outside and outside.node(tensors))
+        key.tensors = []
         found = [reference for reference, *_ in capture.leaves.then[0]]
         renewed = problem is not None and any(map(operator.is_not, found, self._found))
         self._found, self._renewed = found, self._renewed + 1 if renewed else 0
@@ -366,48 +339,49 @@ class Compiled:
     def _mine(self) -> list[Capture]:
         """This thread's captures, oldest first, and those of them that are to be confirmed."""
         found = [*self._all(), *[capture for capture, _ in [*self._pending.values()]]]
-        return [capture for capture in found if capture.thread is threading.current_thread()]
+        return [one for one in found if one.key.thread is threading.current_thread()]
 
     def _full(self) -> bool:
         return len(self._mine()) >= MOST
 
-    def _too_many(self, key: Any, args: Any, kwargs: Any, *more: Capture) -> NoReturn:
-        found = self._mine()
-        keys = [*[capture.key for capture in found], key]
-        structures = [capture.values() for capture in (*found, *more)]
-        names = [name for name, _ in self._arguments(args, kwargs)]
+    def _too_many(self, facts: Sequence[Fact]) -> NoReturn:
+        found = [capture.facts() for capture in self._mine()]
         raise CaptureError(
             f"compile: {MOST} captures of {self.name} already, and another is needed; "
-            f"{varying(keys, names, structures)}"
+            f"{varying([*found, facts])}"
         )
 
-    def _in_turn(self, key: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> Capture:
+    def _in_turn(self, key: Key, args: Any, kwargs: Any) -> Capture:
         """`_record` while no other thread trains: what the step comes to is not known before."""
-        state = [*self.state, *(tensor for _, tensor in reached(self.function, True))]
+        closure = Closure(self.function)
+        state = [*self.state, *closure.tensors(True)]
         everything = [*turns(state), COMMON, *(storage.turn for storage in alive(STORAGES))]
         held: list[Any] = []
         try:
             try:
                 for turn in () if MODES.apart else turns((), everything):
                     take(held, turn, wait=True)
-                return self._record(key, args, kwargs, tensors, state, held)
+                return self._record(key, args, kwargs, closure, state, held)
             finally:
                 broken_off(held)
         finally:
             broken_off(held)  # a Ctrl-C may have come into the first one
 
     def _record(
-        self, key: Any, args: Any, kwargs: Any, tensors: list[Tensor], state: Any, held: list[Any]
+        self, key: Key, args: Any, kwargs: Any, closure: Closure, state: Any, held: list[Any]
     ) -> Capture:
         """One call with the recorder on; `state`: what the closure leads to."""
-        leaves = Leaves(self.function, self.state)
-        xp = self._library(tensors)
+        tensors = key.tensors
+        leaves = Leaves(closure, self.state)
+        # The library of the arguments; without any, of what the step can reach.
+        found = {LIBRARIES[type(tensor._array)] for tensor in tensors or state}
+        xp = next((xp for xp in found if xp.kind == "cuda"), NUMPY)
         check(self.executor, xp)
         recorder = Recorder(xp, _state(self.state, xp), leaves, held)
         program = recorder.program
         inputs: dict[int, Tensor] = {}
         named = self._arguments(args, kwargs)
-        if len({LIBRARIES[type(tensor._array)] for tensor in tensors}) > 1:
+        if tensors and len(found) > 1:
             raise CaptureError(
                 f"compile: the arguments of {self.name} are on cpu and cuda; move all to one device"
             )
@@ -451,6 +425,8 @@ class Compiled:
             numbers = {inputs[id(t)]: number for number, t in reversed([*enumerate(tensors)])}
             outside = Outside(recorder, differentiable, numbers)
         structure = Structure(before, program, recorder.called, self.state)
+        modules = [module() for module, _ in structure.modules]
+        leaves.lead = closure.lead([*leaves.bound(), *modules, *recorder.optimizers])
         recorder.called, recorder.layers = set(), {}  # modules
         if changed := structure.changed:
             problem = (
@@ -464,7 +440,7 @@ class Compiled:
         )  # fmt: skip
         leaves.changed = []
         return Capture(
-            key, len(args), program, result, problem, leaves,
+            key, program, result, problem, leaves,
             presence=[(s, there) for s, there in recorder.presence.items() if there is not None],
             counted=[(one, counted[one]) for one in recorder.listeners],
             optimizers=[(o, o.runs, [r.constants for r in o.runs]) for o in recorder.optimizers],
@@ -472,12 +448,6 @@ class Compiled:
             outside=outside, structure=structure,
             drawing=drawing if any(map(_draws_numbers, program.lines)) else None,
         )  # fmt: skip
-
-    def _library(self, tensors: Sequence[Tensor]) -> Any:
-        """The library of the arguments; without any, of what the step can reach."""
-        given = tensors or [*self.state, *(tensor for _, tensor in reached(self.function, True))]
-        found = {LIBRARIES[type(tensor._array)] for tensor in given}
-        return next((xp for xp in found if xp.kind == "cuda"), NUMPY)
 
     def _arguments(self, args: Any, kwargs: Any) -> list[tuple[str, Any]]:
         """What the step calls its arguments."""
@@ -552,6 +522,38 @@ def _names(signature: inspect.Signature) -> tuple[str, ...]:
 def _flags(optimizer: Any) -> Any:
     """Which options of its groups are 0, off or None: with another set an update is another one."""
     return tuple([tuple(map(bool, options)) for options in optimizer.options_now()])
+
+
+def copies(tensors: list[Tensor]) -> list[Any]:
+    """Copies of the arguments, laid out as they are; two that begin at one address still do."""
+    found: dict[int, Any] = {}
+    unique = {id(tensor): tensor._array for tensor in tensors}
+    for array in unique.values():
+        group = {key: a for key, a in unique.items() if a is array or one_place(a, array)}
+        if not group.keys() & found.keys():
+            found |= zip(group, copies_like([*group.values()]), strict=True)
+    return [found.pop(id(tensor), tensor._array.copy()) for tensor in tensors]
+
+
+def taken(value: Any, outputs: list[Any], recorder: Any, roots: list[Tensor]) -> Any:
+    """`value` with an Output in place of each Tensor, whose array is appended to `outputs`.
+
+    Those that may be differentiated are appended to `roots`.
+    """
+
+    def output(value: Any) -> Any:
+        kind = type(value)
+        if kind in ARRAYS:
+            raise CaptureError("compile: the step returns an array; return the Tensor")
+        if kind not in TENSORS:
+            return value
+        outputs.append(recorder.host(value._array))
+        if not value._rg or not MODES.grad or recorder.passes:
+            return Output(len(outputs) - 1, None)
+        roots.append(value)
+        return Output(len(outputs) - 1, len(roots) - 1)
+
+    return replaced(value, output)
 
 
 def _draws_numbers(line: Any) -> bool:

@@ -13,8 +13,7 @@ from typing import Any
 
 from ..backend import NUMPY, owner_of
 from .numpy_executor import Text, size, traffic
-from .program import Host, Line, Program
-from .reuse import works_on
+from .program import Host, Line, Program, works_on
 
 ROUNDS = 15
 SMALLEST, LARGEST = 1 << 15, 1 << 26  # bytes: what memory is measured with

@@ -6,8 +6,7 @@ from ..backend import NUMPY
 from ..ops.coercion import LinAlgError, explain
 from ..stack_frames import FIRST_LINE
 from .bookkeeping import End, skip
-from .passes import arrays_in
-from .program import DRAWS, Host, Line, Program
+from .program import DRAWS, Host, Line, Program, arrays_in
 
 EXCEPT = """\
     except BaseException as error:

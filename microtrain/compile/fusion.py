@@ -19,8 +19,7 @@ import numpy as np
 from ..backend import LIBRARIES, address, owner_of
 from ..numerics.sums import SHORT
 from .elements import DTYPES, PYTHON, C, Expression, Language, expression
-from .passes import arrays_in
-from .program import DRAWS, Host, Line, Program
+from .program import DRAWS, Host, Line, Program, arrays_in
 
 REACH = 24  # units that a line may be moved ahead of
 STREAMS = 16  # arrays in one loop

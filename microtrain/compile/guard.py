@@ -1,32 +1,355 @@
-"""The guard of a capture: a function generated for it, which looks whether a call may be replayed.
+"""What a call must match to be replayed, and the function that looks whether it does.
 
-It asks in one expression for all that the capture depends on: arguments, modes, structure,
-gradients, optimizers. Where all is as it was it copies the arguments in, replays, and returns what
-the step would. A step has one function at a time, the guard of the capture that was used last;
-where that one misses, the others are tried in the order of last use.
+A key is a list of facts about a call: modes and arguments. Each fact says in a text how it is asked
+for again; a guard is a function of these texts, and of what else the capture depends on: modules,
+gradients, what names lead to, optimizers. It asks for all of it in one expression; where all is as
+it was it copies the arguments in, replays, and returns what the step would. A step has one function
+at a time, the guard of the capture that was used last; where that one misses, the others are tried
+in the order of last use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FunctionType
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from ..autograd.turns import broken_off
-from ..backend import MODES, STRUCTURE, address, is_plain, owner_of
+from ..backend import LIBRARIES, MODES, STRUCTURE, address, alive, is_plain, owner_of
 from ..errors import CaptureError
-from ..nn.module import Module
+from ..nn.module import MODULES, PLAIN, Module
+from ..nn.parameter import Parameter
+from ..optim.flat import STORAGES
 from ..random import STREAM, step_now
 from ..stack_frames import ENTRY, generated
-from ..tensor import TENSORS, Tensor
-from .program import DRAWS
-from .tree import Again, Layout, Output, rebuilt
+from ..tensor import TENSORS, Size, Tensor
+from .program import DRAWS, Output, Program, one_place, rebuilt, touched
 
 MISSING = object()  # an argument that a call leaves out, and what a guard returns that misses
-# What a key begins with; arguments follow.
-MODES_OF_KEY = (
-    "grad mode", "inference mode", "the default dtype", "anomaly detection", "the thread"
-)  # fmt: skip
+VALUE = "Pass what varies as a Tensor"
+OUTSIDE = "Keep it as it is between calls, or do not compile this step"
+# Of a Tensor, `{0}`, and its array, `{0}_`: what is asked for, how, and what to do where it varies.
+LAYOUT = (
+    ("shape", "{0}_.shape", "Give batches a few shapes, by padding or bucketing"),
+    ("dtype", "{0}_.dtype", "Cast it before the call"),
+    ("memory order", "", "Pass contiguous()"),  # in another one sums are other sums
+    ("requires_grad", "{0}._rg", "Set it before the first call"),
+    ("overlap with other arguments", "", "Pass a clone()"),
+)
+# On the CPU `aligned` says something; True is for what is row-major and aligned.
+ORDER = {
+    True: "({0}_.flags.carray or is_plain({0}_) or ({0}_.strides, {0}_.flags.aligned))",
+    False: "(is_plain({0}_) or {0}_.strides)",
+}
+
+
+class Fact(NamedTuple):
+    """Something that a capture depends on.
+
+    Attributes:
+        label: what people call it.
+        value: what it was; it can be hashed.
+        text: how a guard reads it; empty: it does in another way.
+        hint: what to do where it varies.
+        tensor: the number of the Tensor whose layout it is, which is not asked for where native
+            code looks.
+    """
+
+    label: str
+    value: Any
+    text: str = ""
+    hint: str = OUTSIDE
+    tensor: int | None = None
+
+
+class Key:
+    """The facts of one call: modes, and arguments by their layouts or values.
+
+    Args:
+        names: what the step calls its arguments, as far as that is known.
+
+    Raises CaptureError for arrays, and where it is hashed for what cannot be hashed.
+
+    Attributes:
+        facts: all of them; a call of equal ones is the same.
+        tensors: those in the arguments; while the step is recorded.
+        texts, places: of each Tensor how the guard calls it, and the number of the first one that
+            begins at its address; None for itself.
+        again: the numbers of those that are also an earlier one.
+        thread: whose call it is: another one has memory of its own.
+    """
+
+    def __init__(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any] = {}, names: Sequence[str] = ()
+    ) -> None:
+        self.tensors: list[Tensor] = []
+        self.texts: list[str] = []
+        self.places: list[int | None] = []
+        self.again: set[int] = set()
+        self.positional, self.by_name = len(args), (*kwargs,)
+        self.thread = threading.current_thread()
+        self._facts = [
+            Fact("the thread", self.thread),
+            Fact("grad mode", bool(MODES.grad), '(modes["grad"] and True)'),
+            Fact("inference mode", MODES.inference, 'modes["inference"]'),
+            Fact("the default dtype", MODES.default_dtype, 'modes["default_dtype"]'),
+            Fact("anomaly detection", MODES.anomaly is not None, '(modes["anomaly"] is not None)'),
+        ]
+        for number, value in enumerate(args):
+            label = names[number] if number < len(names) else f"number {number + 1}"
+            self._look(value, f"argument {label}", f"a{number}")
+        for number, (name, value) in enumerate(kwargs.items()):
+            self._look(value, f"argument {name}", f"n{number}", f"named[{name!r}]")
+        self.facts = (*self._facts, Fact("arguments by name", self.by_name))
+
+    def __hash__(self) -> int:
+        try:
+            return hash(self.facts)
+        except TypeError:
+            raise CaptureError(
+                "compile: an argument is neither a Tensor nor hashable; pass Tensors, or tuples, "
+                "lists and dicts of them"
+            ) from None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Key) and self.facts == other.facts
+
+    def _add(self, label: str, value: Any, text: str) -> None:
+        self._facts.append(Fact(label, value, text, VALUE))
+
+    def _look(self, value: Any, label: str, name: str, source: str = "") -> None:
+        """The facts of an argument, or a part of one, that the guard finds as `source`."""
+        first, kind = f"({name} := {source})" if source else name, type(value)
+        if kind in TENSORS:
+            self._tensor(value, label, name, first)
+            return
+        if isinstance(value, tuple(LIBRARIES)):
+            cpu = getattr(LIBRARIES.get(kind), "kind", "cpu") == "cpu"
+            way = "a NumPy array; pass mt.from_numpy(array)"
+            way = way if cpu else "an array of CuPy; pass a Tensor"
+            raise CaptureError(f"compile: an argument is {way}")
+        self._add(f"the type of {label}", kind, f"type({first})")
+        if kind is dict or kind is list or isinstance(value, tuple):
+            size = f"len({name})"
+            if kind is dict:
+                size, name, value = f"len({name}_ := (*{name}.items(),))", f"{name}_", value.items()
+            self._add(f"the length of {label}", len(value), size)
+            for number, part in enumerate(value):
+                self._look(part, f"{label}[{number}]", f"{name}_{number}", f"{name}[{number}]")
+        elif isinstance(value, Module):
+            self._add(label, weakref.ref(value), f"ref({name})")
+        elif kind is float and (value == 0 or value != value):  # 0.0 is not -0.0, and NaN is NaN
+            self._add(label, repr(value), f"repr({name})")
+        else:
+            self._add(label, value, name)
+
+    def _tensor(self, value: Tensor, label: str, name: str, first: str) -> None:
+        number, array = len(self.tensors), value._array
+        near = [n for n, other in enumerate(self.tensors) if one_place(other._array, array)]
+        same = [n for n in near if self.tensors[n] is value]
+        place = near[0] if near else None
+        self.tensors.append(value)
+        self.texts.append(name)
+        self.places.append(place)
+        if same:
+            self.again.add(number)
+            self._add(label, True, f"({first} is {self.texts[same[0]]})")
+            return
+        known = f"(type({first}) is Tensor or type({name}) in TENSORS)"
+        self._add(f"the type of {label}", True, known)
+        self._add(f"the device of {label}", type(array), f"type({name}_ := {name}._array)")
+        cpu = LIBRARIES[type(array)].kind == "cpu"
+        order = is_plain(array) or ((array.strides, array.flags.aligned) if cpu else array.strides)
+        values = array.shape, array.dtype, order, value._rg, place
+        for (what, text, hint), fact in zip(LAYOUT, values, strict=True):
+            text = ORDER[cpu] if what == "memory order" else text
+            what = f"the {what} of {label}"
+            self._facts.append(Fact(what, fact, text.format(name), hint, number))
+
+
+def varying(captures: Iterable[Sequence[Fact]]) -> str:
+    """Which fact differs most among captures, oldest first: its last two values, the way out."""
+    found: dict[str, list[Fact]] = {}
+    for facts in captures:
+        for fact in facts:
+            found.setdefault(fact.label, []).append(fact)
+    most = max(found.values(), key=lambda facts: len({fact.value for fact in facts}))
+    last = most[-1]
+    before = next((fact for fact in reversed(most) if fact.value != last.value), last)
+    values = ", then ".join(_said(fact.value) for fact in (before, last))
+    return f"{last.label} varies most: {values}. {last.hint}"
+
+
+def _said(value: Any) -> str:
+    if type(value) is tuple and len(value) == 2 and isinstance(value[0], type):
+        value = value[1]  # of a certain kind
+    return value if isinstance(value, str) else repr(value)
+
+
+# Modules ------------------------------------------------------------------------------------------
+
+
+class Structure:
+    """What a capture takes as given of modules and leaves: flags, hooks, numbers, Tensors' places.
+
+    Only of those that the step has to do with: another model may come and go. They are looked at
+    again when `STRUCTURE` says that some flag, hook or attribute has changed anywhere. Modules are
+    held weakly: one that is dropped goes, and its captures with it.
+
+    Args:
+        before: what `look_at_all` said when the step began.
+        program: what was captured.
+        called: the modules that were called in it.
+        further: leaves beside the modules' own.
+
+    Attributes:
+        modules: those that it has to do with.
+        then: what a replay needs to find; it can be hashed.
+        changed: what the step has changed of it, but for training flags; None for nothing.
+        count: `STRUCTURE` when all was found as it was.
+    """
+
+    def __init__(
+        self, before: dict[Module, Any], program: Program, called: Any, further: Sequence[Tensor]
+    ) -> None:
+        used = touched(program)
+        self._leaves = list(further)
+        for storage in alive(STORAGES):
+            if any(id(owner_of(a)) in used for b in storage.buffers for a in (b.data, b.wide)):
+                self._leaves += storage.params
+        concerned = _concerned(before, called, used)
+        self.modules = [(weakref.ref(module), _names(module, used)) for module in concerned]
+        # Kept alive, so that an id names them.
+        self._kept = [t._array for module in concerned for _, t in _tensors(module)]
+        self._kept += [leaf._array for leaf in self._leaves]
+        self.count = -1
+        modules, leaves = self._look()
+        self.changed = _changed([(m, before[m], look_at(m)) for m in concerned])
+        flags = [(before[m][0], *now[1:]) for m, now in zip(concerned, modules, strict=True)]
+        self.then = tuple(flags), leaves
+
+    def lives(self) -> bool:
+        """Whether its modules are there, or it can never fit again."""
+        return all(module() is not None for module, _ in self.modules)
+
+    def facts(self) -> list[Fact]:
+        """For people, the flags and numbers of the modules."""
+        found = []
+        for training, hooks, module, *parts in self.then[0]:
+            kind = type(module()).__name__
+            found += [Fact(f"{kind}.training", training), Fact(f"hooks of {kind}", hooks)]
+            found += [Fact(f"the attribute {kind}.{name}", value) for name, value in parts]
+        return found
+
+    def fits(self) -> bool:
+        """Whether all is as it was."""
+        count = STRUCTURE[0]
+        if self.count != count:
+            if self._look() != self.then:
+                return False
+            self.count = count
+        return True
+
+    def _look(self) -> Any:
+        return (
+            tuple([look_at(module(), names) for module, names in self.modules]),
+            tuple([_place(leaf) for leaf in self._leaves]),
+        )
+
+
+def look_at_all() -> dict[Module, Any]:
+    """The flags and parts of every module there is."""
+    return {module: look_at(module) for module in alive(MODULES)}
+
+
+def look_at(module: Module | None, names: Sequence[str] = ()) -> Any:
+    """Flags, sub-modules, parameters, buffers and plain values, and other Tensors of these `names`.
+
+    None for a module that is no more.
+    """
+    if module is None:
+        return None
+    parts: list[tuple[str, Any]] = []
+    for name, value in vars(module).copy().items():
+        kind = type(value)
+        if isinstance(value, Module):
+            parts.append((name, _reference(value)))
+        elif kind is Parameter or (kind in TENSORS and (name in module._buffers or name in names)):
+            parts.append((name, _place(value)))
+        elif kind in PLAIN and module._structural and name not in ("training", "_hooked"):
+            parts.append((name, _plain(value)))
+    return module.training, module._any_hooks(), _reference(module), *parts
+
+
+def _reference(module: Module) -> weakref.ref[Module]:
+    """A weak reference that can be hashed, also when the module is gone."""
+    reference = weakref.ref(module)
+    hash(reference)  # once asked for, it is kept
+    return reference
+
+
+def _plain(value: Any) -> Any:
+    """`value` for comparison: 1 is not 1.0 or True, 0.0 is not -0.0, and NaN is NaN."""
+    kind = type(value)
+    if kind is tuple or kind is Size:
+        return (kind, *[_plain(part) for part in value])
+    if kind in (float, complex):
+        return kind, repr(value)
+    return kind, (value if kind in PLAIN else kind)
+
+
+def _changed(looks: list[tuple[Module, Any, Any]]) -> str | None:
+    """What is not as before, of modules with what they were and what they are."""
+    for module, before, now in looks:
+        if before[1:] == now[1:]:
+            continue
+        then, kind = dict(before[3:]), type(module).__name__
+        for name, value in now[3:]:
+            if then.get(name) != value and type(vars(module).get(name)) in PLAIN:
+                return f"the attribute {name} of {kind} (now {vars(module)[name]!r})"
+        return f"requires_grad, hooks, parameters, buffers or modules of {kind}"
+    return None
+
+
+def _place(tensor: Tensor) -> Any:
+    extra = tensor._extra
+    hooks = extra is not None and bool(extra.hooks or extra.post_hooks)
+    return id(tensor._array), tensor._rg, hooks
+
+
+def _tensors(module: Module) -> list[tuple[str, Tensor]]:
+    return [
+        (name, value)
+        for name, value in vars(module).copy().items()
+        if type(value) in TENSORS and type(value._array) in LIBRARIES
+    ]
+
+
+def _names(module: Module, used: set[int]) -> list[str]:
+    """The attributes of `module` that are Tensors of the step."""
+    return [name for name, t in _tensors(module) if id(owner_of(t._array)) in used]
+
+
+def _concerned(before: Any, called: Any, used: set[int]) -> list[Module]:
+    """Those called and all below, those with a Tensor of the step, and all above them."""
+    above: dict[Module, list[Module]] = {}
+    for module in before:
+        for child in module.children():
+            above.setdefault(child, []).append(module)
+    waiting = [part for module in called for part in module.modules()]
+    waiting += [module for module in before if _names(module, used)]
+    found: dict[Module, None] = {}
+    while waiting:
+        module = waiting.pop()
+        if module in before and module not in found:
+            found[module] = None
+            waiting += above.get(module, ())
+    return sorted(found, key=id)
+
+
+# The function -------------------------------------------------------------------------------------
 
 
 def guard(
@@ -43,14 +366,8 @@ def guard(
         names: what the step calls its arguments; fewer where some can only be given by position.
         owner: a weak reference to the `Compiled`.
     """
-    text = _Text(capture, run)
-    count, number = capture.positional, capture.number
+    count, number = capture.key.positional, capture.number
     by_name = len(names) >= count
-    parameters = [f"a{n}=MISSING" for n in range(count)] + ["/"] * (count > 0 and not by_name)
-    values = "".join(f"a{n}, " for n in range(count))
-    source = text.source(
-        ", ".join([*parameters, "*more", "**named"]), f"return miss(({values}), more, named)"
-    )
 
     def miss(values: Any, more: Any, named: Any) -> Any:
         args = [value for value in values if value is not MISSING]
@@ -59,8 +376,9 @@ def guard(
             named = {name: value for name, value in found if value is not MISSING} | named
         return owner()._find((*args, *more), named, number)
 
-    text.scope["miss"] = miss
-    enter: FunctionType = generated(source, "enter", ENTRY, text.scope)
+    text = _Text(capture, run)
+    source = text.source(count, by_name)
+    enter: FunctionType = generated(source, "enter", ENTRY, text.scope | {"miss": miss})
     if by_name:  # the step's names, which would otherwise have to differ from all in the text
         code = enter.__code__
         varnames = (*names[:count], *code.co_varnames[count:])
@@ -76,15 +394,10 @@ def follow(optimizers: Any, seen: list[list[Any]]) -> bool:
     for (optimizer, runs, constants), options in zip(optimizers, seen, strict=True):
         if optimizer.runs is not runs or not optimizer.follow_options():
             return False
-        if not all(map(same, runs, constants)):
-            return False
+        if any(run.constants is not then for run, then in zip(runs, constants, strict=True)):
+            return False  # made anew for other flags
         options[:] = [run.options for run in runs]
     return True
-
-
-def same(run: Any, then: dict[str, Any]) -> bool:
-    """Whether the numbers of a run's update are where they were, and its flags what they were."""
-    return run.constants is then  # made anew for other flags
 
 
 def refuse_alias() -> NoReturn:
@@ -96,247 +409,165 @@ def refuse_alias() -> NoReturn:
 
 
 class _Text:
-    """The text of a guard, and what the names in it mean.
+    """The text of a guard, and what the names in it mean (`scope`).
 
-    Attributes:
-        tensors: names of the Tensors in the arguments, with what the key says of them.
-        kinds: conditions on arguments, but for how Tensors lie in memory.
-        modes: conditions on modes, also on whose call it is.
-        rest: conditions on all else that is not an argument.
-        follow: the last condition, which takes over new rates of optimizers.
-        in_place: the numbers of Tensors that native code reads where they are, if it can.
+    It decides before it writes: another thread, whose call it refuses, must not have touched what
+    native code of this one is reading.
     """
 
     def __init__(self, capture: Any, run: Any) -> None:
-        self.capture = capture
-        # Memory that a backward pass outside reads is written at every call.
-        self.arrival: Any = None if capture.outside else getattr(run, "arrival", None)
+        self.capture, self.key, self.program = capture, capture.key, capture.program
         self.scope: dict[str, Any] = {
             "MISSING": MISSING, "MODES": MODES, "STRUCTURE": STRUCTURE, "TENSORS": TENSORS,
             "Tensor": Tensor, "owner_of": owner_of, "is_plain": is_plain, "address": address,
-            "written": capture.written, "refuse_alias": refuse_alias, "leaves": capture.leaves,
-            "structure": capture.structure, "outside": capture.outside, "run": run,
+            "ref": weakref.ref, "written": capture.written, "refuse_alias": refuse_alias,
+            "leaves": capture.leaves, "structure": capture.structure, "outside": capture.outside,
+            "modes": MODES.__dict__, "step_now": step_now, "run": run, "rebuilt": rebuilt,
         }  # fmt: skip
-        self.tensors: list[tuple[str, Any]] = []
-        self.kinds = ["not more"]
-        self.modes: list[str] = []
-        self.rest: list[str] = []
-        self.follow: list[str] = []
-        self.in_place: set[int] = set()
-        values = capture.key[len(MODES_OF_KEY) :]
-        by_name = values[capture.positional :]
-        names = tuple([name for name, _ in by_name])
-        self.kinds.append(f"(*named,) == {names}" if names else "not named")
-        for number, part in enumerate(values[: capture.positional]):
-            self.argument(f"a{number}", part)
-        for number, (name, part) in enumerate(by_name):
-            self.argument(f"n{number}", part, f"named[{name!r}]")
-        self.given = f"({''.join(f'{name}, ' for name, _ in self.tensors)})"
-        self.whose()
-        self.state()
+        # Memory that a backward pass outside reads is written at every call.
+        self.arrival: Any = None if capture.outside else getattr(run, "arrival", None)
+        self.arrays = [f"{name}_" for name in self.key.texts]
+        self.given = f"({''.join(f'{name}, ' for name in self.key.texts)})"
 
-    def source(self, parameters: str, miss: str) -> str:
-        """The function, of `parameters`; `miss`: what it does with all other calls.
-
-        It decides before it writes: another thread, whose call it refuses, must not have touched
-        what native code of this one is reading.
-        """
-        everything = [n for n, (_, part) in enumerate(self.tensors) if type(part) is Layout]
-        copied = [n for n in everything if n not in self.in_place]
-        first = [*self.kinds, *self.modes]
-        checks = [*self.rest, *self.layouts(copied), *self.apart(copied), *self.follow]
-        if self.in_place and self.arrival is not None:
-            arrays = [self.array(n) if n in self.in_place else self.target(n)
-                      for n in self.arrival.moved]  # fmt: skip
-            self.scope |= {"arrive": self.arrival.function, "plan": self.arrival.plan}
-            self.scope["moved"] = self.arrival.run
-            rest = self.layouts(sorted(self.in_place)) + self.apart(everything)
+    def source(self, count: int, by_name: bool) -> str:
+        """The function, with `count` arguments by position; they may be given by name, too."""
+        key, arrival, outside = self.key, self.arrival, self.capture.outside
+        everything = [n for n in range(len(key.texts)) if n not in key.again]
+        plain = {fact.tensor for fact in key.facts if "flags" in fact.text and fact.value is True}
+        needed = {fact.tensor for fact in key.facts if "_rg" in fact.text and fact.value is True}
+        moved = plain.intersection(arrival.moved) - needed if arrival else ()
+        copied = [n for n in everything if n not in moved]
+        # The same Tensor twice is another capture; where they begin may not be asked.
+        first = ["MODES.__dict__ is modes", 'modes["recorder"] is None', "not more"]
+        first += [f"(*named,) == {key.by_name}" if key.by_name else "not named"]
+        first += self.checks([None])
+        first += [
+            f"{key.texts[n]} is not {key.texts[m]}"
+            for n in everything for m in everything[: everything.index(n)]
+            if arrival or (key.places[n] is not None and key.places[n] in (m, key.places[m]))
+        ]  # fmt: skip
+        checks = [*self.state(), *self.checks(copied), *self.apart(copied), *self.follow()]
+        locks = [*self.capture.turns, *([outside.lock] if outside else ())]
+        ends = [f"{self.name(lock.release)}()" for lock in reversed(locks)]
+        if moved:
+            arrays = [self.arrays[n] if n in moved else self.target(n) for n in arrival.moved]
+            given = ", ".join(f"id({array})" for array in arrays)
+            rest = self.checks(sorted(moved)) + self.apart(everything)
             lines = [
-                f"if arrive(plan, {', '.join(f'id({array})' for array in arrays)}):",
-                *_indented([*self.replay(copied, "moved()"), *self.result()]),
+                f"if {self.name(arrival.function)}({self.name(arrival.plan)}, {given}):",
+                *_indented(self.replay(copied, f"{self.name(arrival.run)}()", ends)),
                 f"if {' and '.join(rest)}:",
-                *_indented([*self.replay(everything, "run()"), *self.result()]),
+                *_indented(self.replay(everything, "run()", ends)),
             ]
         else:
-            begin = ["outside.begin()"] * (self.capture.outside is not None)
-            lines = [*begin, *self.replay(copied, "run()"), *self.result()]
-        locks = [*self.capture.turns]
-        if self.capture.outside is not None:  # its results may be differentiated by other threads
-            locks.append(self.capture.outside.lock)
+            lines = self.replay(copied, "run()", ends)
         if locks:  # not by `with`, which takes twice the time
             self.scope |= {"locks": locks[::-1], "broken_off": broken_off}
-            begins = [f"{self.name(f'begin{n}', lock.acquire)}()" for n, lock in enumerate(locks)]
-            ends = [f"{self.name(f'end{n}', lock.release)}()" for n, lock in enumerate(locks)][::-1]
-            lines = [part for line in lines
-                     for part in (*(line.replace("return made", end) for end in ends
-                                    if line.endswith("return made")), line)]  # fmt: skip
-            inner = [*begins, f"if {' and '.join(checks or ['True'])}:", *_indented(lines), *ends]
+            begins = [f"{self.name(lock.acquire)}()" for lock in locks]
+            inner = [*begins, f"if {' and '.join(checks)}:", *_indented(lines), *ends]
             lines = ["try:", *_indented(inner), "except BaseException:"]
             lines += ["    broken_off([*locks])", "    raise"]
             checks = []
-        lines = [f"if {' and '.join([*first, *checks])}:", *_indented(lines), miss]
-        return "\n".join([f"def enter({parameters}):", *_indented(lines)])
+        lines = [f"if {' and '.join([*first, *checks])}:", *_indented(lines)]
+        lines.append(f"return miss(({''.join(f'a{n}, ' for n in range(count))}), more, named)")
+        parameters = [f"a{n}=MISSING" for n in range(count)] + ["/"] * (count > 0 and not by_name)
+        head = f"def enter({', '.join([*parameters, '*more', '**named'])}):"
+        return "\n".join([head, *_indented(lines)])
 
-    def layouts(self, numbers: Sequence[int]) -> list[str]:
-        return [check for n in numbers for check in self.layout(n)]
+    def name(self, value: Any) -> str:
+        """A literal, or a name in the text, for a value."""
+        parts = value if type(value) is tuple else (value,)
+        if all(part is None or type(part) in (int, bool, str) for part in parts):
+            return repr(value)
+        self.scope[name := f"it{len(self.scope)}"] = value
+        return name
+
+    def check(self, text: str, value: Any) -> str:
+        """Whether what the text reads is `value`."""
+        name = self.name(value)
+        if value is None or type(value) is bool or isinstance(value, type):
+            return f"{text} is {name}"
+        return (
+            f"{text} == {name}"
+            if name not in self.scope
+            else f"({text} is {name} or {text} == {name})"
+        )
+
+    def checks(self, tensors: Any) -> list[str]:
+        """Of the layouts of these Tensors; None: of modes and of all else in the arguments."""
+        facts = [fact for n in tensors for fact in self.key.facts if fact.tensor == n and fact.text]
+        return [self.check(fact.text, fact.value) for fact in facts]
 
     def apart(self, copied: Sequence[int]) -> list[str]:
         """Which of the arguments `copied` have memory in common, and none with what is written."""
-        checks: list[str] = []
-        owners: dict[int, str] = {}
-
-        def owner(n: int) -> str:
-            """Who owns the memory of an argument: looked up where it is asked for first."""
-            name, here = f"owner{n}", self.array(n)
-            found = f"({name} := {here} if {here}.base is None else owner_of({here}))"
-            return name if owners.setdefault(n, found) is not found else found
-
+        places, checks = self.key.places, []
         for index, n in enumerate(copied):
-            place = self.tensors[n][1].place
-            for other in copied[:index]:
-                if self.tensors[other][1].place is None:
-                    mine, theirs = owner(n), owner(other)
-                    at = f"address({self.array(n)})", f"address({self.array(other)})"
-                    checks.append(
-                        f"{mine} is {theirs} and {at[0]} == {at[1]}" if place == other
-                        else f"({mine} is not {theirs} or {at[0]} != {at[1]})"
-                    )  # fmt: skip
-        if self.capture.written:
-            checks += [f"(id({owner(n)}) not in written or refuse_alias())" for n in copied]
-        return checks
+            here = self.arrays[n]
+            checks.append(
+                f"(owner{n} := {here} if {here}.base is None else owner_of({here})) is not None"
+            )
+            for m in copied[:index]:
+                if places[m] is None:
+                    at = f"address({here}) == address({self.arrays[m]})"
+                    same = f"(owner{n} is owner{m} and {at})"
+                    checks.append(same if places[n] == m else f"not {same}")
+            if self.capture.written:
+                checks.append(f"(id(owner{n}) not in written or refuse_alias())")
+        return checks if len(copied) > 1 or self.capture.written else []
 
-    def replay(self, copied: Sequence[int], run: str) -> list[str]:
-        """The replay, for which the arguments `copied` are."""
-        capture = self.capture
-        lines = [f"{self.target(n)}[...] = {self.array(n)}" for n in copied]
+    def replay(self, copied: Sequence[int], run: str, ends: list[str]) -> list[str]:
+        """The replay, for which the arguments `copied` are, and what it returns."""
+        capture, result, outputs = self.capture, self.capture.result, self.program.outputs
+        lines = ["outside.begin()"] * (capture.outside is not None)
+        lines += [f"{self.target(n)}[...] = {self.arrays[n]}" for n in copied]
         lines += [f"leaves.tensors = {self.given}"] * capture.leaves.ends
-        if any(getattr(line, "name", "") in DRAWS for line in capture.program.lines):
-            self.scope |= {"stream": STREAM, "draw": capture.program.draw}
-            lines.append("draw[0] = stream.draw")
-        return [*lines, run]
-
-    def result(self) -> list[str]:
-        """What it returns."""
-        result, outputs = self.capture.result, self.capture.program.outputs
+        if any(getattr(line, "name", "") in DRAWS for line in self.program.lines):
+            lines.append(f"{self.name(self.program.draw)}[0] = {self.name(STREAM)}.draw")
         if type(result) is Output and result.place is None:  # `wrap`, without its call
-            self.scope |= {"new": Tensor.__new__, "result": outputs[result.number].copy}
-            return [
-                "made = new(Tensor)", "made._array = result()", "made._rg = False",
-                "made._edge = made._grad = made._version = made._extra = None", "return made",
+            lines += [
+                run, f"made = {self.name(Tensor.__new__)}(Tensor)",
+                f"made._array = {self.name(outputs[result.number].copy)}()", "made._rg = False",
+                "made._edge = made._grad = made._version = made._extra = None",
             ]  # fmt: skip
-        self.scope |= {"rebuilt": rebuilt, "result": result, "outputs": outputs}
-        node = f"outside.node({self.given})" if self.capture.outside else "None"
-        return [f"made = rebuilt(result, outputs, {node})", "return made"]
-
-    def name(self, name: str, value: Any) -> str:
-        self.scope[name] = value
-        return name
+        else:
+            node = f"outside.node({self.given})" if capture.outside else "None"
+            lines += [run, f"made = rebuilt({self.name(result)}, {self.name(outputs)}, {node})"]
+        return [*lines, *ends, "return made"]
 
     def target(self, n: int) -> str:
         """What an argument is copied into."""
-        return self.name(f"to{n}", self.capture.program.inputs[n])
+        return self.name(self.program.inputs[n])
 
-    def array(self, n: int) -> str:
-        return f"{self.tensors[n][0]}_"
-
-    # Arguments ------------------------------------------------------------------------------------
-
-    def argument(self, name: str, part: Any, value: str = "") -> None:
-        """An argument of which the key says `part`; `name` gets the `value`, if there is one."""
-        first = f"({name} := {value})" if value else name
-        if type(part) is Layout:
-            self.tensor(name, part, first)
-        elif type(part) is Again:
-            self.kinds.append(f"{first} is {self.tensors[part.number][0]}")
-            self.tensors.append((name, part))
-        else:
-            kind, *inner = part
-            self.kinds.append(f"type({first}) is {self.name(f'{name}_type', kind)}")
-            if kind is dict:
-                self.kinds.append(f"({name}_ := (*{name}.items(),)) is not MISSING")
-                name, inner = f"{name}_", [(tuple, *pair) for pair in inner]
-            if kind is dict or kind is list or issubclass(kind, tuple):
-                self.kinds.append(f"len({name}) == {len(inner)}")
-                for number, one in enumerate(inner):
-                    self.argument(f"{name}_{number}", one, f"{name}[{number}]")
-            elif issubclass(kind, Module):
-                self.kinds.append(f"{name} is {self.name(f'{name}_is', inner[0])}()")
-            elif kind is float and inner[0] in ("0.0", "-0.0", "nan"):
-                self.kinds.append(f"repr({name}) == {inner[0]!r}")
-            else:
-                it = self.name(f"{name}_is", float(inner[0]) if kind is float else inner[0])
-                self.kinds.append(f"({name} is {it} or {name} == {it})")
-
-    def tensor(self, name: str, part: Layout, first: str) -> None:
-        number = len(self.tensors)
-        if self.arrival and number in self.arrival.moved and part.order is True:
-            self.in_place |= set() if part.requires_grad else {number}
-        self.kinds.append(f"(type({first}) is Tensor or type({name}) in TENSORS)")
-        for n, (other, earlier) in enumerate(self.tensors):
-            together = part.place is not None and part.place in (n, getattr(earlier, "place", n))
-            if type(earlier) is Layout and (together or self.arrival):
-                # The same Tensor twice is another capture; where they begin may not be asked.
-                self.kinds.append(f"{name} is not {other}")
-        self.tensors.append((name, part))
-        kind = self.name("array_type", type(self.capture.program.inputs[number]))
-        self.kinds.append(f"type({self.array(number)} := {name}._array) is {kind}")
-
-    def layout(self, n: int) -> list[str]:
-        name, part = self.tensors[n]
-        here, dtype = self.array(n), self.name(f"dtype{n}", part.dtype)
-        cpu = self.capture.program.xp.kind == "cpu"  # the flags of others say less
-        order = f"({here}.flags.carray or is_plain({here}))" if cpu else f"is_plain({here})"
-        if part.order is not True:
-            strides, aligned = part.order
-            order = f"{here}.strides == {strides}"
-            order += f" and {here}.flags.aligned is {aligned}" if cpu else ""
-        kind = f"({here}.dtype is {dtype} or {here}.dtype == {dtype})"
-        return [f"{here}.shape == {part.shape}", kind, order, f"{name}._rg is {part.requires_grad}"]
-
-    # All else -------------------------------------------------------------------------------------
-
-    def whose(self) -> None:
-        modes = MODES.__dict__  # this thread's; another one has another
-        grad, inference, default_dtype, plain, _ = self.capture.key[: len(MODES_OF_KEY)]
-        self.scope |= {"modes": modes, "default_dtype": default_dtype}
-        self.modes += [
-            "MODES.__dict__ is modes",
-            f'modes["grad"] is {grad}' if plain else f'bool(modes["grad"]) is {grad}',
-            f'modes["inference"] is {inference}', 'modes["default_dtype"] is default_dtype',
-            'modes["recorder"] is None', f'modes["anomaly"] is {"" if plain else "not "}None',
-        ]  # fmt: skip
-
-    def state(self) -> None:
-        """What modules, gradients, data parallelism, leaves and optimizers must be like."""
-        capture, checks = self.capture, self.rest
-        checks.append("(STRUCTURE[0] == structure.count or structure.fits())")
+    def state(self) -> list[str]:
+        """What modules, gradients, data parallelism and names must be like."""
+        capture = self.capture
+        checks = ["(STRUCTURE[0] == structure.count or structure.fits())"]
+        checks += [f"{self.name(capture.leaves.lead)}()"] * (capture.leaves.lead is not None)
         if capture.drawing is not None:
-            self.scope |= {"step_now": step_now, "drawing": capture.drawing}
-            checks.append("step_now() == drawing")
+            checks.append(self.check("step_now()", capture.drawing))
         for storage, presence in capture.presence:
             for slot, there in zip(storage.slots, presence, strict=True):
-                one = self.name(f"slot{len(self.scope)}", slot)
-                buffer = self.name(f"buffer{len(self.scope)}", slot.buffer)
-                checks.append(f"{one}.epoch {'==' if there else '!='} {buffer}.epoch")
-        for number, (listener, counted) in enumerate(capture.counted):
-            one = self.name(f"listener{number}", listener)
-            checks.append(f"{one}.counted() == {self.name(f'counted{number}', counted)}")
-        checks += [f"leaves.fits({self.given})"] * bool(capture.leaves)
-        seen: list[Any] = []  # by optimizer and run, the options that constants are known to be of
-        options = []
-        for number, (optimizer, runs, _) in enumerate(capture.optimizers):
-            one, read = self.name(f"optimizer{number}", optimizer), f"read{number}"
-            checks.append(f"{one}.runs is {self.name(f'runs{number}', runs)}")
-            self.scope[read] = optimizer.options
-            seen.append([None] * len(runs))
+                same = "==" if there else "!="
+                checks.append(f"{self.name(slot)}.epoch {same} {self.name(slot.buffer)}.epoch")
+        for listener, counted in capture.counted:
+            checks.append(self.check(f"{self.name(listener)}.counted()", counted))
+        return checks + [f"leaves.fits({self.given})"] * bool(capture.leaves)
+
+    def follow(self) -> list[str]:
+        """What optimizers must be like; the last condition takes over new rates."""
+        optimizers, checks, options = self.capture.optimizers, [], []
+        # By optimizer and run, the options that constants are known to be of.
+        self.scope["seen"] = [[None] * len(runs) for _, runs, _ in optimizers]
+        for number, (optimizer, runs, _) in enumerate(optimizers):
+            checks.append(f"{self.name(optimizer)}.runs is {self.name(runs)}")
             # The first run of a group is the first to follow it.
             for place, run in {id(r.group): (n, r) for n, r in [*enumerate(runs)][::-1]}.values():
-                it = self.name(f"run{number}_{place}", run)
-                now = f"{read}({self.name(f'{it}_group', run.group)})"
-                options.append(f"{now} == {it}.options is seen[{number}][{place}]")
+                now = f"{self.name(optimizer.options)}({self.name(run.group)})"
+                options.append(f"{now} == {self.name(run)}.options is seen[{number}][{place}]")
         if options:
-            self.scope |= {"follow": follow, "optimizers": capture.optimizers, "seen": seen}
-            self.follow = [f"({' and '.join(options)} or follow(optimizers, seen))"]
+            taken = f"{self.name(follow)}({self.name(optimizers)}, seen)"
+            checks.append(f"({' and '.join(options)} or {taken})")
+        return checks
 
 
 def _indented(lines: list[str]) -> list[str]:

@@ -1,8 +1,7 @@
-"""Tensors in the closure of a step, and the gradients of leaves that no optimizer owns.
+"""Tensors that a step finds by a name, and the gradients of leaves that no optimizer owns.
 
 What is reached through the closure (variables, globals, and the lists, dicts, objects, classes and
-functions there) is state, also where it is only read. A replay runs no Python, so a capture
-remembers the ways that led to each Tensor and fits only while they lead there still.
+functions there) is state, also where it is only read.
 
 The gradient of such a leaf, and of an argument, is an ordinary Tensor that comes and goes. So it is
 handed in when the step first reads it or adds to it, and handed out at the end.
@@ -10,38 +9,25 @@ handed in when the step first reads it or adds to it, and handed out at the end.
 
 from __future__ import annotations
 
-import collections
-import functools
-import inspect
-import operator
-import sys
-import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..autograd.turns import COMMON
-from ..backend import LIBRARIES, is_plain, owner_of
+from ..backend import is_plain, owner_of
 from ..errors import CaptureError
-from ..nn.module import Module
 from ..tensor import INFERENCE, TENSORS, Tensor, wrap
-from .passes import arrays_in
-from .program import Host, Line, Program, copies_like
-from .reuse import works_on
+from .closure import Closure, is_flat, is_leaf
+from .program import Host, Line, Program, arrays_in, copies_like, touched
 
-LARGEST = 1000  # of lists and dicts that are looked into: longer ones are data
-FURTHEST = 10_000  # objects that are looked at
 ANY = "any"  # in place of what a gradient was: the step drops it before it reads it
-
-Way = tuple[Callable[[Any], Any], ...]  # from the function of the step to a Tensor
-_OWN: Callable[[Any], Any] = operator.attrgetter("__dict__")
 
 
 class Leaves:
     """The leaves that one recording of a step may meet, then those that it depends on.
 
     Args:
-        function: the step.
+        closure: what names lead to from the step.
         further: Tensors that were named as state.
 
     Attributes:
@@ -51,25 +37,25 @@ class Leaves:
             with.
         ends: whether the step ends with something to be done about them.
         tensors: the arguments of the call that is replayed, if so.
+        lead: says whether names lead to what the step has to do with, as then; None: none does.
     """
 
-    def __init__(self, function: Any, further: Iterable[Tensor]) -> None:
-        self._function = function
-        self._ways: dict[Tensor, list[Way]] = {t: [] for t in further if _is_leaf(t)}
-        for way, tensor in reached(function):  # also views of state must be the same ones later
-            self._ways.setdefault(tensor, []).append(way)
+    def __init__(self, closure: Closure, further: Iterable[Tensor]) -> None:
+        # Also views of state must be the same ones later.
+        self._found = dict.fromkeys([*filter(is_leaf, further), *closure.tensors()])
         self._versions = {
             tensor: tensor.version.n
-            for tensor in self._ways
-            if not _is_flat(tensor) and tensor.version is not INFERENCE
+            for tensor in self._found
+            if not is_flat(tensor) and tensor.version is not INFERENCE
         }
         # A backward pass must not go on into a graph from outside.
-        self.owners = {id(owner_of(t._array)) for t in self._ways if t._edge is None}
+        self.owners = {id(owner_of(t._array)) for t in self._found if t._edge is None}
         self._arguments: dict[Tensor, int] = {}  # as the step has them: their numbers
         self._given: dict[Tensor, Any] = {}  # what stands for a gradient in the step
         self._before: dict[Tensor, Any] = {}  # and the gradient, None, or ANY
         self.tensors: Sequence[Tensor] = ()
         self.then: Any = ()
+        self.lead: Any = None
         self.changed: list[Tensor] = []
 
     # While the step is recorded -------------------------------------------------------------------
@@ -81,7 +67,7 @@ class Leaves:
 
     def has(self, leaf: Tensor) -> bool:
         """Whether the gradient of `leaf` outlives the step."""
-        return leaf in self._arguments or (leaf in self._versions and _is_leaf(leaf))
+        return leaf in self._arguments or (leaf in self._versions and is_leaf(leaf))
 
     def clear(self, leaf: Tensor, recorder: Any) -> None:
         """Before the gradient of `leaf` is set: what it was does not matter, if nobody read it."""
@@ -182,7 +168,7 @@ class Leaves:
         for leaf, before in self._before.items():
             if leaf in self._versions:
                 leaf._grad = self._given[leaf] if before is ANY else before
-        self._ways, self._versions, self._arguments, self.owners = {}, {}, {}, set()
+        self._found, self._versions, self._arguments, self.owners = {}, {}, {}, set()
         self._before, self._given = {}, {}
 
     def _goal(self, leaf: Tensor) -> Any:
@@ -198,8 +184,8 @@ class Leaves:
         """Keep what a replay depends on."""
         before = self._before
         self._bound = [
-            (weakref.ref(leaf), leaf._array, leaf._rg, _form(before.get(leaf, ANY)), tuple(ways))
-            for leaf, ways in self._ways.items()
+            (weakref.ref(leaf), leaf._array, leaf._rg, _form(before.get(leaf, ANY)))
+            for leaf in self._found
             if leaf in before or id(owner_of(leaf._array)) in used
         ]
         self._expected = [
@@ -207,8 +193,12 @@ class Leaves:
             for leaf, number in self._arguments.items()
             if leaf in before
         ]
-        leaves = [(leaf, id(array), *flags) for leaf, array, *flags, _ in self._bound]
+        leaves = [(leaf, id(array), *flags) for leaf, array, *flags in self._bound]
         self.then = tuple(leaves), tuple(self._expected)
+
+    def bound(self) -> list[Tensor]:
+        """The leaves that it depends on."""
+        return [leaf for one, *_ in self._bound if (leaf := one()) is not None]
 
     # Replays --------------------------------------------------------------------------------------
 
@@ -226,8 +216,8 @@ class Leaves:
         return all(leaf() is not None for leaf, *_ in self._bound)
 
     def fits(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether the closure leads to the same leaves, and gradients are there as then."""
-        for reference, array, requires_grad, form, ways in self._bound:
+        """Whether leaves are where they were, and gradients are there as then."""
+        for reference, array, requires_grad, form in self._bound:
             leaf = reference()
             if leaf is None or leaf._array is not array or leaf._rg is not requires_grad:
                 return False
@@ -236,9 +226,6 @@ class Leaves:
             extra = leaf._extra
             if extra is not None and (extra.hooks or extra.post_hooks):
                 return False
-            for way in ways:
-                if _follow(self._function, way) is not leaf:
-                    return False
         for number, form in self._expected:
             tensor = tensors[number]
             if tensor._edge is not None or tensor._extra is not None:
@@ -265,148 +252,9 @@ class Leaves:
         self.tensors = ()
 
 
-def touched(program: Program) -> set[int]:
-    """The ids of the owners of all memory that the instructions of `program` work on."""
-    lines = (line for line in program.lines if type(line) is Line)
-    return {id(owner_of(array)) for line in lines for array in works_on(line)}
-
-
-def _is_leaf(value: Any) -> bool:
-    leaf = type(value) in TENSORS and value._rg and value._edge is None
-    return leaf and type(value._array) in LIBRARIES
-
-
-def _is_flat(leaf: Tensor) -> bool:
-    return leaf._extra is not None and leaf._extra.slot is not None
-
-
 def _form(gradient: Any) -> Any:
     """What a program depends on of a gradient that it reads."""
     if gradient is None or gradient is ANY:
         return gradient
     array = gradient._array
     return gradient._rg, array.strides, is_plain(array)
-
-
-# The closure --------------------------------------------------------------------------------------
-
-
-def reached(function: Any, modules: bool = False) -> Iterator[tuple[Way, Tensor]]:
-    """The Tensors in the closure of `function`, as often as ways lead there.
-
-    Args:
-        modules: also parameters in flat memory, and buffers.
-    """
-    waiting: list[tuple[Way, Any]] = [((), function)]
-    seen: dict[int, Any] = {}
-    while waiting and len(seen) < FURTHEST:
-        way, value = waiting.pop(0)
-        if id(value) in seen:
-            continue
-        seen[id(value)] = value
-        for step, part in _parts(value, value is function):
-            if type(part) not in TENSORS:
-                waiting.append(((*way, *step), part))
-            # What else a module itself has is looked at with the module.
-            elif type(part._array) in LIBRARIES and (
-                modules
-                or not (isinstance(value, Module) and step[0] is _OWN)
-                or (_is_leaf(part) and not _is_flat(part))
-            ):
-                yield (*way, *step), part
-
-
-def _follow(value: Any, way: Way) -> Any:
-    try:
-        for read in way:
-            value = read(value)
-    except (LookupError, AttributeError, ValueError, TypeError):  # it leads nowhere any more
-        return None
-    return value
-
-
-def _attribute(name: str, *more: Any) -> Way:
-    return (operator.attrgetter(name), *map(operator.itemgetter, more))
-
-
-def _parts(value: Any, first: bool) -> Iterator[tuple[Way, Any]]:
-    """What Python can reach from `value` in one step of its own, but for what the library has."""
-    if isinstance(value, types.FunctionType):
-        if first or not _library(value.__module__):
-            yield from _names(value)
-    elif isinstance(value, types.MethodType):
-        yield _attribute("__func__"), value.__func__
-        yield _attribute("__self__"), value.__self__
-    elif isinstance(value, functools.partial):
-        for name in ("func", "args", "keywords"):
-            yield _attribute(name), getattr(value, name)
-    elif isinstance(value, weakref.ref):
-        yield (operator.call,), value()
-    elif isinstance(value, staticmethod | classmethod | property):
-        name = "fget" if isinstance(value, property) else "__func__"
-        yield _attribute(name), getattr(value, name)
-    elif isinstance(value, list | tuple | dict | collections.deque):
-        if len(value) <= LARGEST:
-            items = value.items() if isinstance(value, dict) else enumerate(value)
-            for key, part in [*items]:
-                yield (operator.itemgetter(key),), part
-    elif isinstance(value, type):
-        if not _foreign(value):
-            yield from _attributes(value, value.__mro__[1:])
-            for number, base in enumerate(value.__bases__):
-                yield _attribute("__bases__", number), base
-    elif type(value).__module__ == "builtins":  # numbers, text, modules
-        return
-    elif first or isinstance(value, Module) or not _library(type(value).__module__):
-        yield from _attributes(value, type(value).__mro__)
-        yield _attribute("__class__"), type(value)
-
-
-def _attributes(value: Any, classes: Iterable[type]) -> Iterator[tuple[Way, Any]]:
-    """What `value` has itself, in slots, and by these `classes`; their methods are with them."""
-    for name, part in [*getattr(value, "__dict__", {}).items()]:
-        yield (_OWN, operator.itemgetter(name)), part
-    for one in classes:
-        for name, part in [] if _foreign(one) else [*vars(one).items()]:
-            if isinstance(part, types.MemberDescriptorType):
-                yield _attribute(name), getattr(value, name, None)
-            elif not hasattr(part, "__get__") and inspect.getattr_static(value, name, 0) is part:
-                yield _attribute(name), part
-
-
-def _names(function: types.FunctionType) -> Iterator[tuple[Way, Any]]:
-    """The variables of the closure, and the globals that the code has names of, in modules too."""
-    for number, cell in enumerate(function.__closure__ or ()):
-        try:
-            found = cell.cell_contents
-        except ValueError:  # nothing yet
-            continue
-        yield (*_attribute("__closure__", number), operator.attrgetter("cell_contents")), found
-    for number, part in enumerate(function.__defaults__ or ()):
-        yield _attribute("__defaults__", number), part
-    for name, part in (function.__kwdefaults__ or {}).items():
-        yield _attribute("__kwdefaults__", name), part
-    codes = [function.__code__]
-    for code in codes:
-        codes += [part for part in code.co_consts if isinstance(part, types.CodeType)]
-    names = dict.fromkeys(name for code in codes for name in code.co_names)
-    scopes: list[tuple[Way, dict[str, Any]]] = [(_attribute("__globals__"), function.__globals__)]
-    for way, scope in scopes:
-        for name in names:
-            if name in scope:
-                there: Way = (*way, operator.itemgetter(name))
-                yield there, (part := scope[name])
-                module = isinstance(part, types.ModuleType) and not _foreign(part)
-                if module and all(vars(part) is not known for _, known in scopes):
-                    scopes.append(((*there, _OWN), vars(part)))
-
-
-def _foreign(value: Any) -> bool:
-    """Whether a class or module is not the user's, but of a package that is installed."""
-    name = str(value.__name__ if isinstance(value, types.ModuleType) else value.__module__)
-    file = str(getattr(sys.modules.get(name), "__file__", None))
-    return "-packages" in file or _library(name) or name.split(".")[0] in sys.stdlib_module_names
-
-
-def _library(module: str | None) -> bool:
-    return (module or "").split(".")[0] in ("microtrain", "numpy")

@@ -16,8 +16,7 @@ from . import fusion
 from .elements import PYTHON
 from .fusion import Call, Unit
 from .native import routine_of
-from .passes import arrays_in
-from .program import Host, Line, Program
+from .program import Host, Line, Program, arrays_in
 
 
 @dataclass

@@ -23,9 +23,8 @@ from .fusion import Call, Element, Elements, Place, Product, Reduction, Scatter,
 from .loops import Applied, Loop, text_of_applied, text_of_loop, with_loops
 from .native import ROUTINES, blas
 from .numpy_executor import Text, size
-from .passes import arrays_in
 from .pieces import Piece, Slot, Written, pieces
-from .program import Program
+from .program import Program, arrays_in
 from .reuse import reuse
 
 RELEASE = 200_000  # multiplications and elements from which other threads may run meanwhile

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from ..backend import LIBRARIES, owner_of
+from ..backend import owner_of
 from .bookkeeping import Clear, Mark, Pass, WholePass
-from .program import DRAWS, Host, Line, Program
+from .program import DRAWS, Host, Line, Program, arrays_in
 
 
 def optimise(program: Program) -> None:
@@ -15,13 +15,6 @@ def optimise(program: Program) -> None:
     _fold_constants(program)
     _join_passes(program)
     _join_marks(program)
-
-
-def arrays_in(value: Any) -> list[Any]:
-    """The arrays in an argument, which may be a tuple or list of them."""
-    if type(value) in LIBRARIES:
-        return [value]
-    return [a for v in value for a in arrays_in(v)] if isinstance(value, tuple | list) else []
 
 
 def _fold_constants(program: Program) -> None:

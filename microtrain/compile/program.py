@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from ..backend import LIBRARIES, NUMPY, address, is_plain, owner_of, to_host, uint8
+from ..tensor import wrap
 
 ALIGNED = 64  # bytes
 MADE = "what Python or NumPy made there (random, numpy.random, time, a counter) is"
@@ -113,6 +114,63 @@ class Program:
             return f"{extra.where}: {len(self.lines)} instructions, then {len(other.lines)}"
         problem = _value_difference(self.outputs, other.outputs, self, other, names)
         return problem and f"what it returns: {problem}"
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What stands for a Tensor in a result.
+
+    Attributes:
+        number: that of its array.
+        place: its number among those that may be differentiated, if it is one of them.
+    """
+
+    number: int
+    place: int | None
+
+
+def replaced(value: Any, change: Callable[[Any], Any]) -> Any:
+    """`value` with `change` of what is in its tuples, lists and dicts."""
+    if isinstance(value, tuple | list):
+        parts = [replaced(v, change) for v in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if type(value) is dict:
+        return {k: replaced(v, change) for k, v in value.items()}
+    return change(value)
+
+
+def rebuilt(structure: Any, outputs: list[Any], node: Any) -> Any:
+    """`structure` with new Tensors for its Outputs; `node` is behind those to be differentiated."""
+
+    def tensor(value: Any) -> Any:
+        if type(value) is not Output:
+            return value
+        found = wrap(outputs[value.number].copy())
+        if value.place is not None:
+            found._rg, found._edge = True, (node, value.place)
+        return found
+
+    return replaced(structure, tensor)
+
+
+def arrays_in(value: Any) -> list[Any]:
+    """The arrays in an argument, which may be a tuple or list of them."""
+    if type(value) in LIBRARIES:
+        return [value]
+    return [a for v in value for a in arrays_in(v)] if isinstance(value, tuple | list) else []
+
+
+def works_on(line: Line | Host) -> list[Any]:
+    """The arrays that an instruction reads or writes."""
+    if isinstance(line, Host):
+        return [*line.reads, *(line.writes or ())]
+    return arrays_in((line.args, tuple(line.attrs.values()), line.out))
+
+
+def touched(program: Program) -> set[int]:
+    """The ids of the owners of all memory that the instructions of `program` work on."""
+    lines = (line for line in program.lines if type(line) is Line)
+    return {id(owner_of(array)) for line in lines for array in works_on(line)}
 
 
 def one_place(a: Any, b: Any) -> bool:

@@ -23,8 +23,7 @@ from ..tensor import TENSORS, wrap
 from .bookkeeping import Clear, Count, End, Mark, Pass, skip
 from .leaves import Leaves
 from .library import Library
-from .passes import arrays_in
-from .program import Host
+from .program import Host, arrays_in
 from .traced import Traced, refuse
 
 

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..backend import LIBRARIES, address, owner_of, uint8
-from .passes import arrays_in
-from .program import ALIGNED, Host, Line, Program
+from .program import ALIGNED, Host, Line, Program, works_on
 
 
 def reuse(
@@ -62,13 +61,6 @@ def reuse(
 def forget(program: Program) -> None:
     """Let go of the memory of the results of `program`, which is still there to be compared."""
     move(program, _nowhere([o for o in program.memory if _movable(o, program)]))
-
-
-def works_on(line: Line | Host) -> list[Any]:
-    """The arrays that an instruction reads or writes."""
-    if isinstance(line, Host):
-        return [*line.reads, *(line.writes or ())]
-    return arrays_in((line.args, tuple(line.attrs.values()), line.out))
 
 
 def _movable(owner: Any, program: Program) -> bool:

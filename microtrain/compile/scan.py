@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from .bookkeeping import Clear, Count, End, Mark
-from .program import Host, Program
-from .tree import Output
+from .program import Host, Output, Program
 
 # `plan`: the address of the table, the number of steps, where the loss is and how many bytes it
 # has; then, their number before each: functions and where in the table they begin to read; slots of

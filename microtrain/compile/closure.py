@@ -1,0 +1,242 @@
+"""What names lead to from the function of a step: variables, globals, attributes, keys.
+
+A replay runs no Python, so it must be told when a name is bound anew. A capture remembers the names
+on the ways to every Tensor, module and optimizer that the step has to do with, and is replayed only
+while they lead there still, and the lists and dicts on the way have the keys that they had.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import inspect
+import keyword
+import sys
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from ..backend import LIBRARIES
+from ..nn.module import Module
+from ..stack_frames import ENTRY, generated
+from ..tensor import TENSORS, Tensor
+
+LARGEST = 1000  # of lists and dicts that are looked into: longer ones are data
+FURTHEST = 10_000  # objects that are looked at
+
+# Text behind what something was reached from: before a key and behind it, and the key, if any.
+Step = tuple[Any, ...]
+SEQUENCES = list, tuple, collections.deque
+
+
+class Closure:
+    """All that Python can reach from `function` in steps of its own, as long as it is kept."""
+
+    def __init__(self, function: Any) -> None:
+        self._objects: list[Any] = [function]
+        self._numbers = {id(function): 0}
+        self._above = [0]  # of each object the number of the one that it was first reached from
+        self._edges: list[tuple[int, Step, Any]] = []
+        for number, value in enumerate(self._objects):
+            if number >= FURTHEST:
+                break
+            for step, part in _parts(value, number == 0):
+                self._edges.append((number, step, part))
+                if type(part) not in TENSORS and id(part) not in self._numbers:
+                    self._numbers[id(part)] = len(self._objects)
+                    self._objects.append(part)
+                    self._above.append(number)
+
+    def tensors(self, modules: bool = False) -> list[Tensor]:
+        """The Tensors; `modules`: also parameters in flat memory, and buffers, of modules."""
+        found = {
+            id(part): part
+            for number, step, part in self._edges
+            if type(part) in TENSORS and type(part._array) in LIBRARIES
+            if modules or not self._of_module(number, step, part)
+        }
+        return [*found.values()]
+
+    def _of_module(self, number: int, step: Step, part: Any) -> bool:
+        """Whether a module itself has `part`, which is looked at with the module."""
+        own = isinstance(self._objects[number], Module) and step[0] == _OWN
+        return own and not (is_leaf(part) and not is_flat(part))
+
+    def lead(self, targets: Iterable[Any]) -> Callable[[], bool] | None:
+        """A function that says whether all names lead where they did; None where none leads there.
+
+        Args:
+            targets: where to: Tensors and modules, which are held weakly, and other objects.
+        """
+        ends = {id(target): target for target in targets}
+        towards: dict[int, list[int]] = {}
+        for place, (_, _, part) in enumerate(self._edges):
+            towards.setdefault(id(part), []).append(place)
+        waiting = [(goal, True) for goal in ends]
+        seen, used = set(waiting), set()
+        while waiting:
+            goal, last = waiting.pop()
+            for place in towards.get(goal, ()):
+                number, step, part = self._edges[place]
+                if self._goes_back(number, part) or (last and self._of_module(number, step, part)):
+                    continue
+                used.add(place)
+                above = id(self._objects[number]), False
+                if above not in seen:
+                    seen.add(above)
+                    waiting.append(above)
+        return (
+            self._function([self._edges[place] for place in sorted(used)], ends) if used else None
+        )
+
+    def _goes_back(self, number: int, part: Any) -> bool:
+        """Whether `part` is what object `number` was reached through."""
+        while self._objects[number] is not part:
+            if number == 0:
+                return False
+            number = self._above[number]
+        return True
+
+    def _function(self, edges: list[Any], ends: dict[int, Any]) -> Any:
+        scope: dict[str, Any] = {"v0": self._objects[0]}
+        lines: list[str] = []
+        known = {0}
+
+        def name(value: Any) -> str:
+            if value is None or type(value) in (bool, int, str):
+                return repr(value)
+            scope[found := f"it{len(scope)}"] = value
+            return found
+
+        def must(condition: str) -> None:
+            lines.append(f"if not ({condition}): return False")
+
+        parents: set[int] = set()
+        for number, (before, after, *key), part in edges:
+            value, inner = self._objects[number], self._numbers.get(id(part), -1)
+            if number not in parents and isinstance(value, dict):
+                must(f"(*v{number},) == {name((*value,))}")
+            elif number not in parents and isinstance(value, SEQUENCES):
+                must(f"len(v{number}) == {len(value)}")
+            parents.add(number)
+            text = f"v{number}{before}{''.join(map(name, key))}{after}"
+            if inner in known:
+                must(f"{text} is v{inner}")
+                continue
+            if inner >= 0:
+                known.add(inner)
+                lines.append(f"v{inner} = {text}")
+                text = f"v{inner}"
+            if id(part) in ends:
+                weak = type(part) in TENSORS or isinstance(part, Module)
+                must(
+                    f"{text} is {name(weakref.ref(part))}()" if weak else f"{text} is {name(part)}"
+                )
+        body = "".join(f"        {line}\n" for line in [*lines, "return True"])
+        source = f"def lead():\n    try:\n{body}    except Exception:\n        return False"
+        return generated(source, "lead", ENTRY, scope)
+
+
+def is_leaf(value: Any) -> bool:
+    """Whether `value` is a Tensor that gets a gradient itself."""
+    leaf = type(value) in TENSORS and value._rg and value._edge is None
+    return leaf and type(value._array) in LIBRARIES
+
+
+def is_flat(leaf: Tensor) -> bool:
+    """Whether its gradient has a place in flat memory."""
+    return leaf._extra is not None and leaf._extra.slot is not None
+
+
+_OWN = ".__dict__["
+
+
+def _attribute(name: str) -> Step:
+    return f".{name}", ""
+
+
+def _parts(value: Any, first: bool) -> Iterator[tuple[Step, Any]]:
+    """What Python can reach from `value` in one step of its own, but for what the library has."""
+    if isinstance(value, types.FunctionType):
+        if first or not _library(value.__module__):
+            yield from _names(value)
+    elif isinstance(value, types.MethodType):
+        yield _attribute("__func__"), value.__func__
+        yield _attribute("__self__"), value.__self__
+    elif isinstance(value, functools.partial):
+        for name in ("func", "args", "keywords"):
+            yield _attribute(name), getattr(value, name)
+    elif isinstance(value, weakref.ref):
+        yield ("()", ""), value()
+    elif isinstance(value, staticmethod | classmethod | property):
+        name = "fget" if isinstance(value, property) else "__func__"
+        yield _attribute(name), getattr(value, name)
+    elif isinstance(value, list | tuple | dict | collections.deque):
+        if len(value) <= LARGEST:
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            for key, part in [*items]:
+                yield ("[", "]", key), part
+    elif isinstance(value, type):
+        if not _foreign(value):
+            yield from _attributes(value, value.__mro__[1:])
+            for number, base in enumerate(value.__bases__):
+                yield (".__bases__[", "]", number), base
+    elif type(value).__module__ == "builtins":  # numbers, text, modules
+        return
+    elif first or isinstance(value, Module) or not _library(type(value).__module__):
+        yield from _attributes(value, type(value).__mro__)
+        yield _attribute("__class__"), type(value)
+
+
+def _attributes(value: Any, classes: Iterable[type]) -> Iterator[tuple[Step, Any]]:
+    """What `value` has itself, in slots, and by these `classes`; their methods are with them."""
+    for name, part in [*getattr(value, "__dict__", {}).items()]:
+        yield (_OWN, "]", name), part
+    for one in classes:
+        for name, part in [] if _foreign(one) else [*vars(one).items()]:
+            if not name.isidentifier() or keyword.iskeyword(name):
+                continue
+            if isinstance(part, types.MemberDescriptorType):
+                yield _attribute(name), getattr(value, name, None)
+            elif not hasattr(part, "__get__") and inspect.getattr_static(value, name, 0) is part:
+                yield _attribute(name), part
+
+
+def _names(function: types.FunctionType) -> Iterator[tuple[Step, Any]]:
+    """The variables of the closure, and the globals that the code has names of, in modules too."""
+    for number, cell in enumerate(function.__closure__ or ()):
+        try:
+            found = cell.cell_contents
+        except ValueError:  # nothing yet
+            continue
+        yield (".__closure__[", "].cell_contents", number), found
+    for number, part in enumerate(function.__defaults__ or ()):
+        yield (".__defaults__[", "]", number), part
+    for name, part in (function.__kwdefaults__ or {}).items():
+        yield (".__kwdefaults__[", "]", name), part
+    for name, part in [*vars(function).items()]:
+        yield (_OWN, "]", name), part
+    codes = [function.__code__]
+    for code in codes:
+        codes += [part for part in code.co_consts if isinstance(part, types.CodeType)]
+    names = dict.fromkeys(name for code in codes for name in code.co_names)
+    scopes = [(".__globals__[", function.__globals__)]
+    for way, scope in scopes:
+        for name in names:
+            if name in scope:
+                yield (way, "]", name), (part := scope[name])
+                module = isinstance(part, types.ModuleType) and not _foreign(part)
+                if module and all(vars(part) is not known for _, known in scopes):
+                    scopes.append((f"{way}{name!r}].__dict__[", vars(part)))
+
+
+def _foreign(value: Any) -> bool:
+    """Whether a class or module is not the user's, but of a package that is installed."""
+    name = str(value.__name__ if isinstance(value, types.ModuleType) else value.__module__)
+    file = str(getattr(sys.modules.get(name), "__file__", None))
+    return "-packages" in file or _library(name) or name.split(".")[0] in sys.stdlib_module_names
+
+
+def _library(module: str | None) -> bool:
+    return (module or "").split(".")[0] in ("microtrain", "numpy")
