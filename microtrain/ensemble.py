@@ -17,12 +17,11 @@ from typing import Any
 import numpy as np
 
 from .autograd.grad_mode import no_grad
-from .backend import owner_of, to_host
+from .backend import is_plain, owner_of, to_host
 from .compile import compile
 from .compile.compiled import Compiled
-from .compile.guard import MODES_OF_KEY
+from .compile.guard import look_at
 from .compile.scan import Scan, scannable
-from .compile.structure import _look_at
 from .data.loading.loader import DataLoader
 from .distributed.communicator import Communicator
 from .distributed.connection import ranks_of
@@ -547,10 +546,8 @@ def _bind(schedule: Any, optimizer: Any) -> None:
 
 def _fits(capture: Any, kind: Any) -> bool:
     """Whether `capture` is of batches of `kind`, and native code can do many of them at once."""
-    given = capture.key[len(MODES_OF_KEY) :]
-    return (
-        _kind_of(given) == kind and all(part.order is True for part in given) and scannable(capture)
-    )
+    given = capture.program.inputs
+    return _kind_of(given) == kind and all(map(is_plain, given)) and scannable(capture)
 
 
 def _arrays(model: Any, optimizer: Any) -> list[Any]:
@@ -573,7 +570,7 @@ def _of_model(model: Any, optimizer: Any) -> list[Any]:
 def _kind(model: Any, optimizer: Any) -> Any:
     """What members must have in common to share a program."""
     modules = [
-        (name, type(module), [part for part in _look_at(module, ())[3:] if _is_plain(part)])
+        (name, type(module), [part for part in look_at(module)[3:] if _is_plain(part)])
         for name, module in model.named_modules()
     ]
     tensors = [(n, t.shape, t.dtype, t.requires_grad) for n, t in model.state_dict().items()]

@@ -34,6 +34,17 @@ ATTEMPTS = 4  # calls, or passes, until two in a row must have done the same
 MOST = 32  # programs of one capture
 
 
+@dataclass(slots=True)
+class _Way:
+    """A second program, for certain results and memory orders of their gradients."""
+
+    program: Any = None
+    places: Sequence[int | None] = ()  # which output each edge gets
+    attempts: int = 0
+    run: Any = None
+    text: Any = None
+
+
 class Outside:
     """The way from the results of a capture to its arguments and the state.
 
@@ -49,7 +60,7 @@ class Outside:
         ways: the second programs, by what they are given.
         roots: the edges of the kept graph that the results come from.
         ends: what stands in it for a leaf, with that leaf, or the number of an argument.
-        means: its nodes that divide a loss; given: what stands in it for arguments.
+        means: its nodes that divide a loss.
         forwards: the forward calls of wrapped models that made it.
         lock: held by who works on the kept memory: results may be differentiated in any thread.
         surveys: of each result, what data parallelism has found in the graph.
@@ -59,67 +70,45 @@ class Outside:
         self, recorder: Recorder, results: list[Tensor], arguments: dict[Tensor, int]
     ) -> None:
         MEANS.add(OPERATION)
-        self.recorder = recorder
+        self.recorder, self.forwards = recorder, recorder.forwards
         self.lock = threading.RLock()  # the collector may come by while this thread holds it
-        self.executor = "numpy"
-        self.ways: dict[Any, _Way] = {}
+        self.executor, self.ways = "numpy", dict[Any, _Way]()
+        self.surveys: dict[int, Any] = {}
         self._shapes = tuple(result._array.shape for result in results)
         self._last: Any = lambda: None  # weakly, the node of the last call
-        self._arguments = arguments
-        self.ends: list[tuple[Tensor, Any]] = []  # stand-in of a leaf; the leaf, or its number
+        self.ends: list[tuple[Tensor, Any]] = []
         self._watched: list[tuple[Any, str, Tensor]] = []  # what nodes saved of the state
-        self.roots = tuple(self._end(edge_of(result)) for result in results)
-        self.forwards = recorder.forwards
-        self.surveys: dict[int, Any] = {}
-        self.means: list[Any] = []
-        kept: dict[int, Any] = {}
-        for node in self._nodes():
-            self._settle(node)
-            if node._op in MEANS:
-                self.means.append(node)
-            node._edges = tuple([self._end(edge) for edge in node._edges])
-            for array in _arrays((node._saved, getattr(node, "__dict__", ()))):
-                owner = owner_of(array)
-                kept[id(owner)] = owner
-        self.given = [place for place, goal in self.ends if type(goal) is int]
-        del self._arguments
-        kinds = recorder.program.kinds
-        for number in kept:
-            if kinds.get(number) == "made":
-                kinds[number] = "kept"
-        self._memory = [a for number, a in kept.items() if kinds.get(number) in ("kept", "input")]
-        # An executor lets go of what its own program does not need.
-        self._kinds = {number: kind for number, kind in kinds.items() if kind != "made"}
-        self._owners = [a for a in recorder.program.memory if id(a) in self._kinds]
-
-    def _nodes(self) -> list[Any]:
-        """The graph, youngest first: the order in which the engine comes to its leaves."""
-        found: set[Any] = set()
+        self.roots = tuple(self._end(edge_of(result), arguments) for result in results)
+        found: dict[Any, None] = {}
         waiting = [*self.roots]
         while waiting:
             edge = waiting.pop()
             node = edge[0] if type(edge) is tuple else edge
-            if node is None or type(node) in TENSORS or node in found:
-                continue
-            if node._seq < self.recorder.born:
-                raise CaptureError(
-                    "compile: what the step returns is computed from a Tensor of the state with a "
-                    f"graph of its own ({node._op.node_name}); pass that Tensor as an argument"
-                )
-            if node._hooks is not None:
-                self.recorder.refuse_hook("a hook of a Tensor or node")
-            found.add(node)
-            waiting += node._edges
-        return sorted(found, key=lambda node: -node._seq)
+            if node is not None and type(node) not in TENSORS and node not in found:
+                found[node] = None
+                waiting += node._edges
+        # Youngest first: the order in which the engine comes to its leaves.
+        nodes = sorted(found, key=lambda node: -node._seq)
+        kinds, kept = recorder.program.kinds, dict[int, Any]()
+        for node in nodes:
+            self._take(node, arguments)
+            saved = _arrays((node._saved, getattr(node, "__dict__", ())))
+            kept.update({id(owner): owner for owner in map(owner_of, saved)})
+        self.means = [node for node in nodes if node._op in MEANS]
+        kinds.update({n: "kept" for n in kept if kinds.get(n) == "made"})
+        self._memory = [a for n, a in kept.items() if kinds.get(n) in ("kept", "input")]
+        # An executor lets go of what its own program does not need.
+        self._kinds = {number: kind for number, kind in kinds.items() if kind != "made"}
+        self._owners = [a for a in recorder.program.memory if id(a) in self._kinds]
 
-    def _end(self, edge: Any) -> Any:
+    def _end(self, edge: Any, arguments: dict[Tensor, int]) -> Any:
         """An edge of the kept graph: a stand-in for every leaf, each time that one is reached.
 
         What reaches a leaf is added to its gradient one by one, as in the eager pass.
         """
         if type(edge) not in TENSORS:
             return edge
-        goal = self._arguments.get(edge, edge)
+        goal = arguments.get(edge, edge)
         if goal is edge and type(edge._array) is Traced:
             return None  # a leaf that the step made
         if goal is not edge and edge._extra is not None and edge._extra.hooks:
@@ -129,11 +118,19 @@ class Outside:
         self.ends.append((place, goal))
         return place
 
-    def _settle(self, node: Any) -> None:
-        """Give what `node` saved version counters of its own: `backward` compares the state's.
+    def _take(self, node: Any, arguments: dict[Tensor, int]) -> None:
+        """Cut `node` off from leaves, and from the state's version counters, which are watched.
 
-        A node whose values were written over in the step stays as it is, and raises in every pass.
+        One whose values were written over in the step stays as it is, and raises in every pass.
         """
+        if node._seq < self.recorder.born:
+            raise CaptureError(
+                "compile: what the step returns is computed from a Tensor of the state with a "
+                f"graph of its own ({node._op.node_name}); pass that Tensor as an argument"
+            )
+        if node._hooks is not None:
+            self.recorder.refuse_hook("a hook of a Tensor or node")
+        node._edges = tuple([self._end(edge, arguments) for edge in node._edges])
         user = hasattr(node, "_function")
         values, watched = [], []
         for place, value in enumerate(node._saved):
@@ -156,10 +153,8 @@ class Outside:
     def begin(self) -> None:
         """Before a call: save what results of the last one need, if they are still there."""
         node = self._last()
-        if node is not None and node._saved is not None:
-            (call,) = node._saved
-            if call.memory is None:
-                call.memory = [array.copy() for array in self._memory]
+        if node is not None and node._saved is not None and node.call.memory is None:
+            node.call.memory = [array.copy() for array in self._memory]
 
     def node(self, tensors: list[Tensor]) -> Node:
         """A node for the results of a call that was given `tensors`."""
@@ -184,32 +179,27 @@ class Outside:
         arrays = [v if v is None else self.recorder.xp.asarray(v) for v in given]
         key = tuple([v if v is None else (v.strides, v.dtype) for v in arrays])
         with self.lock:
-            way = self.ways.get(key)
-            if way is None:
-                if len(self.ways) >= MOST:
-                    del self.ways[next(iter(self.ways))]
-                way = self.ways[key] = _Way()
-            if call.memory is None:
-                return way(self, arrays)
-            now = [array.copy() for array in self._memory]
+            if key not in self.ways and len(self.ways) >= MOST:
+                del self.ways[next(iter(self.ways))]
+            way = self.ways.setdefault(key, _Way())
+            now = None if call.memory is None else [array.copy() for array in self._memory]
             try:
                 self._put(call.memory)
-                return way(self, arrays)
+                return self._record(way, arrays) if way.run is None else _replay(way, arrays)
             finally:
                 self._put(now)
 
-    def _put(self, values: list[Any]) -> None:
-        for array, value in zip(self._memory, values, strict=True):
+    def _put(self, values: list[Any] | None) -> None:
+        for array, value in () if values is None else zip(self._memory, values, strict=True):
             array[...] = value
 
-    def record(self, given: list[Any]) -> tuple[Program, list[int | None]]:
-        """A pass over the kept graph, written down; and which output each edge gets."""
-        recorder, before = self.recorder, MODES.anomaly
-        first = recorder.program
+    def _record(self, way: _Way, given: list[Any]) -> list[Any]:
+        """A pass over the kept graph, written down, and kept if the last one did the same."""
+        recorder, anomaly = self.recorder, MODES.anomaly
+        first, before = recorder.program, way.program
         program = Program(recorder.xp, kinds=dict(self._kinds), memory=list(self._owners))
         try:
-            recorder.program = program
-            MODES.anomaly = None
+            recorder.program, MODES.anomaly = program, None
             with recording(recorder):
                 seeds = [v if v is None else _seed(v, recorder) for v in given]
                 ends = tuple(place for place, _ in self.ends)
@@ -217,54 +207,37 @@ class Outside:
                 arrays = [recorder.host(found[end]) if end in found else None for end in ends]
         finally:
             ended(recorder)
-            recorder.program, MODES.anomaly = first, before
+            recorder.program, MODES.anomaly = first, anomaly
         for line in program.lines:
             if getattr(line, "name", "") in DRAWS:
                 raise CaptureError(f"{line.where}: a backward that draws random numbers")
         program.outputs = [a for a in arrays if a is not None]
         numbers = iter(range(len(arrays)))
-        return program, [None if a is None else next(numbers) for a in arrays]
-
-
-@dataclass(slots=True)
-class _Way:
-    """A second program, for certain results and memory orders of their gradients."""
-
-    program: Program | None = None
-    places: Sequence[int | None] = ()
-    attempts: int = 0
-    run: Any = None
-    text: Any = None
-
-    def __call__(self, outside: Outside, given: list[Any]) -> list[Any]:
-        if self.run is None:
-            return self._record(outside, given)
-        assert self.program is not None
-        arrays = [v for v in given if v is not None]
-        for buffer, v in zip(self.program.inputs, arrays, strict=True):
-            buffer[...] = v if buffer.shape == v.shape else _once(v)
-        self.run()
-        return self._found(self.program)
-
-    def _found(self, program: Program) -> list[Any]:
-        found = program.outputs
-        return [None if n is None else found[n].copy("K") for n in self.places]
-
-    def _record(self, outside: Outside, given: list[Any]) -> list[Any]:
-        program, self.places = outside.record(given)
-        result = self._found(program)  # an executor may move it
-        before, self.program = self.program, program
-        self.attempts += 1
+        way.places = [None if a is None else next(numbers) for a in arrays]
+        way.program, way.attempts = program, way.attempts + 1
+        result = _found(way)  # an executor may move it
         problem = "first" if before is None else before.difference(program)
         if problem is None:
             optimise(program)
-            self.run, self.text = EXECUTORS[outside.executor](program)
-        elif self.attempts >= ATTEMPTS:
+            way.run, way.text = EXECUTORS[self.executor](program)
+        elif way.attempts >= ATTEMPTS:
             raise CaptureError(
                 "compile: the backward pass of a captured step does something different each time, "
                 f"so a replay would be wrong. Between the last two: {problem}"
             )
         return result
+
+
+def _replay(way: _Way, given: list[Any]) -> list[Any]:
+    arrays = [v for v in given if v is not None]
+    for buffer, v in zip(way.program.inputs, arrays, strict=True):
+        buffer[...] = v if buffer.shape == v.shape else _once(v)
+    way.run()
+    return _found(way)
+
+
+def _found(way: _Way) -> list[Any]:
+    return [None if n is None else way.program.outputs[n].copy("K") for n in way.places]
 
 
 def _once(array: Any) -> Any:
@@ -284,14 +257,11 @@ def _seed(given: Any, recorder: Recorder) -> Traced:
 
 def _arrays(value: Any) -> list[Any]:
     """The arrays in what a node saved."""
-    kind = type(value)
-    if kind in TENSORS:
-        value = value._array
-    if kind is dict:
-        value = tuple(value.values())
-    if isinstance(value, tuple | list):
-        return [array for v in value for array in _arrays(v)]
+    value = value._array if type(value) in TENSORS else value
     value = value.host if type(value) is Traced else value
+    if isinstance(value, tuple | list | dict):
+        parts = value.values() if isinstance(value, dict) else value
+        return [array for part in parts for array in _arrays(part)]
     return [value] if type(value) in LIBRARIES else []
 
 
@@ -301,18 +271,15 @@ class _Call:
     __slots__ = ("memory", "outside", "versions")
 
     def __init__(self, outside: Outside, versions: list[int]) -> None:
-        self.outside = outside
-        self.versions = versions
+        self.outside, self.versions = outside, versions
         self.memory: list[Any] | None = None  # copies, where a later call came first
 
     def value(self, array: Any) -> Any:
         """What a kept array held in this call."""
         array = array.host if type(array) is Traced else array
-        if self.memory is not None:
-            for now, then in zip(self.outside._memory, self.memory, strict=True):
-                if now is array:
-                    return then
-        return array
+        places = [id(one) for one in self.outside._memory]
+        known = self.memory is not None and id(array) in places
+        return self.memory[places.index(id(array))] if known else array  # type: ignore[index]
 
 
 class _Operation(Backward):
@@ -324,8 +291,7 @@ class _Operation(Backward):
     @staticmethod
     def backward_arrays(node: CompiledNode, g: Any) -> list[Any]:
         """The gradients of arguments and state."""
-        call: _Call = node._saved[0]
-        return call.outside.gradients(call, g)
+        return node.call.outside.gradients(node.call, g)
 
     @staticmethod
     def backward_tensors(node: CompiledNode, g: Any) -> Any:

@@ -74,7 +74,7 @@ def recorded(
     """
     from ..compile.library import Library
     from ..compile.numpy_executor import OUT_BY_NAME
-    from ..compile.reuse import works_on
+    from ..compile.program import works_on
 
     library = Library(NUMPY)
     numbers = [name for name, value in options if value is NUMBER]

@@ -11,6 +11,7 @@ import pytest
 import microtrain as mt
 from microtrain.backend import ARRAYS, LIBRARIES, XP
 from microtrain.compile.compiled import _state
+from microtrain.compile.closure import Closure
 from microtrain.compile.leaves import Leaves
 from microtrain.compile.program import Line, Program
 from microtrain.compile.recorder import Recorder, recording
@@ -54,7 +55,7 @@ class Training:
         """The program of a step, and the memory of the loss."""
         batch = self.batch(i)
         xp = LIBRARIES[type(batch[0]._array)]
-        recorder = Recorder(xp, _state((), xp), Leaves(self.step, ()), [])
+        recorder = Recorder(xp, _state((), xp), Leaves(Closure(self.step), ()), [])
         program = recorder.program
         program.inputs += [tensor._array.copy() for tensor in batch]
         with recording(recorder):
