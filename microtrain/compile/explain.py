@@ -1,4 +1,7 @@
-"""What a Program consists of, what it must cost at least and what it does cost, for people."""
+"""A program for people: what its arrays and lines are called, what it costs at least and does cost.
+
+Names are those of the model: `0.weight`, `0.weight.grad`, `0 Linear`.
+"""
 
 from __future__ import annotations
 
@@ -8,41 +11,40 @@ import math
 import time
 import timeit
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..backend import NUMPY, owner_of
-from .numpy_executor import Text, size, traffic
+from ..backend import LIBRARIES, NUMPY, address, alive, owner_of
+from ..nn.module import MODULES, Module
+from .bookkeeping import Count
 from .program import Host, Line, Program, works_on
 
 ROUNDS = 15
 SMALLEST, LARGEST = 1 << 15, 1 << 26  # bytes: what memory is measured with
 
 
-def explain(program: Program, text: Text, reason: str, measure: bool) -> str:
+def explain(program: Program, text: Any, reason: str, measure: bool) -> str:
     """Instructions, groups, memory, calls and bounds of one capture; see `Compiled.explain`."""
     lines = [line for line in program.lines if isinstance(line, Line)]
     hosts = [line.label for line in program.lines if isinstance(line, Host)]
-    owners = {id(owner_of(a)): owner_of(a) for line in lines for a in works_on(line)}
-    memory: Counter[str] = Counter()
-    for number, owner in owners.items():
-        memory[program.kinds[number]] += owner.nbytes
-    results, apart, kept, shared = program.buffers
-    fixed = sum(owner.nbytes for number, owner in owners.items() if number in program.fixed)
-    memory["made"] = shared + fixed
-    names = {id(array): name for name, array in program.names}
-    arguments = [f"{names.get(id(a), '')} {size(a)}".strip() for a in program.inputs]
     counted = ", ".join(f"{n} {k}" for n, k in Counter(x.name for x in lines).most_common())
+    owners = {id(owner_of(a)): owner_of(a) for line in lines for a in works_on(line)}
+    results, apart, kept, shared = program.buffers
+    memory = Counter({"made": shared})
+    for number, owner in owners.items():
+        if (kind := program.kinds[number]) != "made" or number in program.fixed:
+            memory[kind] += owner.nbytes
+    names = {id(array): f"{name} " for name, array in program.names}
     native, groups, xp = text.native_calls, len(text.groups), program.xp
-    executor, library, stretches = ("numba" if native else "numpy"), "NumPy", ""
-    if xp.kind != "cpu":
-        executor, library = "cupy", "CuPy"
-        runs = [kind for kind, _ in itertools.groupby(text.lines, lambda line: line[1])]
-        stretches = f"; {sum(runs)} stretches without Python"
+    cpu = xp.kind == "cpu"
+    executor = ("numba" if native else "numpy") if cpu else "cupy"
+    runs = [kind for kind, _ in itertools.groupby(text.lines, lambda line: line[1])]
+    stretches = "" if cpu else f"; {sum(runs)} stretches without Python"
+    library = "NumPy" if cpu else "CuPy"
     calls = sum(instruction for _, instruction, _ in text.lines) - native
-    flops = sum(_flops(line) for line in lines)
+    flops = sum(map(_flops, lines))
     rows = {
-        "arguments": ", ".join(arguments) or "none",
+        "arguments": ", ".join(names.get(id(a), "") + size(a) for a in program.inputs) or "none",
         "executor": f"{executor}: {reason}",
         "instructions": f"{len(lines)}: {counted}",
         "fused groups": f"{groups} of {sum(text.groups)} instructions, the largest of "
@@ -67,34 +69,26 @@ def explain(program: Program, text: Text, reason: str, measure: bool) -> str:
             f"{floor * 1e6:,.1f} us, the longer of memory at {speed / 1e9:.3g} GB/s and products "
             f"at {rate / 1e9:.3g} Gflop/s, as measured here"
         )
-        took = _measure(program, text.function(bookkeeping=False))
+        took = _measure(program, text.function(bookkeeping=False), owners)
         rows["measured"] = f"{took * 1e6:,.1f} us for the instructions, without bookkeeping"
     return "\n".join(f"{title:<14}{row}" for title, row in rows.items())
 
 
-def _measure(program: Program, run: Callable[[], None]) -> float:
+def _measure(program: Program, run: Callable[[], None], owners: dict[int, Any]) -> float:
     """Seconds for one replay; what it writes is set back."""
-    written = {
-        id(owner_of(array)): owner_of(array)
-        for line in program.lines
-        for array in works_on(line)
-        if program.kinds[id(owner_of(array))] == "state"
-    }
-    before = [(owner, owner.copy()) for owner in written.values()]
-    took = []
-    try:
-        with NUMPY.module.errstate(all="ignore"):
-            for _ in range(ROUNDS):
-                start = time.perf_counter()
+    state = [owner for number, owner in owners.items() if program.kinds[number] == "state"]
+    before, took = [owner.copy() for owner in state], []
+    with NUMPY.module.errstate(all="ignore"):
+        for _ in range(ROUNDS):
+            start = time.perf_counter()
+            try:
                 run()
                 program.xp.wait()
                 took.append(time.perf_counter() - start)
-                for owner, values in before:
+            finally:
+                for owner, values in zip(state, before, strict=True):
                     owner[...] = values
                 program.xp.wait()
-    finally:
-        for owner, values in before:
-            owner[...] = values
     return sorted(took)[ROUNDS // 2]
 
 
@@ -113,24 +107,120 @@ def multiplication(xp: Any, dtype: str) -> float:
 
 
 def _best(xp: Any, function: Callable[[], Any]) -> float:
-    def done() -> None:
-        function()
-        xp.wait()
-
-    return min(timeit.repeat(done, number=1, repeat=ROUNDS))
+    return min(timeit.repeat(lambda: (function(), xp.wait()), number=1, repeat=ROUNDS))
 
 
 def _flops(line: Line) -> int:
     """Of a product of matrices; what else there is is counted by its bytes."""
-    if line.name not in ("dot", "matmul"):
+    if line.name not in ("dot", "matmul") or not line.args[1].ndim:
         return 0
-    left, right = line.args[:2]
-    return 2 * math.prod(line.out.shape) * (left.shape[-1] if left.ndim else 1) if right.ndim else 0
+    return 2 * math.prod(line.out.shape) * math.prod(line.args[0].shape[-1:])
 
 
 def _bytes(n: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if n < 1000:
-            return f"{n:.3g} {unit}"
-        n /= 1000
-    return f"{n:.3g} GB"
+    power = min(max(math.floor(math.log10(n)) // 3, 0), 3) if n else 0
+    return f"{n / 1000**power:.3g} {('B', 'kB', 'MB', 'GB')[power]}"
+
+
+def size(array: Any) -> str:
+    """The shape of `array`."""
+    return "x".join(map(str, array.shape)) or "0-d"
+
+
+def traffic(program: Program) -> int:
+    """The bytes that the instructions read and write, one by one."""
+    lines = (line for line in program.lines if isinstance(line, Line))
+    return sum(array.nbytes for line in lines for array in works_on(line))
+
+
+# Names --------------------------------------------------------------------------------------------
+
+
+def layers() -> dict[Module, str]:
+    """The place and class of every module, in the largest module that it is a part of."""
+    return {
+        module: _printable(f"{name} {type(module).__name__}".strip())
+        for root in _roots()
+        for name, module in root.named_modules()
+    }
+
+
+def _printable(name: str) -> str:
+    return name if name.isprintable() else ascii(name)
+
+
+def _roots() -> list[Module]:
+    # Not wrappers, which may be half-made: what they wrap has the same names.
+    own = Module.named_parameters
+    modules = [one for one in alive(MODULES) if type(one).named_parameters is own]
+    inner = {id(child) for module in modules for child in module.children()}
+    return [module for module in modules if id(module) not in inner]
+
+
+class Names:
+    """Names for the arrays of `program`."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.known: dict[int, list[tuple[str, Any]]] = {}  # by address: what begins there
+        used = {id(owner) for owner in program.memory} | {id(owner_of(a)) for a in program.inputs}
+        for name, array in (*_of_modules(), *_of_optimizers(program), *program.names):
+            if id(owner_of(array)) in used:
+                self.known.setdefault(address(array), []).append((_printable(name), array))
+        self.given: dict[str, Any] = {}
+
+    def of(self, array: Any) -> str | None:
+        """The name of `array`; None where it has none but that of the text."""
+        owner = id(owner_of(array))
+        kind = self.program.kinds.get(owner)
+        if kind == "constant":
+            return repr(array.item()) if array.size == 1 else None
+        if kind == "made" and owner not in self.program.fixed:
+            return None
+        views = [_view(name, whole, array) for name, whole in self.known.get(address(array), [])]
+        if not views:
+            return None
+        name = min(views, key=lambda view: (view.endswith("[...]"), len(view)))
+        # Two models may have a parameter of the same name.
+        place = address(array), array.shape, array.strides
+        names = itertools.chain([name], (f"{name}#{n}" for n in itertools.count(2)))
+        return next(one for one in names if self.given.setdefault(one, place) == place)
+
+    def at(self, address: int) -> str:
+        """What begins at an address."""
+        return ", ".join(dict.fromkeys(name for name, _ in self.known.get(address, ())))
+
+
+def _of_modules() -> Iterator[tuple[str, Any]]:
+    for root in _roots():
+        for name, tensor in (*root.named_parameters(), *root.named_buffers()):
+            if type(tensor._array) in LIBRARIES:
+                yield name, tensor._array
+                if tensor._extra is not None and tensor._extra.slot is not None:
+                    yield f"{name}.grad", tensor._extra.slot.array
+
+
+def _of_optimizers(program: Program) -> Iterator[tuple[str, Any]]:
+    """The stretches of flat memory that an update goes over."""
+    for line in program.lines:
+        for run in line.runs if isinstance(line, Count) else ():
+            optimizer, owner = line.optimizer, owner_of(run.param)
+            flat = (buffer.data for buffer in optimizer.storage.buffers)
+            whole = next(data for data in flat if owner_of(data) is owner)
+            start = (address(run.param) - address(whole)) // whole.itemsize
+            part = "" if run.param.size == whole.size else f"[{start}:{start + run.param.size}]"
+            arrays = {"parameters": run.param, "gradients": run.grad, **run.states}
+            yield from ((name + part, array) for name, array in arrays.items())
+            yield from ((f"scratch[:{array.size}]", array) for array in optimizer.scratch(run))
+            for name, array in run.constants.items():
+                if type(array) in LIBRARIES:
+                    yield f"{type(optimizer).__name__}.{name}", array
+
+
+def _view(name: str, whole: Any, array: Any) -> str:
+    """How `array`, which begins where `whole` does, comes from it."""
+    for one, text in ((whole, name), (whole.T, f"{name}.T")):
+        if (one.shape, one.strides) == (array.shape, array.strides):
+            return text
+    same = array.size == whole.size
+    return f"{name}.reshape({', '.join(map(str, array.shape))})" if same else f"{name}[...]"

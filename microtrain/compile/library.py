@@ -18,7 +18,7 @@ from ..errors import CaptureError
 from ..nn.module import MODULES, Module
 from ..numerics.sums import blocked_sum
 from ..stack_frames import OPERATION, user_line
-from .names import layers
+from .explain import layers
 from .program import DRAWS, Line, Program
 from .traced import Traced, refuse
 

@@ -19,10 +19,11 @@ from . import fusion
 from .arrival import Arrival, places_of
 from .bookkeeping import WholePass
 from .elements import DTYPES, converted, literal
+from .explain import size
 from .fusion import Call, Element, Elements, Place, Product, Reduction, Scatter, Unit
 from .loops import Applied, Loop, text_of_applied, text_of_loop, with_loops
 from .native import ROUTINES, blas
-from .numpy_executor import Text, size
+from .numpy_executor import Text
 from .pieces import Piece, Slot, Written, pieces
 from .program import Program, arrays_in
 from .reuse import reuse

@@ -15,8 +15,8 @@ import numpy as np
 
 from ..backend import LIBRARIES, address, owner_of
 from ..stack_frames import REPLAY, generated
+from .explain import Names, size, traffic
 from .failure import EXCEPT, failed
-from .names import Names
 from .program import DRAWS, Host, Line, Program, works_on
 from .reuse import reuse
 
@@ -38,12 +38,6 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
     for line in program.lines:
         text.host(line) if isinstance(line, Host) else text.line(line)
     return text.function(), text
-
-
-def traffic(program: Program) -> int:
-    """The bytes that the instructions read and write, one by one."""
-    lines = (line for line in program.lines if isinstance(line, Line))
-    return sum(array.nbytes for line in lines for array in works_on(line))
 
 
 class Text:
@@ -235,11 +229,6 @@ def in_pieces(array: Any) -> bool:
     """
     known = type(array) in LIBRARIES and array.ndim == 2 and 1 not in array.shape
     return known and not array.flags.forc
-
-
-def size(array: Any) -> str:
-    """The shape of `array`."""
-    return "x".join(map(str, array.shape)) or "0-d"
 
 
 def _indexed(line: Line) -> bool:
