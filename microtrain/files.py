@@ -228,7 +228,7 @@ def write_whole(
     `content`: bytes, or what they come from, piece by piece.
     """
     partial = path.with_name(f".{path.name}.{os.urandom(4).hex()}.partial")
-    _clear_partials(path)
+    clear_partials(path)
     try:
         with open(partial, "xb") as file:  # x: not what a link leads to
             with contextlib.suppress(OSError):  # where the file system has no locks
@@ -248,11 +248,12 @@ def write_whole(
         sync_directory(path.parent)
 
 
-def _clear_partials(path: Path) -> None:
+def clear_partials(path: Path, young: float = YOUNG) -> None:
+    """Remove what writers of a file have left that were killed, so many seconds ago."""
     name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.partial")
     with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
         for entry in entries:
-            if name.fullmatch(entry.name) and time.time() - entry.stat().st_mtime > YOUNG:
+            if name.fullmatch(entry.name) and time.time() - entry.stat().st_mtime > young:
                 with open_plain(entry.path) as file:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # its writer is gone
                     os.unlink(entry.path)

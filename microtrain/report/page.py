@@ -15,6 +15,7 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,8 @@ def final_report(
     try:
         if data is not None:
             record = Record.read(run)
+            # What its run.json says once this is there.
+            record = replace(record, info=replace(record.info, status="finished", exit_code=0))
             predictions = predict_rows(model, data, device, named, record.setting("loss.type"))
     except Exception as error:
         note = f"There are no predictions to show: {type(error).__name__}: {error}"

@@ -29,6 +29,7 @@ from typing import Any
 
 from ..errors import ConfigError, LaunchError
 from ..files import (
+    clear_partials,
     make_directory,
     open_to_write,
     read_plain,
@@ -84,6 +85,8 @@ class RunDirectory:
             self._holder = open_to_write(self.path / "run.lock", os.O_RDWR)
             opened.callback(os.close, self._holder)
             self._acquire(wait_s)
+            for name in ("run.json", "config.yaml"):  # who has left half of one is dead
+                clear_partials(self.path / name, 0.0)
             self._log, self._metrics = (
                 opened.enter_context(
                     contextlib.closing(

@@ -209,9 +209,13 @@ class Run:
         Settings and rows that were changed, or are another run's. For those who show them: what
         takes up a model or goes on with a run looks for itself.
         """
+        found = [
+            f"damaged file: {self.metrics_file} has rows of {split} twice: their steps do not rise"
+            for split, rows in self.history.entries.items()
+            if (np.diff(rows.steps) <= 0).any()
+        ]
         if not self.checkpoints or not (state := peek_state(newest := self.checkpoints[-1])):
-            return []
-        found = []
+            return found
         if state.get("run") != self.info.id:
             found.append(f"{newest} is of another run than {self.path / 'run.json'}")
         length, sha256 = state.get("metrics_bytes"), state.get("metrics_sha256")

@@ -272,6 +272,8 @@ class Trainer(TrainingRun):
         if "duration" in ends:  # of the whole run; max_time is of this part of it
             ends["duration"] = max(ends["duration"] - state.elapsed, 0.0)
         with Requests(model, path, ends, plan.intervals) as self.requests:
+            if state.stop and not state.ended:  # asked for as it was built, or before a resume
+                self.requests.ask(state.stop)
             self.notify("on_start")
             States(self.callbacks).state_dict()  # what cannot be saved is found now
             if self.directory is not None:
@@ -335,8 +337,8 @@ class Trainer(TrainingRun):
         ending = Ending(finished, stop, seconds, peak_memory())
         with ending.undo:
             self.notify("on_end", ending)
-        warden.tell(words="")  # a rank that is killed from now on has nothing left to go on with
         self.notify("on_stop")
+        warden.tell(words="")  # a rank that is killed from now on has nothing left to go on with
         return 0 if finished else STOPPED
 
     def __repr__(self) -> str:
@@ -353,12 +355,15 @@ class Trainer(TrainingRun):
     def stop(self, reason: str) -> None:
         """End the run, as finished, after the step or evaluation under way; on any ranks.
 
+        Before its first step it ends after that.
+
         Checkpoints keep the request: a run that is killed before its end, and resumed, ends where
         it would have. Asked for in `on_start` of a run that is resumed, it takes no further step; a
         resume with another `train.duration` forgets it.
         """
         self.state.stop = self.state.stop or reason
-        self.requests.ask(reason)
+        if hasattr(self, "requests"):
+            self.requests.ask(reason)
 
     def dry_run(self) -> list[str]:
         """Take a few steps, write nothing; returns what the run needs. Collective, once."""

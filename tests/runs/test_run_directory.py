@@ -202,6 +202,14 @@ def test_what_a_killed_writer_has_left_of_a_file_goes_with_the_next(run):
     assert [each.exists() for each in (*left, other)] == [False, False, False, True]
 
 
+def test_half_a_run_json_of_a_killed_process_goes_as_the_run_goes_on(run):
+    left = run.path / ".run.json.01234567.partial"
+    left.write_text("half")  # a moment ago
+    run.close()
+    with RunDirectory(run.path):
+        assert not left.exists()
+
+
 def test_a_byte_that_is_no_text_can_be_read_back(run):
     run.update(command=["a\udcffb", "\U0001f600"], error="\ud800")
     info = Run.read(read_after_config(run.path, run.path).path).info

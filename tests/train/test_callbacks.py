@@ -163,6 +163,16 @@ def test_stop_ends_the_run_as_finished(tmp_path: Path) -> None:
     assert '"status": "finished"' in info and '"exit_code": 0' in info
 
 
+def test_a_stop_before_the_first_step_ends_the_run_after_it(tmp_path: Path) -> None:
+    class Enough(mt.train.Callback):
+        def on_build(self, trainer: Trainer) -> None:
+            trainer.stop("enough")
+
+    run = trainer(tmp_path, Enough())
+    assert (run.train(), run.step) == (0, 1)
+    assert '"status": "finished"' in (run.path / "run.json").read_text()
+
+
 def test_one_rank_can_stop_all(tmp_path: Path) -> None:
     def run(comm: Any) -> int:
         class Enough(mt.train.Callback):

@@ -430,6 +430,27 @@ def test_other_data_and_a_diverged_run_are_refused(tmp_path):
     assert (code, "has diverged and would diverge again" in err) == (3, True)
 
 
+def test_a_run_that_was_killed_before_its_page_is_resumed_to_write_it(tmp_path, reports):
+    config = write_run(tmp_path, RUN.replace("23 steps", "8 steps"))
+    (tmp_path / "net.py").write_text(
+        f"{(tmp_path / 'net.py').read_text()}\n"
+        "class DieAtEnd(mt.train.Callback):\n"
+        "    def on_stop(self, trainer):\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    whole = facts(train(config).path)
+    code, _, _ = Job(tmp_path, "callbacks=[./net.py:Count, ./net.py:DieAtEnd]").end()
+    run = newest_run(tmp_path / "runs" / "small")
+    assert (code, json.loads((run / "run.json").read_text())["status"]) == (-9, "running")
+    (run / "report.html").unlink()  # killed a moment earlier
+    code, out, err = Job(tmp_path, str(run), "--trust", "callbacks=[./net.py:Count]",
+                         command="resume").end()  # fmt: skip
+    assert (code, out.count("resuming ")) == (0, 1), err
+    assert "finished</span>" in (run / "report.html").read_text()
+    assert (run / "plots" / "loss.png").exists()
+    assert differences(facts(run), whole) == {}
+
+
 @pytest.mark.slow
 def test_a_finished_run_says_so(tmp_path):
     config = write_run(tmp_path)

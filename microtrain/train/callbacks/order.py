@@ -199,14 +199,9 @@ class Agreement(Callback):
 
     def on_start(self, run: TrainingRun) -> None:
         """A run that is resumed may have ended, or have to end after one more step."""
-        state = run.state
-        if state.resumed_at is None:
-            return
-        if state.to_be_stopped:
-            run.requests.ask(state.stop)
-        else:
+        if run.state.resumed_at is not None and not run.state.to_be_stopped:
             agree_to_stop(run)
-            state.ended = bool(state.stop)
+            run.state.ended = bool(run.state.stop)
 
     def on_pause(self, run: TrainingRun, event: Event) -> None:
         """Where a checkpoint is written, rank 0 must know what others were asked for."""

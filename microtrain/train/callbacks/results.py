@@ -103,14 +103,15 @@ class Results(Callback):
         return {"step": step, "epoch": step / run.steps_per_epoch, "samples": samples}
 
     def _write_down(self, run: TrainingRun, ending: Ending, test: dict[str, Any] | None) -> None:
-        """All that run.json says of the end, on rank 0."""
+        """All that run.json says of the end but that there was one, on rank 0."""
         skips = run.skips
-        if run.directory is None:
-            return
-        run.directory.update(
+        self._said = {
+            "status": "finished" if ending.finished else "stopped",
+            "exit_code": 0 if ending.finished else STOPPED,
+            **ending.about,
+        }
+        run.update_info(
             **{
-                "status": "finished" if ending.finished else "stopped",
-                "exit_code": 0 if ending.finished else STOPPED,
                 "steps": run.step,
                 "best": run.state.best_as_dict(),
                 "test": test,
@@ -118,9 +119,13 @@ class Results(Callback):
                 "params_sha256": ending.params_sha256,
                 "timings": {"train_s": ending.seconds, "comm_s": run.model.comm_seconds},
                 **({} if skips is None else {"skipped_steps": skips.total}),
-                **ending.about,
             }
         )
+
+    def on_stop(self, run: TrainingRun) -> None:
+        """Last: a run that is killed before its page is there is resumed to write it."""
+        with settled(run.comm), alone("rank 0 alone writes the end of the run"):
+            run.update_info(**self._said)
 
     def on_error(self, run: TrainingRun, error: BaseException) -> None:
         """Note in run.json and the log how a run ended that did not finish."""

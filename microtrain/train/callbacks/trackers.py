@@ -17,7 +17,7 @@ from ...config.resolved import as_yaml, read_settings
 from ...errors import LaunchError, UserError, install
 from ...files import make_directory, read_object, remove, write_whole
 from ...runs.metrics import read_metrics
-from .base import Callback
+from .base import Callback, Ending
 
 if TYPE_CHECKING:
     from ..trainer import Trainer
@@ -70,10 +70,13 @@ class _Tracker(Callback):
         self._steps.update(dict.fromkeys(values, step))
         self._keep()
 
+    def on_end(self, trainer: Trainer, ending: Ending) -> None:
+        """How it ends; there are rows to come."""
+        self._finished = ending.finished
+
     def on_stop(self, trainer: Trainer) -> None:
         """Say how the run has ended."""
-        directory = trainer.directory
-        self._end(trainer, directory is None or directory.info("status") == "finished")
+        self._end(trainer, self._finished)
 
     def on_error(self, trainer: Trainer, error: BaseException) -> None:
         """Say that it has failed."""
