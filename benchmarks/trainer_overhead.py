@@ -47,9 +47,10 @@ def measure(name: str, executor: str, rounds: int) -> tuple[float, float]:
     """Microseconds a step of the loop and of the bare step, medians over the rounds."""
     from microtrain.config.load import load_config
     from microtrain.distributed.single import SingleCommunicator
+    from microtrain.train.callbacks.base import Event
     from microtrain.train.callbacks.order import CALLBACKS, Evaluator
     from microtrain.train.console.terminal import Output
-    from microtrain.train.run import Event, TrainingRun
+    from microtrain.train.run import TrainingRun
     from microtrain.train.trainer import Trainer
 
     loops: list[float] = []

@@ -29,15 +29,13 @@ from .errors import ConfigError
 from .random import begin_batch, manual_seed
 from .report.compare import first_difference
 from .report.record import Record
+from .runs.arrays import params_sha256
 from .runs.checkpoint import list_checkpoints, load_checkpoint, step_of
-from .runs.provenance import params_sha256
 from .runs.run import Run
 from .train.build_run import build_parts, load_data
 from .train.callbacks.base import Callback
 from .train.components.losses import loss_of_rows
 from .words import listed
-
-__all__ = ["KillAt", "Result", "Verification"]
 
 Start = Callable[[int, list[str]], Any]  # the line that starts so many ranks of a command
 

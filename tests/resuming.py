@@ -14,9 +14,8 @@ from microtrain.config.load import load_config
 from microtrain.distributed import Communicator
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.runs.checkpoint import list_checkpoints
-from microtrain.train.callbacks.base import Callback
+from microtrain.train.callbacks.base import Callback, Event
 from microtrain.train.console.terminal import Output
-from microtrain.train.run import Event
 from microtrain.train.trainer import Trainer
 
 WALL_CLOCK = ("time", "samples_per_s", "comm_share")

@@ -17,7 +17,7 @@ from ..data.kept.shared import share
 from ..data.preparation.match_schema import check_names
 from ..distributed.agreement import agreed, from_root, together
 from ..errors import ConfigError, DataError
-from ..runs.provenance import params_sha256
+from ..runs.arrays import params_sha256
 from ..runs.run import Run
 from ..runs.run_info import ClassCounts
 from ..train.build_run import build_loss, load_data, load_once

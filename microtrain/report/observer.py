@@ -8,8 +8,8 @@ import os
 from ..distributed.agreement import settled
 from ..distributed.communicator import alone
 from ..errors import ConfigError, DivergedError
-from ..train.callbacks.base import Callback
-from ..train.run import Ending, TrainingRun
+from ..train.callbacks.base import Callback, Ending
+from ..train.run import TrainingRun
 
 __all__ = ["Report"]
 

@@ -8,9 +8,10 @@ so that what writes may hash on the way. The bytes are the library's.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +20,6 @@ from numpy.typing import NDArray
 
 from ..backend import to_host
 from ..files import is_unicode, parse_object
-
-__all__ = ["Content", "array_content", "arrays_in", "blocks", "copied", "header_in"]
 
 Array = NDArray[Any]
 
@@ -107,6 +106,21 @@ def blocks(array: Any) -> Iterator[memoryview]:
 def copied(array: Any) -> Array:
     """A copy on the host, of the same layout."""
     return np.array(_on_host(array))
+
+
+def params_sha256(named_arrays: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> str:
+    """Hash of names, dtypes, shapes and values in definition order.
+
+    Bytes are taken in C order and little-endian, so memory layout and machine do not matter; a
+    single changed bit, name, dtype or shape does.
+    """
+    digest = hashlib.sha256()
+    for name, value in dict(named_arrays).items():
+        array = value if hasattr(value, "dtype") else np.asarray(value)
+        digest.update(json.dumps([name, array.dtype.name, array.shape]).encode() + b"\n")
+        for block in blocks(array):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def header_in(memory: NDArray[np.uint8]) -> tuple[dict[str, Any], NDArray[np.uint8]]:

@@ -13,10 +13,10 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 from annotated_types import Len
@@ -35,7 +35,7 @@ from ..files import (
     to_disk,
 )
 from .arrays import Content, array_content, arrays_in
-from .typed import Count, typed
+from .run_info import Count, typed
 
 Array = NDArray[Any]
 
@@ -102,79 +102,57 @@ def save_checkpoint(
         "config.yaml": Content.of(config_text.encode()),
     }
     directory = Path(directory)
-    size = sum(content.size for content in contents.values())
-    with refusing(directory, step, size), made(directory, step) as partial:
+    final, partial = directory / name_of(step), directory / f".{name_of(step)}.partial"
+    replaced = directory / f".{final.name}.replaced"
+    try:
         make_directory(directory, links=True)  # where a run was removed it is not made anew
         clear_leftovers(directory)
         partial.mkdir()
         manifest = {
             "format": FORMAT,
             "step": step,
-            "files": write_files(partial, contents),
+            "files": _write(partial, contents),
             # safetensors has an order of its own; that of the definition is kept here.
             "order": {"model": list(model), "optimizer": list(optimizer)},
         }
-        return seal(directory, step, manifest)
-
-
-def partial_of(directory: Path, step: int) -> Path:
-    """Where a checkpoint lies until it is whole."""
-    return directory / f".{name_of(step)}.partial"
-
-
-@contextlib.contextmanager
-def made(directory: Path, step: int) -> Iterator[Path]:
-    """Where a checkpoint is to be made; nothing is left there of one that was not sealed."""
-    partial = partial_of(directory, step)
-    try:
-        yield partial
+        _write(partial, {MANIFEST: Content.of(json_bytes(manifest))})
+        sync_directory(partial)
+        # rename cannot replace a directory that has files: between the two renames the old
+        # checkpoint is found under its second name (see list_checkpoints).
+        if final.exists():
+            final.rename(replaced)
+        partial.rename(final)
+        sync_directory(directory)
+        with contextlib.suppress(OSError):
+            remove(replaced)
+        return final
+    except OSError as error:
+        size, before = sum(each.size for each in contents.values()), list_checkpoints(directory)
+        good = f"the last one is {before[-1]}" if before else "there is none before it"
+        raise LaunchError(
+            f"cannot write the checkpoint {final} ({size:,} bytes): {reason(error)}\n{good}; make "
+            "room or choose another place with run_dir=PATH"
+        ) from error
     finally:
         with contextlib.suppress(OSError):  # where it has become the checkpoint, it is gone
             remove(partial)
 
 
-@contextlib.contextmanager
-def refusing(directory: Path, step: int, size: int) -> Iterator[None]:
-    """Turn the file system's refusal of so many bytes into a LaunchError with a way out."""
-    try:
-        yield
-    except OSError as error:
-        before = list_checkpoints(directory)
-        good = f"the last one is {before[-1]}" if before else "there is none before it"
-        raise LaunchError(
-            f"cannot write the checkpoint {directory / name_of(step)} ({size:,} bytes): "
-            f"{reason(error)}\n{good}; make room or choose another place with run_dir=PATH"
-        ) from error
-
-
-def write_files(place: Path, contents: Mapping[str, Content]) -> dict[str, dict[str, Any]]:
+def _write(place: Path, contents: Mapping[str, Content]) -> dict[str, dict[str, Any]]:
     """New files, on disk; returns size and sha256 by name."""
+    entries = {}
     with contextlib.ExitStack() as opened:
-        files = [opened.enter_context(open(place / name, "xb")) for name in contents]
-        entries = {
-            name: _write(file, content)
-            for file, (name, content) in zip(files, contents.items(), strict=True)
-        }
-        for file in files:
+        files = {name: opened.enter_context(open(place / name, "xb")) for name in contents}
+        for name, file in files.items():  # all are with the system before the disk is waited for
+            digest = hashlib.sha256()
+            for piece in contents[name].pieces:
+                digest.update(piece)
+                file.write(piece)
+            file.flush()
+            entries[name] = {"size": contents[name].size, "sha256": digest.hexdigest()}
+        for file in files.values():
             to_disk(file.fileno())
     return entries
-
-
-def seal(directory: Path, step: int, manifest: Mapping[str, Any]) -> Path:
-    """Make a checkpoint of what lies in `partial_of`, all of it on disk; returns its path."""
-    partial, final = partial_of(directory, step), directory / name_of(step)
-    replaced = directory / f".{final.name}.replaced"
-    write_files(partial, {MANIFEST: Content.of(json_bytes(manifest))})
-    sync_directory(partial)
-    # rename cannot replace a directory that has files: between the two renames the old checkpoint
-    # is found under its second name (see list_checkpoints).
-    if final.exists():
-        final.rename(replaced)
-    partial.rename(final)
-    sync_directory(directory)
-    with contextlib.suppress(OSError):
-        remove(replaced)
-    return final
 
 
 def name_of(step: int) -> str:
@@ -295,16 +273,6 @@ def peek_state(path: Path) -> dict[str, Any]:
         return read_object(path / "state.json")
     except (OSError, ValueError):
         return {}
-
-
-def _write(file: BinaryIO, content: Content) -> dict[str, Any]:
-    """Hand a file to the system, which has it from then on; returns what a manifest says of it."""
-    digest = hashlib.sha256()
-    for piece in content.pieces:
-        digest.update(piece)
-        file.write(piece)
-    file.flush()
-    return {"size": content.size, "sha256": digest.hexdigest()}
 
 
 def _arrays(content: NDArray[np.uint8], kind: str, order: list[str]) -> dict[str, Array]:

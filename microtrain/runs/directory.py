@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import itertools
 import json
 import os
@@ -21,7 +22,8 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -29,6 +31,7 @@ from typing import Any
 
 from ..errors import ConfigError, LaunchError
 from ..files import (
+    beginning,
     clear_partials,
     make_directory,
     open_to_write,
@@ -36,18 +39,90 @@ from ..files import (
     reason,
     refuse_link,
     sync_directory,
+    to_disk,
     write_whole,
 )
-from .appender import EVERY, Lines
 from .metrics import LEADING, RESERVED, WALL_CLOCK, rows_until
-from .provenance import command_line, git_state, versions
-from .run_info import read_run_json
+from .run_info import command_line, git_state, read_run_json, versions
 
-__all__ = ["Gone", "RunDirectory", "point"]
-
+EVERY = 1.0  # second, in which lines that come one after the other are written at once
 _WAY_OUT = "choose a place you can write with run_dir=PATH"
 _NO_LINK = "remove the link, or put in its place what it leads to"
 _STAMP = "%Y-%m-%d_%H-%M-%S"
+
+
+class Unwritten(LaunchError):
+    """A line could not be written, which ends a run."""
+
+
+class Lines:
+    """Appends to a plain file; one thread adds, any thread may `sync`.
+
+    Args:
+        path: made where it is absent; OSError for a link.
+        refusing: turns an OSError into a LaunchError, whose words are those of the Unwritten that
+            each method raises where the file system refuses.
+    """
+
+    def __init__(self, path: Path, refusing: Callable[[], AbstractContextManager[None]]) -> None:
+        self._file = open(path, "ab", 2**16, opener=open_to_write)  # noqa: SIM115 - until `close`
+        self._refusing = refusing
+        self._flushed_at = 0.0  # of time.monotonic
+        self.length = os.fstat(self._file.fileno()).st_size  # bytes, with those not yet written
+        self._digest = self._digest_of(self.length)
+
+    def add(self, line: str) -> None:
+        """Append a line; ValueError after `close`."""
+        content = (line + "\n").encode(errors="backslashreplace")
+        self._try(lambda: self._file.write(content))
+        self._digest.update(content)
+        self.length += len(content)
+
+    def flush(self, after: float = 0.0) -> None:
+        """Give the system all lines, which a kill of this process does not lose from then on.
+
+        after: only where so many seconds have gone by since it was done last.
+        """
+        if time.monotonic() >= self._flushed_at + after:
+            self._try(self._file.flush)
+            self._flushed_at = time.monotonic()
+
+    def sync(self) -> None:
+        """Wait until the disk has all lines."""
+        self.flush()
+        self._try(lambda: to_disk(self._file.fileno()))
+
+    def sha256(self, length: int | None = None) -> str:
+        """Of all lines, with those not yet written; of so many bytes where a length is given."""
+        if length is None or length == self.length:
+            return self._digest.hexdigest()
+        self.flush()
+        return self._digest_of(length).hexdigest()
+
+    def trim(self, length: int) -> None:
+        """Forget all after so many bytes."""
+        self.flush()
+        self._try(lambda: os.ftruncate(self._file.fileno(), length))
+        self.sync()
+        self.length, self._digest = length, self._digest_of(length)
+
+    def close(self) -> None:
+        """Write what was added, and close the file; OSError where that fails."""
+        self._file.close()
+
+    def _digest_of(self, length: int) -> hashlib._Hash:
+        """Of the first bytes of the file, which has as many."""
+        with self._refusing():
+            return beginning(self._file.name, length)
+
+    def _try(self, action: Callable[[], object]) -> None:
+        if self._file.closed:
+            raise ValueError(f"{self._file.name} was closed: no line can be written any more")
+        try:
+            with self._refusing():
+                action()
+        except LaunchError as error:
+            raise Unwritten(str(error)) from error
 
 
 class Gone(LaunchError):
@@ -120,17 +195,7 @@ class RunDirectory:
             zone = os.environ.get("TZ")
             raise LaunchError(f"the time zone {zone!r} cannot be used: {error}; set TZ") from error
         path = _make_unique(Path(os.path.expanduser(parent)) / name, now.strftime(_STAMP))
-        run = cls(path)
-        try:
-            run.write_config(config_text)
-            latest = path.with_name("latest")
-            if latest.is_symlink() or not latest.exists():  # else someone's own
-                point(latest, path)
-            run.begin(name, now, git=git_state())
-        except BaseException:
-            run.close()
-            raise
-        return run
+        return cls._begun(path, name, now, config_text, path.with_name("latest"), git=git_state())
 
     @classmethod
     def create_member(cls, path: Path, name: str, config_text: str, **of: Any) -> RunDirectory:
@@ -145,27 +210,31 @@ class RunDirectory:
             raise LaunchError(
                 f"cannot make the run directory {path}: {reason(error)}\n{_WAY_OUT}"
             ) from error
+        return cls._begun(path, name, datetime.now().astimezone(), config_text, None, **of)
+
+    @classmethod
+    def _begun(
+        cls, path: Path, name: str, now: datetime, text: str, latest: Path | None, **fields: Any
+    ) -> RunDirectory:
         run = cls(path)
         try:
-            run.write_config(config_text)
-            run.begin(name, datetime.now().astimezone(), **of)
+            run.write_config(text)
+            if latest and (latest.is_symlink() or not latest.exists()):  # else someone's own
+                point(latest, path)
+            run.update(
+                status="running",
+                exit_code=None,
+                id=os.urandom(16).hex(),
+                name=name,
+                started=now.isoformat(timespec="seconds"),
+                versions=versions(),
+                command=command_line(),
+                **fields,
+            )
         except BaseException:
             run.close()
             raise
         return run
-
-    def begin(self, name: str, now: datetime, **fields: Any) -> None:
-        """Say in run.json that the run goes on: from now on it can be resumed."""
-        self.update(
-            status="running",
-            exit_code=None,
-            id=os.urandom(16).hex(),
-            name=name,
-            started=now.isoformat(timespec="seconds"),
-            versions=versions(),
-            command=command_line(),
-            **fields,
-        )
 
     def info(self, field: str, default: Any = None) -> Any:
         """A field of run.json."""

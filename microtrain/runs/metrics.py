@@ -22,11 +22,6 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from ..files import open_plain, parse_object, reason
 
-__all__ = [
-    "LEADING", "RESERVED", "SPLITS", "WALL_CLOCK", "Entries", "History", "read_metrics",
-    "rows_until",
-]  # fmt: skip
-
 SPLITS = ("train", "val", "test")
 LEADING = ("split", "step", "epoch", "samples", "loss")
 WALL_CLOCK = ("time", "samples_per_s", "comm_share")  # all that a resume may change in a row

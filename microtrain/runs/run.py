@@ -35,13 +35,8 @@ from .checkpoint import (
     peek_state,
     step_of,
 )
-from .metrics import RESERVED, SPLITS, History, read_metrics
-from .run_info import Best, RunInfo, read_info
-from .typed import typed
-
-__all__ = [
-    "Run", "checkpoint_at", "newest_run", "read_metrics",
-]  # fmt: skip
+from .metrics import RESERVED, SPLITS, History
+from .run_info import Best, RunInfo, read_info, typed
 
 Series = tuple[NDArray[np.float64], NDArray[np.float64]]  # optimiser steps, values
 

@@ -1,19 +1,32 @@
-"""run.json, read back: checked as data, and never executed."""
+"""run.json: where a result comes from, and what it says read back.
+
+A file of JSON may be someone else's, damaged, or of another version. What is taken from it is
+looked at once, where it is read, as the type that it should be: pydantic checks it, key by key.
+"""
 
 from __future__ import annotations
 
+import functools
+import json
+import os
+import platform
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
+from annotated_types import Ge, Gt, Lt
 
 from ..errors import DataError
 from ..files import read_object
-from .typed import Count, Number, typed
+from ..version import __version__
 
-__all__ = ["Best", "ClassCounts", "RunInfo", "read_info", "read_run_json"]
+T = TypeVar("T")
+Count = Annotated[int, Ge(0), Lt(2**53)]
+Number = Annotated[float, Gt(-(2.0**1023)), Lt(2.0**1023)]
 
 
 @dataclass(frozen=True)
@@ -119,3 +132,72 @@ def read_info(path: Path) -> RunInfo:
         return typed(RunInfo, read_run_json(path))
     except ValueError as error:
         raise DataError(f"damaged file: {path}: {error}") from None
+
+
+def typed(kind: type[T], content: Any) -> T:
+    """`content`, which is JSON, as a `kind`; ValueError naming the first key that is of no use."""
+    from pydantic import ValidationError  # where runs are read, not where they train
+
+    hashable: Any = kind
+    try:
+        found: T = _adapter(hashable).validate_json(json.dumps(content), strict=True)
+        return found
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+@functools.cache
+def _adapter(kind: Any) -> Any:
+    """What checks a `kind`: made once, which takes longer than to check with it."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
+def versions() -> dict[str, str]:
+    """Versions of python, numpy, microtrain, and of the MPI library where one is loaded."""
+    known = {"python": platform.python_version(), "numpy": np.__version__}
+    known["microtrain"] = __version__
+    mpi = sys.modules.get("mpi4py.MPI")  # importing it here would start MPI
+    if mpi is not None:
+        library = mpi.Get_library_version().replace("\0", "").splitlines()[0]
+        known["mpi"] = " ".join(library.split())
+    return known
+
+
+def command_line() -> list[str]:
+    """What this process was started with: the script first, as it was typed, then its arguments."""
+    module = getattr(sys.modules["__main__"], "__spec__", None)  # of python -m
+    if module is None:
+        return list(sys.argv)
+    return ["python", "-m", module.name.removesuffix(".__main__"), *sys.argv[1:]]
+
+
+def git_state(directory: str | Path = ".") -> dict[str, Any] | None:
+    """`{"commit": hash, "dirty": bool}` of the repository around `directory`, or None.
+
+    Dirty means that tracked files differ from the commit; there is `"diff"` then, how much:
+    `1 file changed, 2 insertions(+)`. None: no git, no repository, no commit yet, or no answer
+    within 5 seconds.
+    """
+
+    def ask(*arguments: str) -> str:
+        result = subprocess.run(
+            ["git", *arguments],
+            cwd=directory,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},  # only look: leave the index as it is
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=5,
+            check=True,
+        )
+        return result.stdout.decode(errors="replace").strip()
+
+    try:
+        found = ask("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+        commit, dirty, _ = found.partition("-dirty")
+        diff = {"diff": ask("diff", "--shortstat", "HEAD")} if dirty else {}
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {"commit": commit, "dirty": bool(dirty), **diff}

@@ -19,12 +19,9 @@ from typing import Any
 
 from ..errors import LaunchError
 from ..files import remove
-from .appender import Unwritten
 from .arrays import copied
 from .checkpoint import list_checkpoints, peek_state, save_checkpoint
-from .directory import Gone, point
-
-__all__ = ["Saver", "monitored", "prune"]
+from .directory import Gone, Unwritten, point
 
 APART = 16  # steps: `auto` looks at the clock less often, which costs as much as a small step
 

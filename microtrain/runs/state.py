@@ -17,9 +17,7 @@ from annotated_types import Ge, Len, Lt, Predicate
 from ..errors import DataError
 from ..random import get_rng_state, set_rng_state
 from .checkpoint import Checkpoint
-from .typed import Count, Number, typed
-
-__all__ = ["check_loop", "check_run"]
+from .run_info import Count, Number, typed
 
 
 def _is_random_state(state: dict[str, Any]) -> bool:

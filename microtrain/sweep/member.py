@@ -22,20 +22,18 @@ from ..config.sweep import Member
 from ..distributed.single import SingleCommunicator
 from ..errors import DivergedError
 from ..files import remove, sync_file, without_syncing
+from ..runs.arrays import params_sha256
 from ..runs.checkpoint import list_checkpoints, step_of
 from ..runs.directory import RunDirectory, point
-from ..runs.provenance import params_sha256
-from ..train.callbacks.base import Callback
+from ..train.callbacks.base import Callback, Ending, Event
 from ..train.callbacks.checkpoints import Checkpoints
 from ..train.callbacks.order import RowWriter
 from ..train.console.messages import next_command
 from ..train.console.terminal import Output
 from ..train.model_state import model_arrays
 from ..train.resume import LOCK_WAIT
-from ..train.run import Ending, Event, TrainingRun
+from ..train.run import TrainingRun
 from ..train.trainer import Trainer
-
-__all__ = ["Sweep", "train_member"]
 
 PAUSED = "halving"  # why a member stops that is to be compared with others
 PATIENCE = 5.0  # seconds before the first checkpoint: shorter members are begun again

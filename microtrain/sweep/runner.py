@@ -47,8 +47,6 @@ from .member import Sweep, train_member
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
 
-__all__ = ["check", "run_sweep"]
-
 SAY = 10.0  # seconds between two lines of progress, where no bar shows it
 KEEP = 3  # halving keeps a third of the settings
 ENDED = ("finished", "diverged")

@@ -27,8 +27,6 @@ from .metrics.classification import ClassMetric
 from .model_outputs import OfRow, described, leaves, mapped
 from .user_code import refused, try_metric, trying
 
-__all__ = ["check_fit"]
-
 COMPARE_NUMBERS = (MSELoss, L1Loss, HuberLoss, BCEWithLogitsLoss)
 BUILT_IN = (*COMPARE_NUMBERS, CrossEntropyLoss)
 

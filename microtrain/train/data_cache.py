@@ -16,8 +16,6 @@ from ..data.kept.cache import find, keep, key_of, opened, stamps, written
 from ..errors import DataError
 from ..words import size
 
-__all__ = ["cached", "prepared", "read", "reading_once"]
-
 
 def cached(
     config: Config, load_data: Callable[..., Prepared], digest_of: Callable[[Prepared], str]

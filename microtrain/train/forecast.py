@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from ..optim import Optimizer
     from .run import RunState, TrainingRun
 
-__all__ = ["dry_run", "memory", "peak_memory", "sizes"]
-
 STEPS, SECONDS = 300, 5.0  # what a dry run takes at most
 COMING = "gradients", "shards", "optimizer", "activations"  # not there before the first step
 

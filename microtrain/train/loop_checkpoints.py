@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from ..nn import Module
     from ..optim import Optimizer
 
-__all__ = ["restore", "save"]
-
 
 def save(
     directory: str | os.PathLike[str],

@@ -10,8 +10,6 @@ from ..backend import ARRAYS, address, owner_of
 from ..errors import ConfigError
 from ..tensor import TENSORS
 
-__all__ = ["OfRow", "described", "joined", "leaves", "mapped", "one_prediction"]
-
 
 def mapped(function: Callable[[Any], Any], outputs: Any) -> Any:
     """`function` of each Tensor (or array) in `outputs`, in the same tuples, lists and dicts."""

@@ -28,11 +28,6 @@ if TYPE_CHECKING:
     from ..nn import Module
     from ..optim import Optimizer
 
-__all__ = [
-    "checkpoint_of", "from_rank_0", "load_model_arrays", "model_arrays", "share_arrays",
-    "take_over",
-]  # fmt: skip
-
 SMALL = 2**12  # bytes of an array up to which it travels with names and shapes
 
 

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ..distributed.data_parallel import DataParallel
 
-__all__ = ["Progress"]
-
 
 class Progress:
     """Adds up optimiser steps between two rows.

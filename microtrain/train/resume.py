@@ -40,14 +40,6 @@ from .stop_requests import STOP_FILE
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
 
-__all__ = [
-    "choose_run",
-    "restore",
-    "run_directory",
-    "take_initial_values",
-    "take_up",
-]
-
 LOCK_WAIT = 30.0  # seconds in which the ranks of a killed job have died
 Choice = tuple[Path | None, str, int | None]
 

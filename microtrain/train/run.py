@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..config.duration import Duration
 from ..config.schema import Config
 from ..distributed.communicator import alone
-from .callbacks.base import Callback, Ending, Event, call
+from .callbacks.base import Callback, call
 from .stop_requests import EVALUATE, SAVE
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from .progress import Progress
     from .step.guard import Guard, Skips
     from .stop_requests import Requests
-
-__all__ = ["Ending", "Event", "Parts", "Plan", "RunState", "TrainingRun"]
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,6 @@ from typing import Any
 from ..distributed.data_parallel import DataParallel
 from ..threads import LAUNCH
 
-__all__ = ["STOP_FILE", "Requests"]
-
 STOP_FILE = "STOP"
 POLL = 0.2  # seconds
 STOP, EVALUATE, SAVE = range(3)  # the kinds: places in the notes

@@ -36,11 +36,10 @@ from ..distributed.agreement import agreed, same, settled
 from ..distributed.communicator import alone
 from ..distributed.connection import ranks_of
 from ..errors import ConfigError, DivergedError
-from ..runs.appender import EVERY
-from ..runs.directory import RunDirectory
+from ..runs.directory import EVERY, RunDirectory
 from ..tensor import TENSORS, Tensor
 from .build_run import build_run
-from .callbacks.base import Callback, States, call, of_configuration, steps_between
+from .callbacks.base import Callback, Ending, Event, States, call, of_configuration, steps_between
 from .callbacks.order import CALLBACKS, OF_CONFIGURATION
 from .callbacks.results import STOPPED
 from .components.losses import loss_of_rows
@@ -49,7 +48,7 @@ from .console.terminal import Output
 from .forecast import dry_run, peak_memory
 from .progress import Progress
 from .resume import LOCK_WAIT, choose_run, run_directory, take_initial_values, take_up
-from .run import Ending, Event, RunState, Stateful, TrainingRun, next_multiple
+from .run import RunState, Stateful, TrainingRun, next_multiple
 from .step.diagnosis import autopsy
 from .step.executor import BEGIN, Execution
 from .step.guard import NotFinite, worst_gradient
@@ -58,8 +57,6 @@ from .stop_requests import EVALUATE, SAVE, Requests
 if TYPE_CHECKING:
     from ..data.loading.loader import MicroBatches
     from ..distributed.communicator import Communicator
-
-__all__ = ["Trainer"]
 
 
 class Trainer(TrainingRun):

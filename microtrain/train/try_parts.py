@@ -19,8 +19,6 @@ from .step.guard import NotFinite
 from .trainer import Trainer
 from .user_code import refused, trying
 
-__all__ = ["try_parts"]
-
 ROWS = 8
 
 

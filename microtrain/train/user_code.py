@@ -16,8 +16,6 @@ from ..errors import ConfigError, UserError
 from .metrics.base import Metric, takes_weight
 from .model_outputs import described, mapped
 
-__all__ = ["FunctionMetric", "build_metrics", "refused", "try_metric", "trying"]
-
 
 class FunctionMetric(Metric):
     """What `function(prediction, target)` returns for all rows at once, under its name.

@@ -17,7 +17,7 @@ from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError, DataError, LaunchError
 from microtrain.runs.checkpoint import load_checkpoint
-from microtrain.runs.run import read_metrics
+from microtrain.runs.metrics import read_metrics
 from microtrain.train import build_run as assembly
 from microtrain.train.trainer import Trainer
 

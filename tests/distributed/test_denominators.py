@@ -18,7 +18,7 @@ from microtrain.config.load import load_config
 from microtrain.distributed import Communicator, DataParallel, in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError
-from microtrain.runs.run import read_metrics
+from microtrain.runs.metrics import read_metrics
 from microtrain.train.components.losses import bce, one_loss
 from microtrain.train.console.terminal import Output
 from microtrain.train.evaluation import evaluate

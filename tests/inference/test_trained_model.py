@@ -16,7 +16,7 @@ from microtrain.config.load import load_config
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError, DataError
 from microtrain.runs.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
-from microtrain.runs.run import read_metrics
+from microtrain.runs.metrics import read_metrics
 from microtrain.train.console.terminal import Output
 from microtrain.train.trainer import Trainer
 

@@ -11,9 +11,8 @@ import pytest
 
 from microtrain.errors import LaunchError
 from microtrain.runs import saver as keeper
-from microtrain.runs.appender import Unwritten
 from microtrain.runs.checkpoint import list_checkpoints, save_checkpoint
-from microtrain.runs.directory import Gone
+from microtrain.runs.directory import Gone, Unwritten
 from microtrain.runs.saver import Saver, prune
 
 MONITOR = "val/loss", "min"

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from microtrain.runs.appender import Lines
+from microtrain.runs.directory import Lines
 
 
 @contextlib.contextmanager
@@ -19,7 +19,7 @@ def test_a_line_of_the_interpreters_last_moment_is_written(tmp_path, end):
     path = tmp_path / "log.txt"
     program = (
         "import atexit, contextlib, pathlib, sys\n"
-        "from microtrain.runs.appender import Lines\n"
+        "from microtrain.runs.directory import Lines\n"
         f"lines = Lines(pathlib.Path({str(path)!r}), contextlib.nullcontext)\n"
         "lines.add('in time')\n"
         f"atexit.register(lambda: (lines.add('late'), lines.add('last'), lines.{end}))\n"
@@ -65,7 +65,7 @@ def test_lines_of_a_limited_file_are_there_up_to_the_one_that_found_no_room(tmp_
         "import pathlib, resource\n"
         "from contextlib import contextmanager\n"
         "from microtrain.errors import LaunchError\n"
-        "from microtrain.runs.appender import Lines, Unwritten\n"
+        "from microtrain.runs.directory import Lines, Unwritten\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
         "@contextmanager\n"
         "def refusing():\n"

@@ -15,8 +15,7 @@ from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.inference.evaluate import evaluate_run
 from microtrain.runs.run import Run
-from microtrain.runs.run_info import ClassCounts
-from microtrain.runs.typed import typed
+from microtrain.runs.run_info import ClassCounts, typed
 from microtrain.train import Trainer
 from microtrain.train.console.terminal import Output
 from microtrain.train.metrics.class_table import class_lines, never_predicted

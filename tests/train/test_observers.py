@@ -12,10 +12,9 @@ from microtrain.config.load import load_config
 from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.runs.checkpoint import list_checkpoints
-from microtrain.train.callbacks.base import Callback
+from microtrain.train.callbacks.base import Callback, Ending, Event
 from microtrain.train.callbacks.order import CALLBACKS
 from microtrain.train.console.terminal import Output
-from microtrain.train.run import Ending, Event
 from microtrain.train.trainer import Trainer
 
 

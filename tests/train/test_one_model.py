@@ -18,7 +18,7 @@ from microtrain.config.load import load_config
 from microtrain.distributed import in_process
 from microtrain.inference.evaluate import evaluate_run
 from microtrain.report.page import write_report
-from microtrain.runs.provenance import params_sha256
+from microtrain.runs.arrays import params_sha256
 from microtrain.train.callbacks.checkpoints import Checkpoints
 from microtrain.train.console.terminal import Output
 from microtrain.train.model_state import model_arrays

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from microtrain.train.callbacks.base import Ending
 from microtrain.train.callbacks.rows import Rows, RowSchedule
 from microtrain.train.console.messages import header, summary, truth_lines
 from microtrain.train.console.terminal import Output
-from microtrain.train.run import Ending, RunState
+from microtrain.train.run import RunState
 from microtrain.version import __version__
 from microtrain.words import elapsed, number, plural, rate, size
 
@@ -41,7 +42,7 @@ def parts(**more):
 
 @pytest.fixture(autouse=True)
 def library(monkeypatch):
-    monkeypatch.setattr("microtrain.runs.provenance.versions", lambda: {"mpi": "MPICH 5.0.2"})
+    monkeypatch.setattr("microtrain.runs.run_info.versions", lambda: {"mpi": "MPICH 5.0.2"})
     monkeypatch.setattr("microtrain.threads.blas_threads", lambda: 1)
     needs = {"model": "2 parameters", "memory": "at least 60 MB: data 8 B"}
     monkeypatch.setattr("microtrain.train.console.messages.sizes", lambda run: needs)
@@ -63,7 +64,7 @@ def test_header():
 
 
 def test_header_of_one_process_does_not_speak_of_communication(monkeypatch):
-    monkeypatch.setattr("microtrain.runs.provenance.versions", dict)
+    monkeypatch.setattr("microtrain.runs.run_info.versions", dict)
     endless = parts(plan=SimpleNamespace(epoch=125, total=None))
     text = "\n".join(header(endless, ["here"], "off", RESULTS))
     assert "ranks    1 on 1 host (here)\n" in text

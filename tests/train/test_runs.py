@@ -17,9 +17,9 @@ from pace import daily
 from microtrain.config.load import load_config
 from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
+from microtrain.runs.arrays import params_sha256
 from microtrain.runs.checkpoint import list_checkpoints, load_checkpoint
-from microtrain.runs.provenance import params_sha256
-from microtrain.runs.run import read_metrics
+from microtrain.runs.metrics import read_metrics
 from microtrain.train.console.terminal import Output
 from microtrain.train.evaluation import evaluate
 from microtrain.train.trainer import Trainer

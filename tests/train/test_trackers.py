@@ -13,7 +13,8 @@ import pytest
 from microtrain.cli.main import main
 from microtrain.config import across
 from microtrain.errors import install
-from microtrain.runs.run import Run, read_metrics
+from microtrain.runs.metrics import read_metrics
+from microtrain.runs.run import Run
 from microtrain.threads import LAUNCH
 
 pytestmark = [

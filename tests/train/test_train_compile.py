@@ -17,7 +17,7 @@ from microtrain.config.load import load_config
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError, DivergedError
 from microtrain.runs.checkpoint import list_checkpoints
-from microtrain.runs.run import read_metrics
+from microtrain.runs.metrics import read_metrics
 from microtrain.stack_frames import REPLAY
 from microtrain.train.console.terminal import Output
 from microtrain.train.step import executor as execution

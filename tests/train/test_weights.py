@@ -16,7 +16,7 @@ from microtrain.data import ArrayDataset
 from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError
-from microtrain.runs.run import read_metrics
+from microtrain.runs.metrics import read_metrics
 from microtrain.train import Trainer
 from microtrain.train.console.terminal import Output
 from microtrain.train.metrics.base import Metric

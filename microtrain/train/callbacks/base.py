@@ -24,17 +24,6 @@ from ...distributed.communicator import alone
 from ...errors import ConfigError, DataError
 from ...spelling import did_you_mean
 
-__all__ = [
-    "Callback",
-    "Ending",
-    "Event",
-    "States",
-    "call",
-    "every",
-    "of_configuration",
-    "steps_between",
-]
-
 
 @dataclass
 class Event:

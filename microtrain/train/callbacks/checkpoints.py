@@ -9,15 +9,13 @@ from typing import Any
 from ...data.loading.sampler import order_name
 from ...distributed.agreement import settled
 from ...distributed.communicator import alone
+from ...runs.arrays import params_sha256
 from ...runs.checkpoint import name_of
-from ...runs.provenance import params_sha256
 from ...runs.saver import Saver
 from ..model_state import checkpoint_of
-from ..run import Ending, Event, TrainingRun, next_multiple
+from ..run import TrainingRun, next_multiple
 from ..stop_requests import SAVE
-from .base import Callback
-
-__all__ = ["Checkpoints", "contents"]
+from .base import Callback, Ending, Event
 
 
 class Checkpoints(Callback):

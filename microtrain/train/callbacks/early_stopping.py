@@ -16,8 +16,6 @@ from .base import Callback
 if TYPE_CHECKING:
     from ..trainer import Trainer
 
-__all__ = ["EarlyStopping"]
-
 
 class EarlyStopping(Callback):
     """End the run when the monitored value has not improved for `patience` evaluations.

@@ -16,13 +16,11 @@ from ...data import Source
 from ...distributed.replicas import check_replicas
 from ..evaluation import evaluate, own_step
 from ..metrics.base import Metric
-from ..run import Ending, Event, TrainingRun, next_multiple
+from ..run import TrainingRun, next_multiple
 from ..stop_requests import EVALUATE, STOP
-from .base import Callback
+from .base import Callback, Ending, Event
 from .rows import Rows, RowSchedule
 from .timeline import Trace
-
-__all__ = ["CALLBACKS", "OF_CONFIGURATION"]
 
 OF_CONFIGURATION: Final = "callbacks"  # where those stand that a configuration lists
 # Each finds in the event what those before it have left there. Those of layers above are named.

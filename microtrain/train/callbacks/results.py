@@ -20,11 +20,9 @@ from ..console.messages import truth_beside
 from ..metrics.class_table import class_counts, class_lines, class_names, never_predicted
 from ..metrics.classification import Confusion
 from ..model_state import load_model_arrays, model_arrays
-from ..run import Ending, TrainingRun
-from .base import Callback
+from ..run import TrainingRun
+from .base import Callback, Ending
 from .order import measure
-
-__all__ = ["STOPPED", "Results"]
 
 STOPPED = 75  # exit code: stopped early, resumable
 

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ...words import number, rate
 
-__all__ = ["RowSchedule", "Rows"]
-
 
 class RowSchedule:
     """After which optimiser steps a row is printed.

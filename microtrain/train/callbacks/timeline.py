@@ -15,8 +15,6 @@ from typing import Any, TypeVar
 
 from ...files import make_directory, write_whole
 
-__all__ = ["Trace"]
-
 MOST = 200_000  # events; a file of some 20 MB, which browsers still open
 
 R = TypeVar("R")

@@ -22,8 +22,6 @@ from .base import Callback, Ending
 if TYPE_CHECKING:
     from ..trainer import Trainer
 
-__all__ = ["MLflow", "TensorBoard", "WandB"]
-
 _PLACES = ("split", "step", "epoch", "samples", "time")  # of a row: what is not a measure
 
 

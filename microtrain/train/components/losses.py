@@ -22,10 +22,6 @@ from ...tensor import TENSORS, Tensor
 from ..metrics.base import takes_weight
 
 Positive = Annotated[float, Gt(0)]
-__all__ = [
-    "balance", "bce", "cross_entropy", "huber", "loss_of_rows", "mae", "mse", "one_loss",
-    "refuse_uncounted", "refuse_unweighted",
-]  # fmt: skip
 
 
 def one_loss(returned: Any) -> Any:

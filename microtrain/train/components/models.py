@@ -16,8 +16,6 @@ from ...tensor import Tensor
 if TYPE_CHECKING:
     from ...data import Prepared
 
-__all__ = ["TwoLayerReLU", "learned_line", "linear_regression", "logistic_regression", "mlp"]
-
 Count = Annotated[int, Ge(1)]
 _ACTIVATIONS: dict[str, type[Module]] = {"relu": ReLU, "tanh": Tanh, "sigmoid": Sigmoid}
 

@@ -22,8 +22,6 @@ from ...distributed.agreement import agreed
 from ...errors import ConfigError
 from ...optim.lr_scheduler import cosine, line
 
-__all__ = ["Constant", "Cosine", "Linear", "Schedule", "Step"]
-
 Lasting = Annotated[str, Duration, Expects("a duration such as `5%` or `100 steps`")]
 
 

@@ -17,8 +17,6 @@ from ...words import elapsed, number, rate
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["Bar", "NotebookBar", "TerminalBar", "in_notebook"]
-
 SECONDS = 0.1  # between two drawings
 STEPS = 1000  # at most
 _NEW = 0.5  # what the last steps count: one says little, many are long ago

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from ... import threads
 from ...config.components import import_paths
 from ...words import elapsed, labelled, number, plural, rate, size, table
-from ..callbacks.base import Callback
+from ..callbacks.base import Callback, Ending
 from ..components.models import learned_line
 from ..forecast import sizes
-from ..run import Ending, Parts, TrainingRun
+from ..run import Parts, TrainingRun
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ...config.schema import Config
     from ...data import Prepared
     from ...nn import Module
-
-__all__ = ["Header", "Summary", "next_command", "truth_beside", "truth_lines"]
 
 
 class Header(Callback):
@@ -81,7 +79,7 @@ def header(run: TrainingRun, hosts: Sequence[str], compiled: str, results: Path)
         compiled: what executes the steps, and why.
         results: the run directory.
     """
-    from ...runs.provenance import versions
+    from ...runs.run_info import versions
     from ...version import __version__
 
     config, data, plan, ranks = run.config, run.data, run.plan, len(hosts)

@@ -19,8 +19,6 @@ from ...threads import LAUNCH, launch_environment
 from ...words import printable
 from .bar import Bar, NotebookBar, TerminalBar, in_notebook
 
-__all__ = ["Output", "Wish", "why_none"]
-
 Wish = Literal["auto", "on", "off"]
 
 

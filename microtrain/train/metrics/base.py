@@ -30,19 +30,6 @@ from ..model_outputs import joined, mapped
 if TYPE_CHECKING:
     from ...distributed.communicator import Communicator
 
-__all__ = [
-    "R2",
-    "ExplainedVariance",
-    "MeanAbsoluteError",
-    "MeanAbsolutePercentageError",
-    "MeanSquaredError",
-    "MedianAbsoluteError",
-    "Metric",
-    "MetricSet",
-    "RootMeanSquaredError",
-    "takes_weight",
-]
-
 Array = NDArray[Any]
 Sums = NDArray[np.float64]
 

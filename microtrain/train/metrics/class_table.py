@@ -15,8 +15,6 @@ from ...words import table
 from .base import Metric
 from .classification import ClassMetric, Confusion
 
-__all__ = ["class_counts", "class_lines", "class_names", "is_of_numbers", "never_predicted"]
-
 MOST = 100  # classes that are counted
 SHOWN = 20  # rows of a table
 

@@ -26,12 +26,6 @@ from ...spelling import did_you_mean
 from .base import Metric, ratio
 from .log_odds import LogOdds
 
-__all__ = [
-    "F1", "Accuracy", "AveragePrecision", "BalancedAccuracy", "Brier", "CalibrationError",
-    "ClassMetric", "Confusion", "LogLoss", "Precision", "Recall", "RocAuc", "TopK",
-    "sigmoid",
-]  # fmt: skip
-
 Array = NDArray[Any]
 Sums = NDArray[np.float64]
 Codes = NDArray[np.int64]

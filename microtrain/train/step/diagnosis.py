@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from ...data.loading.loader import Batch, MicroBatches
     from ..run import TrainingRun
 
-__all__ = ["apart", "autopsy"]
-
 _BACKWARD = 2**62  # the backward pass comes after the forward pass
 
 _HINTS = {

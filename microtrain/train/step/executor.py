@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from ...tensor import Tensor
     from ..run import TrainingRun
 
-__all__ = ["Execution"]
-
 BEGIN = 4  # the first step that native code may take: by then a step has been captured
 FEW = 300  # steps: a run that is no longer ends before it has earned back what capturing costs
 

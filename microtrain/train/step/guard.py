@@ -15,8 +15,6 @@ from ...distributed.data_parallel import DataParallel
 from ...nn.utils.clip_grad import clip_flat_, flat_norm
 from ...random import end_step
 
-__all__ = ["Guard", "NotFinite", "Skips", "worst_gradient"]
-
 
 class NotFinite(BaseException):
     """An update that must not be made: the loss or a gradient is not finite.

@@ -16,8 +16,6 @@ from ...optim.optimizer import STEP, Optimizer
 from ...random import get_rng_state, set_rng_state
 from ...tensor import TENSORS
 
-__all__ = ["Snapshot"]
-
 _PLAIN = (bool, int, float, complex, str, bytes)
 
 
