@@ -27,7 +27,7 @@ from .data import ArrayDataset, DataLoader
 from .distributed.single import SingleCommunicator
 from .errors import DivergedError, install
 from .random import get_rng_state, manual_seed, set_rng_state
-from .train.metrics.log_odds import LogOdds
+from .train.metrics.classification import LogOdds
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin

@@ -22,8 +22,7 @@ from ..runs.run import Run
 from ..runs.run_info import ClassCounts
 from ..train.build_run import build_loss, load_data, load_once
 from ..train.evaluation import evaluate, step_of
-from ..train.metrics.class_table import class_counts, class_lines, class_names
-from ..train.metrics.classification import Confusion
+from ..train.metrics.class_table import Confusion, class_counts, class_lines, class_names
 from ..train.trainer import Trainer
 from ..train.user_code import build_metrics
 from ..words import number, table

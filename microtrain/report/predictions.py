@@ -16,8 +16,7 @@ from ..data.rows import apart
 from ..runs.run_info import ClassCounts
 from ..train.components.models import learned_line
 from ..train.evaluation import evaluating
-from ..train.metrics.classification import ClassMetric
-from ..train.metrics.log_odds import LogOdds
+from ..train.metrics.classification import ClassMetric, LogOdds
 from ..train.model_outputs import one_prediction
 from ..words import number
 from .chart import MOST_POINTS, Chart, Curve

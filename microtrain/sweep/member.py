@@ -27,7 +27,7 @@ from ..runs.checkpoint import list_checkpoints, step_of
 from ..runs.directory import RunDirectory, point
 from ..train.callbacks.base import Callback, Ending, Event
 from ..train.callbacks.checkpoints import Checkpoints
-from ..train.callbacks.order import RowWriter
+from ..train.callbacks.rows import RowWriter
 from ..train.console.messages import next_command
 from ..train.console.terminal import Output
 from ..train.model_state import model_arrays
@@ -200,7 +200,7 @@ def _class_of(kind: Any) -> Any:
     """The class of a member's run: the configured Trainer, with fewer callbacks."""
     instead: dict[Any, list[Any]] = {
         "microtrain.train.console.messages:Header": [Begin],
-        "microtrain.train.callbacks.order:RowWriter": [UnseenRows],
+        "microtrain.train.callbacks.rows:RowWriter": [UnseenRows],
         "microtrain.train.callbacks.checkpoints:Checkpoints": [Rung, FewCheckpoints],
     }
     types: list[Any] = []

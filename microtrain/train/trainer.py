@@ -46,9 +46,8 @@ from .components.losses import loss_of_rows
 from .console.messages import next_command
 from .console.terminal import Output
 from .forecast import dry_run, peak_memory
-from .progress import Progress
 from .resume import LOCK_WAIT, choose_run, run_directory, take_initial_values, take_up
-from .run import RunState, Stateful, TrainingRun, next_multiple
+from .run import Progress, RunState, Stateful, TrainingRun, next_multiple
 from .step.diagnosis import autopsy
 from .step.executor import BEGIN, Execution
 from .step.guard import NotFinite, worst_gradient

@@ -35,13 +35,13 @@ from microtrain.train.metrics.classification import (
     CalibrationError,
     Confusion,
     LogLoss,
+    LogOdds,
     Precision,
     Recall,
     RocAuc,
     TopK,
     sigmoid,
 )
-from microtrain.train.metrics.log_odds import LogOdds
 
 Arrays = tuple[np.ndarray, ...]
 AVERAGES = ("micro", "macro", "weighted")

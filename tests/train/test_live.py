@@ -14,8 +14,7 @@ import terminal
 
 from microtrain.threads import LAUNCH
 from microtrain.train.console import bar as bars
-from microtrain.train.console.bar import TerminalBar
-from microtrain.train.console.terminal import Output, why_none
+from microtrain.train.console.terminal import Output, TerminalBar, why_none
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(LAUNCH.parallel, reason="starts runs itself, on one process")

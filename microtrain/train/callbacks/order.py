@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import socket
-import sys
 import time
 from typing import Any, Final
 
@@ -19,7 +18,6 @@ from ..metrics.base import Metric
 from ..run import TrainingRun, next_multiple
 from ..stop_requests import EVALUATE, STOP
 from .base import Callback, Ending, Event
-from .rows import Rows, RowSchedule
 from .timeline import Trace
 
 OF_CONFIGURATION: Final = "callbacks"  # where those stand that a configuration lists
@@ -29,7 +27,7 @@ CALLBACKS: Final = (
     "microtrain.train.console.messages:Header",
     OF_CONFIGURATION,
     "microtrain.train.callbacks.order:Evaluator",
-    "microtrain.train.callbacks.order:RowWriter",
+    "microtrain.train.callbacks.rows:RowWriter",
     "microtrain.train.callbacks.order:Agreement",
     "microtrain.train.callbacks.checkpoints:Checkpoints",
     "microtrain.train.callbacks.results:Results",
@@ -94,83 +92,6 @@ def measure(run: TrainingRun, dataset: Source, *more: Metric) -> dict[str, Any]:
     if run.trace is not None:
         run.trace.add("evaluate", started, time.perf_counter())
     return values
-
-
-class RowWriter(Callback):
-    """Prints the rows of a run, and writes their values into metrics.jsonl."""
-
-    state_name = "rows"
-
-    def on_build(self, run: TrainingRun) -> None:
-        """The schedule and the columns."""
-        plan, split = run.plan, run.evaluated
-        self._by_clock = plan.row is None and run.config.log.every != "auto"
-        every = sys.maxsize if self._by_clock else plan.row
-        self._schedule = RowSchedule(plan.total, plan.epoch, every)
-        self._every_evaluation = every is None and (
-            plan.total is None
-            or plan.evaluate is None
-            or plan.total / plan.evaluate <= RowSchedule.limit
-        )
-        names: list[str] = [*dict.fromkeys(("train/loss", Measure.of(split, "loss")))]
-        names += [Measure.of(split, metric.name) for metric in run.metrics]
-        names += [] if run.rates is None else ["lr"]
-        self._rows = Rows(names, run.monitor, plan.total, plan.epoch)
-
-    def state_dict(self) -> dict[str, int]:
-        """Of the schedule."""
-        return self._schedule.state()
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Of a schedule of the same run."""
-        self._schedule.restore(state)
-
-    def due(self, run: TrainingRun, step: int) -> float:
-        """As the schedule says."""
-        return self._schedule.next_step(step)
-
-    def on_start(self, run: TrainingRun) -> None:
-        """Print the heading."""
-        run.output.say("", self._rows.heading())
-
-    def on_pause(self, run: TrainingRun, event: Event) -> None:
-        """Leave the loss of the row, where one is due; it is the one that callbacks hear of."""
-        evaluated = event.evaluate and self._every_evaluation
-        if self._schedule.due(event.step) or (
-            event.asked[EVALUATE] if self._by_clock else evaluated
-        ):
-            event.loss = self._write(run, event.measured)
-        if event.evaluate:
-            run.notify("on_eval", {"train/loss": event.loss, **event.measured})
-        if event.step % run.steps_per_epoch == 0:
-            run.notify("on_epoch")
-
-    def on_end(self, run: TrainingRun, ending: Ending) -> None:
-        """The last step of a run has a row."""
-        if ending.finished and run.progress.samples != run.samples:
-            self._write(run, {})
-
-    def _write(self, run: TrainingRun, measured: dict[str, float]) -> float:
-        """One row; returns the loss in it."""
-        now, loss, speed = run.progress.take(run.samples)
-        lr = run.optimizer.param_groups[0]["lr"]
-        row = {"split": "train", **run.where(), "loss": loss, "lr": lr}
-        if run.guard.clip_norm is not None:
-            row["grad_norm"] = run.guard.norm
-        if run.skips is not None:
-            row["skipped"] = run.skips.total
-        run.log_metrics({**row, "time": now - run.started, **speed})
-        values = {"train/loss": loss, **measured}
-        if run.rates is not None:
-            values["lr"] = lr
-        if run.monitor == "train/loss":
-            run.state.note_best(values)
-        self.show(run, {"step": run.step, "epoch": row["epoch"], **values, **speed})
-        return loss
-
-    def show(self, run: TrainingRun, values: dict[str, float]) -> None:
-        """Print a row."""
-        run.output.say(self._rows.row(values, best=run.state.at_best))
 
 
 class Bar(Callback):

@@ -17,8 +17,7 @@ from ...runs.run import Run
 from ...runs.run_info import ClassCounts
 from ...words import listed, number
 from ..console.messages import truth_beside
-from ..metrics.class_table import class_counts, class_lines, class_names, never_predicted
-from ..metrics.classification import Confusion
+from ..metrics.class_table import Confusion, class_counts, class_lines, class_names, never_predicted
 from ..model_state import load_model_arrays, model_arrays
 from ..run import TrainingRun
 from .base import Callback, Ending

@@ -13,10 +13,31 @@ from ...nn import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, MSELos
 from ...runs.run_info import ClassCounts
 from ...words import table
 from .base import Metric
-from .classification import ClassMetric, Confusion
+from .classification import Array, ClassMetric, Sums
 
 MOST = 100  # classes that are counted
 SHOWN = 20  # rows of a table
+
+
+class Confusion(ClassMetric):
+    """The confusion matrix: no single number, and so not among the registered metrics.
+
+    Its `value` is of shape (classes, classes + 1): a row for each true class, a column for each
+    predicted one, and a last column of the rows whose scores are not numbers.
+    """
+
+    name = "confusion matrix"
+
+    def sums(self, prediction: Array, target: Array, weight: Sums | None = None) -> Sums:
+        codes, classes = self.codes(prediction, target), max(prediction.shape[1], 2)
+        predicted = self.predicted(prediction, None)
+        places = codes * (classes + 1) + np.where(predicted < 0, classes, predicted)
+        counts = np.bincount(places, weight, classes * (classes + 1))
+        return counts.astype(np.float64)
+
+    def value(self, sums: Sums) -> Any:
+        classes = int(np.sqrt(sums.size))
+        return sums.reshape(classes, classes + 1)
 
 
 def is_of_numbers(loss: Any, classes: Sequence[str] | None, parts: Iterable[Source | None]) -> bool:
