@@ -74,10 +74,10 @@ def check(config: str, overrides: tuple[str, ...], trust: bool) -> None:
     }
     looked = "the data were not read"
     if import_paths(run):
-        from ..train.try_parts import try_parts  # builds a run, which needs more than a check
+        from ..train.rehearsal import try_step  # builds a run, which needs more than a check
 
         try:
-            tried = try_parts(given.members[0].config if given.members else run)
+            tried = try_step(given.members[0].config if given.members else run)
             looked = f"parts of your own were tried on {tried} rows"
         except DataError as error:  # they may lie where the run is to train
             if is_import_path(run.data.type):

@@ -42,7 +42,7 @@ CLASSES = (
 # becomes.
 _FUNCTIONS = {
     "loss": "",
-    "metrics": "microtrain.train.user_code:FunctionMetric",
+    "metrics": "microtrain.train.metrics.base:FunctionMetric",
     "schedule": "microtrain.train.components.schedules:FunctionSchedule",
 }
 

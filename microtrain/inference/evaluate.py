@@ -23,8 +23,8 @@ from ..runs.run_info import ClassCounts
 from ..train.build_run import build_loss, load_data, load_once
 from ..train.evaluation import evaluate, step_of
 from ..train.metrics.class_table import Confusion, class_counts, class_lines, class_names
+from ..train.rehearsal import build_metrics
 from ..train.trainer import Trainer
-from ..train.user_code import build_metrics
 from ..words import number, table
 from .files import read_rows
 from .model import TrainedModel

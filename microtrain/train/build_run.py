@@ -28,16 +28,15 @@ from ..errors import ConfigError, DataError, LaunchError
 from ..nn import Module
 from ..optim import Optimizer
 from ..random import manual_seed
-from .compatibility import check_fit
 from .components.losses import balance
 from .components.schedules import Rates, Schedule
 from .data_cache import cached, prepared, read
 from .metrics.base import Metric
 from .model_outputs import described
 from .model_state import model_arrays
+from .rehearsal import build_metrics, refused, rehearse, trying
 from .run import Parts, Plan, shards_of
 from .step.guard import Guard, Skips
-from .user_code import build_metrics, refused, trying
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
@@ -72,7 +71,7 @@ def build_run(
         with settled(comm):
             compare_models(config, module, comm)
         with settled(comm):
-            of_row = check_fit(config, data, module, loss, metrics, device, trainer)
+            of_row = rehearse(config, data, module, loss, metrics, device, trainer)
             model_arrays(module)  # what cannot be saved is said at once
         model = DataParallel(
             module,

@@ -78,6 +78,19 @@ class Metric:
         raise NotImplementedError
 
 
+class FunctionMetric(Metric):
+    """What `function(prediction, target)` returns for all rows at once, under its name.
+
+    Its attribute `higher_is_better` says which value is best; without it that is not known.
+    """
+
+    higher_is_better: Any = None
+
+    def __init__(self, function: Any) -> None:
+        self.name, self.of_rows = function.__name__, function
+        self.higher_is_better = getattr(function, "higher_is_better", None)
+
+
 class MeanSquaredError(Metric):
     """Mean of (prediction - target)^2 over rows and targets alike; equal shapes, lower is better.
 

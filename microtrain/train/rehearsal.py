@@ -1,0 +1,322 @@
+"""A rehearsal of a run: whether its parts go together, found out on two rows before it begins.
+
+Errors of the user's own code keep their traceback, with a note that names the part.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import io
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from ..autograd import enable_grad
+from ..backend import default_dtype, to_host
+from ..config.across import mode_missing
+from ..config.components import CLASSES, build, is_import_path, load, own
+from ..config.measure import Measure
+from ..config.schema import Component, Config
+from ..creation import from_numpy
+from ..data import Prepared
+from ..data.rows import in_memory, known_of_target, layout
+from ..distributed.single import SingleCommunicator
+from ..errors import ConfigError, UserError
+from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, Module, MSELoss
+from ..tensor import TENSORS, Tensor
+from .components.losses import loss_of_rows, one_loss, refuse_unweighted
+from .console.terminal import Output
+from .evaluation import Outputs, evaluate, evaluating, step_of, to_numpy
+from .metrics.base import Metric, takes_weight
+from .metrics.class_table import is_of_numbers
+from .metrics.classification import ClassMetric
+from .model_outputs import OfRow, described, leaves, mapped
+from .step.guard import NotFinite
+
+COMPARE_NUMBERS = (MSELoss, L1Loss, HuberLoss, BCEWithLogitsLoss)
+BUILT_IN = (*COMPARE_NUMBERS, CrossEntropyLoss)
+ROWS = 8  # of the step that a check takes
+
+
+def refused(config: Config, path: str, component: Component, found: str) -> ConfigError:
+    """The error for a part at a dotted path, of which `found` is wrong."""
+    at, line = f" ({config.origins[path]})" if path in config.origins else "", ""
+    if _is_own(component):
+        with suppress(OSError, TypeError):  # an object, or made elsewhere than in a file
+            target = component.instance or load(component.kind, component.type)
+            line = f" (line {inspect.getsourcelines(inspect.unwrap(target))[1]})"
+    return ConfigError(f"{path}{at}: {component.type}{line} {found}\n{own(path)}")
+
+
+@contextmanager
+def trying(config: Config, path: str, component: Component, what: str = "") -> Iterator[None]:
+    """An error of the user's own code in this block says which part it is of."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if _is_own(component):
+            error.add_note(str(refused(config, path, component, f"raised the error{what}")))
+        raise
+
+
+def _is_own(component: Component) -> bool:
+    return is_import_path(component.type) or component.instance is not None
+
+
+def build_metrics(config: Config) -> list[Metric]:
+    """The configured metrics; ConfigError for what is none."""
+    metrics = []
+    for number, component in enumerate(config.metrics):
+        path = f"metrics.{number}"
+        with trying(config, path, component):
+            metric = build(component)
+        if wrong := _no_metric(metric):
+            raise refused(config, path, component, wrong)
+        metrics.append(metric)
+    return metrics
+
+
+def _no_metric(metric: Any) -> str:
+    """What is wrong with what stands for a metric; nothing if it is one."""
+    if isinstance(metric, type):
+        return f"is a class; give an instance: {metric.__name__}(...)"
+    if not isinstance(metric, Metric):
+        return (
+            "is not a metric: expected a function of prediction and target that returns a number, "
+            f"or a class that derives from microtrain.train.Metric, found {described(metric)}"
+        )
+    name = getattr(metric, "name", None)
+    if not isinstance(name, str) or not name.isprintable() or name[:1] in ("", "<"):
+        return f'has no name that a column can have, such as `name = "f1"`, but {name!r}'
+    if metric.of_rows is None and type(metric).sums is Metric.sums:
+        return "measures nothing: expected `sums` and `value`, or `of_rows`"
+    return ""
+
+
+def rehearse(
+    config: Config,
+    data: Prepared,
+    module: Module,
+    loss: Any,
+    metrics: list[Metric],
+    device: Any,
+    trainer: Any,
+) -> OfRow | None:
+    """ConfigError where model, loss, metrics and data do not fit; two rows are tried.
+
+    `trainer` is the class of the run, whose `eval_step` is tried instead of model and loss where it
+    has one; returns None then, else what a row takes in memory.
+    """
+    _check_kinds(config, data, loss, metrics)
+    if not any(param.requires_grad for param in module.parameters()):
+        raise ConfigError(f"model {config.model.type}: no parameter requires grad")
+    for metric in metrics:
+        wrong = mode_missing(config, metric.higher_is_better)
+        part = "val" if config.data.split.has_val else "train"
+        if wrong and config.checkpoint.monitor == Measure.of(part, metric.name):
+            raise ConfigError(f"checkpoint.monitor: {wrong}")
+    if data.train.weighted and trainer.eval_step is None:
+        refuse_unweighted(loss, config.loss.type)
+    names = config.model.type, config.loss.type
+    rows = in_memory(data.train, slice(2))
+    known = {"config": config, "device": device, "loss": loss, "metrics": metrics, "data": data}
+    step, of_row = step_of(trainer, **known), None
+    try:
+        with evaluating(module):  # running statistics begin with the first step
+            if step is not None:
+                with trying(config, "trainer", Component("trainer", str(config.trainer))):
+                    outputs, value = step(module, _tensors(rows.arrays, device))
+                value = one_loss(value)
+                _check_loss(config, value)
+            else:
+                outputs, of_row = _try_model_and_loss(config, module, loss, rows, device)
+        arrays = mapped(to_numpy, outputs)
+        for number, metric in enumerate(metrics):
+            _try_metric(config, number, metric, (arrays, *rows.arrays[len(rows.inputs) :]))
+        evaluate(module, loss, metrics, rows, SingleCommunicator(), device, step=step)
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        if any(is_import_path(name) for name in names) or getattr(error, "__notes__", None):
+            raise
+        shapes = ", ".join(str(array.shape[1:]) for array in (*layout(data.train)[0], rows.target))
+        raise ConfigError(
+            f"model {names[0]} and loss {names[1]} do not fit the data (rows of shapes {shapes}): "
+            f"{error}"
+        ) from error
+    # Two rows need not hold the highest class.
+    scores, classes = getattr(outputs, "shape", (0,))[-1], len(data.classes or ())
+    if isinstance(loss, CrossEntropyLoss) and step is None and scores != classes:
+        raise ConfigError(
+            f"model {names[0]} gives {scores} scores a row, but the data have {classes} classes; "
+            "leave out_features to the data"
+        )
+    return of_row
+
+
+def _check_kinds(config: Config, data: Prepared, loss: Any, metrics: list[Metric]) -> None:
+    """ConfigError where loss or metrics compare classes and the target is numbers, or reversed."""
+    name, target = config.loss.type, layout(data.train)[1]
+    found = f"{target.dtype.name} of shape {(len(data.train), *target.shape[1:])}"
+    if isinstance(loss, CrossEntropyLoss) and data.classes is None:
+        raise ConfigError(
+            f"loss {name} compares classes, but the target is {found}: a regression; use mse, or "
+            f"make it classes\n{CLASSES}"
+        )
+    if isinstance(loss, COMPARE_NUMBERS) and data.classes is not None:
+        raise ConfigError(
+            f"loss {name} compares numbers, but the target is one of {len(data.classes)} classes; "
+            "use cross_entropy"
+        )
+    if isinstance(loss, BCEWithLogitsLoss):
+        known = known_of_target(data.train)
+        if not 0 <= known.low <= known.high <= 1:
+            raise ConfigError(
+                f"loss {name} wants targets from 0 to 1, but they go from {known.low:g} to "
+                f"{known.high:g}; use mse"
+            )
+    parts = (data.train, data.val, data.test)
+    of_classes = [metric.name for metric in metrics if isinstance(metric, ClassMetric)]
+    if of_classes and is_of_numbers(loss, data.classes, parts):
+        raise ConfigError(
+            f"metric {of_classes[0]} compares classes, but with the loss {name} the target, "
+            f"{found}, is numbers: use mse, rmse, mae or r2; for targets of 0 and 1 the loss bce, "
+            f"else make it classes\n{CLASSES}"
+        )
+
+
+def _tensors(arrays: Sequence[Any], device: Any) -> tuple[Tensor, ...]:
+    return tuple(from_numpy(array).to(device=device) for array in arrays)
+
+
+def _try_model_and_loss(
+    config: Config, module: Module, loss: Any, rows: Any, device: Any
+) -> tuple[Any, OfRow]:
+    """A prediction, and what a row takes; ConfigError for what cannot be used."""
+    batch, at = _tensors(rows.arrays, device), len(rows.inputs)
+    with trying(config, "model", config.model), enable_grad():
+        returned = module(*batch[:at])
+        of_row, outputs = OfRow.of(returned, len(rows)), Outputs(module, (), batch)
+        prediction = mapped(lambda one: outputs.leaf(one, None), returned)
+    if any(type(one) not in TENSORS for one in leaves(prediction) or [None]):
+        raise refused(
+            config, "model", config.model,
+            f"returned {described(prediction)}; forward must return a Tensor, or several in a "
+            "tuple, list or dict",
+        )  # fmt: skip
+    if not isinstance(prediction, Tensor) and isinstance(loss, BUILT_IN):
+        raise refused(
+            config, "loss", config.loss,
+            f"compares one Tensor with the target, but model {config.model.type} returned "
+            f"{described(prediction)}; write a loss that takes what forward returns, or a trainer "
+            "with eval_step (docs/your-loop.md)",
+        )  # fmt: skip
+    given = f" for prediction: {described(prediction)}, target: {described(batch[at])}"
+    with trying(config, "loss", config.loss, given), enable_grad():
+        value = one_loss(loss_of_rows(loss, prediction, *batch[at:]))
+    _check_loss(config, value)
+    if _is_own(config.loss) and not isinstance(loss, BUILT_IN):
+        twice = _tensors([np.concatenate([each, each]) for each in rows.arrays], device)
+        again = one_loss(loss_of_rows(loss, module(*twice[:at]), *twice[at:])).item()
+        _check_reduction(config, loss, value.item(), again)
+    if not value.requires_grad:
+        raise refused(
+            config, "loss", config.loss,
+            "returned a number without a gradient: compute it from the prediction by operations on "
+            "Tensors, without detach(), item() and NumPy",
+        )  # fmt: skip
+    return prediction, of_row
+
+
+def _check_loss(config: Config, value: Any) -> None:
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        what = f"shape {value.shape}" if isinstance(value, Tensor) else type(value).__name__
+        found = f"returned {what}; expected one number as a Tensor"
+        raise refused(config, "loss", config.loss, found)
+
+
+def _check_reduction(config: Config, loss: Any, once: float, twice: float) -> None:
+    """ConfigError for a loss whose values for some rows, and for these twice, are not what it says.
+
+    Several ranks would train otherwise than one: a mean is weighted with the rows, a sum added up.
+    """
+    is_sum = getattr(loss, "reduction", "mean") == "sum"
+    of_sum, of_mean = (math.isclose(twice, n * once, rel_tol=1e-3) for n in (2, 1))
+    if of_sum in (of_mean, is_sum):
+        return
+    name = getattr(loss, "__name__", "loss")
+    found, way_out = (
+        ('is a mean over the rows, but its `reduction` is "sum"', "remove that attribute")
+        if is_sum
+        else ("is a sum over the rows", f'return their mean, or say so: {name}.reduction = "sum"')
+    )
+    found = f"{found}: {once:g} for two rows, {twice:g} for each of them twice; {way_out}"
+    raise refused(config, "loss", config.loss, found)
+
+
+def _try_metric(config: Config, number: int, metric: Metric, rows: Sequence[Any]) -> None:
+    """Call a metric of the user's own; ConfigError for what it may not return.
+
+    rows: prediction, target, and the weights if there are any, as evaluations have them.
+    """
+    component, path = config.metrics[number], f"metrics.{number}"
+    if not _is_own(component):
+        return
+    takes = takes_weight(metric.sums if metric.of_rows is None else metric.of_rows)
+    rows = rows[: 2 + takes]  # else evaluations say that it cannot measure rows with weights
+    given, wrong = f" for prediction: {described(rows[0])}, target: {described(rows[1])}", ""
+    with trying(config, path, component, given):
+        if metric.of_rows is not None:
+            value = metric.of_rows(*rows)
+        else:
+            some = metric.sums(*rows)
+            none = metric.sums(*(mapped(lambda array: array[:0], each) for each in rows))
+            for sums, of in ((some, ""), (none, " of no rows")):
+                if not isinstance(sums, np.ndarray) or sums.ndim != 1 or sums.dtype != np.float64:
+                    wrong = f"has sums{of} that are {described(sums)}; expected a float64 vector"
+                    raise refused(config, path, component, f"{wrong} ({given.strip()})")
+            if len(some) != len(none) or none.any():
+                wrong = f"has sums of no rows that are {none}; expected {len(some)} zeros"
+                raise refused(config, path, component, wrong)
+            value = metric.value(some)
+    if not isinstance(value, Real) and getattr(value, "shape", None) != ():
+        wrong = f"gave {described(value)}{given}; expected one number"
+        raise refused(config, path, component, wrong)
+
+
+def try_step(config: Config) -> int:
+    """Build the run of a configuration on this process alone, and take one step on a few rows.
+
+    Nothing is left of it. Returns how many rows. Raises what a run would raise before its first
+    step and in it.
+    """
+    config = copy.copy(config)
+    config.distributed = copy.copy(config.distributed)
+    config.distributed.backend = config.device = "auto"  # another machine may be the one to train
+    kind: Any = load("trainer", config.trainer or "microtrain.train.trainer:Trainer")
+    unheard = Output(0, stream=io.StringIO(), errors=io.StringIO())
+    run = kind.from_config(config, SingleCommunicator(), unheard)
+    rows = run.data.train.read(slice(ROWS))
+    batch, passes, optimizer = _tensors(rows, None), run.shards or 1, run.optimizer
+    with np.errstate(all="ignore"), default_dtype(config.dtype):
+        before = [np.array(to_host(p._array)) for p in run.model.parameters()]
+        for number in range(passes):
+            with trying(config, "trainer", Component("trainer", config.trainer or "")):
+                run.gradients(number == 0, number == passes - 1, batch)
+        moves = any(group.get("lr", 1) for group in optimizer.param_groups) and any(
+            p.grad is not None and bool((p.grad != 0).any()) for p in run.model.parameters()
+        )
+        with suppress(NotFinite), trying(config, "optimizer", config.optimizer):  # a run says so
+            run.update()
+            after = [to_host(p._array) for p in run.model.parameters()]
+            if moves and all(map(np.array_equal, before, after)):
+                raise refused(
+                    config, "optimizer", config.optimizer,
+                    "has changed no parameter in a step; `update(run)` changes run.param in place",
+                )  # fmt: skip
+    return len(rows[0])
