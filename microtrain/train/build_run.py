@@ -123,14 +123,14 @@ def build_rates(config: Config, optimizer: Optimizer, plan: Plan) -> Rates | Non
     """What sets the rates of the configured schedule; None without one."""
     if config.schedule is None:
         return None
-    with trying(config, "schedule", config.schedule):
+    with trying(config, "schedule"):
         schedule = build(config.schedule)
         if not isinstance(schedule, Schedule):
-            raise refused(
-                config, "schedule", config.schedule,
+            found = (
                 "is not a schedule: expected a function of the step and the number of all steps, "
-                f"or a subclass of microtrain.train.Schedule, found {described(schedule)}",
-            )  # fmt: skip
+                f"or a subclass of microtrain.train.Schedule, found {described(schedule)}"
+            )
+            raise refused(config, "schedule", found)
         schedule.begin(plan.epoch, plan.total)
         return Rates(schedule, optimizer.param_groups)
 
@@ -143,16 +143,16 @@ SEVERAL_EVALUATIONS = (
 
 def build_optimizer(config: Config, params: list[Any]) -> Optimizer:
     """The configured optimizer; ConfigError for what is none."""
-    with trying(config, "optimizer", config.optimizer):
+    with trying(config, "optimizer"):
         optimizer = build(config.optimizer, params=params)
     if not isinstance(optimizer, Optimizer):
-        raise refused(
-            config, "optimizer", config.optimizer,
+        found = (
             "is not an optimizer: expected a class that derives from microtrain.optim.Optimizer, "
-            f"found {described(optimizer)}",
-        )  # fmt: skip
+            f"found {described(optimizer)}"
+        )
+        raise refused(config, "optimizer", found)
     if optimizer.needs_closure:
-        raise refused(config, "optimizer", config.optimizer, SEVERAL_EVALUATIONS)
+        raise refused(config, "optimizer", SEVERAL_EVALUATIONS)
     return optimizer
 
 
@@ -198,7 +198,7 @@ def load_data(
     """
     data, split = config.data, config.data.split
     origin = f"data ({data.type})"
-    with trying(config, "data", data), during(CHECKED, found is not None):
+    with trying(config, "data"), during(CHECKED, found is not None):
         loaded = read(data, config.seed)
         others = {
             part: read(replace(data, arguments=data.arguments | keys), config.seed)
@@ -340,7 +340,7 @@ def build_model(config: Config, data: Any) -> Module:
     module = build(config.model, **known)
     if not isinstance(module, Module) or not any(True for _ in module.parameters()):
         found = f"made a {type(module).__name__}; expected a microtrain.nn.Module with parameters"
-        raise refused(config, "model", config.model, found)
+        raise refused(config, "model", found)
     return module
 
 

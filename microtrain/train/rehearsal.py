@@ -43,31 +43,43 @@ BUILT_IN = (*COMPARE_NUMBERS, CrossEntropyLoss)
 ROWS = 8  # of the step that a check takes
 
 
-def refused(config: Config, path: str, component: Component, found: str) -> ConfigError:
-    """The error for a part at a dotted path, of which `found` is wrong."""
-    at, line = f" ({config.origins[path]})" if path in config.origins else "", ""
-    if _is_own(component):
+def part_of(config: Config, path: str) -> Component:
+    """The part at a dotted path, such as `loss` or `metrics.0`."""
+    if path == "trainer":
+        return Component("trainer", config.trainer or "")
+    section, _, number = path.partition(".")
+    part: Any = getattr(config, section)
+    found: Component = part[int(number)] if number else part
+    return found
+
+
+def is_own(part: Component) -> bool:
+    """Whether it is the user's: an object, or code that an import path names."""
+    return is_import_path(part.type) or part.instance is not None
+
+
+def refused(config: Config, path: str, found: str) -> ConfigError:
+    """The error for a part, of which `found` is wrong."""
+    part, line = part_of(config, path), ""
+    at = f" ({config.origins[path]})" if path in config.origins else ""
+    if is_own(part):
         with suppress(OSError, TypeError):  # an object, or made elsewhere than in a file
-            target = component.instance or load(component.kind, component.type)
+            target = part.instance or load(part.kind, part.type)
             line = f" (line {inspect.getsourcelines(inspect.unwrap(target))[1]})"
-    return ConfigError(f"{path}{at}: {component.type}{line} {found}\n{own(path)}")
+    return ConfigError(f"{path}{at}: {part.type}{line} {found}\n{own(path)}")
 
 
 @contextmanager
-def trying(config: Config, path: str, component: Component, what: str = "") -> Iterator[None]:
+def trying(config: Config, path: str, what: str = "") -> Iterator[None]:
     """An error of the user's own code in this block says which part it is of."""
     try:
         yield
     except UserError:
         raise
     except Exception as error:
-        if _is_own(component):
-            error.add_note(str(refused(config, path, component, f"raised the error{what}")))
+        if is_own(part_of(config, path)):
+            error.add_note(str(refused(config, path, f"raised the error{what}")))
         raise
-
-
-def _is_own(component: Component) -> bool:
-    return is_import_path(component.type) or component.instance is not None
 
 
 def build_metrics(config: Config) -> list[Metric]:
@@ -75,10 +87,10 @@ def build_metrics(config: Config) -> list[Metric]:
     metrics = []
     for number, component in enumerate(config.metrics):
         path = f"metrics.{number}"
-        with trying(config, path, component):
+        with trying(config, path):
             metric = build(component)
         if wrong := _no_metric(metric):
-            raise refused(config, path, component, wrong)
+            raise refused(config, path, wrong)
         metrics.append(metric)
     return metrics
 
@@ -131,7 +143,7 @@ def rehearse(
     try:
         with evaluating(module):  # running statistics begin with the first step
             if step is not None:
-                with trying(config, "trainer", Component("trainer", str(config.trainer))):
+                with trying(config, "trainer"):
                     outputs, value = step(module, _tensors(rows.arrays, device))
                 value = one_loss(value)
                 _check_loss(config, value)
@@ -199,37 +211,37 @@ def _try_model_and_loss(
 ) -> tuple[Any, OfRow]:
     """A prediction, and what a row takes; ConfigError for what cannot be used."""
     batch, at = _tensors(rows.arrays, device), len(rows.inputs)
-    with trying(config, "model", config.model), enable_grad():
+    with trying(config, "model"), enable_grad():
         returned = module(*batch[:at])
         of_row, outputs = OfRow.of(returned, len(rows)), Outputs(module, (), batch)
         prediction = mapped(lambda one: outputs.leaf(one, None), returned)
     if any(type(one) not in TENSORS for one in leaves(prediction) or [None]):
-        raise refused(
-            config, "model", config.model,
+        found = (
             f"returned {described(prediction)}; forward must return a Tensor, or several in a "
-            "tuple, list or dict",
-        )  # fmt: skip
+            "tuple, list or dict"
+        )
+        raise refused(config, "model", found)
     if not isinstance(prediction, Tensor) and isinstance(loss, BUILT_IN):
-        raise refused(
-            config, "loss", config.loss,
+        found = (
             f"compares one Tensor with the target, but model {config.model.type} returned "
             f"{described(prediction)}; write a loss that takes what forward returns, or a trainer "
-            "with eval_step (docs/your-loop.md)",
-        )  # fmt: skip
+            "with eval_step (docs/your-loop.md)"
+        )
+        raise refused(config, "loss", found)
     given = f" for prediction: {described(prediction)}, target: {described(batch[at])}"
-    with trying(config, "loss", config.loss, given), enable_grad():
+    with trying(config, "loss", given), enable_grad():
         value = one_loss(loss_of_rows(loss, prediction, *batch[at:]))
     _check_loss(config, value)
-    if _is_own(config.loss) and not isinstance(loss, BUILT_IN):
+    if is_own(config.loss) and not isinstance(loss, BUILT_IN):
         twice = _tensors([np.concatenate([each, each]) for each in rows.arrays], device)
         again = one_loss(loss_of_rows(loss, module(*twice[:at]), *twice[at:])).item()
         _check_reduction(config, loss, value.item(), again)
     if not value.requires_grad:
-        raise refused(
-            config, "loss", config.loss,
+        found = (
             "returned a number without a gradient: compute it from the prediction by operations on "
-            "Tensors, without detach(), item() and NumPy",
-        )  # fmt: skip
+            "Tensors, without detach(), item() and NumPy"
+        )
+        raise refused(config, "loss", found)
     return prediction, of_row
 
 
@@ -237,7 +249,7 @@ def _check_loss(config: Config, value: Any) -> None:
     if not isinstance(value, Tensor) or value.numel() != 1:
         what = f"shape {value.shape}" if isinstance(value, Tensor) else type(value).__name__
         found = f"returned {what}; expected one number as a Tensor"
-        raise refused(config, "loss", config.loss, found)
+        raise refused(config, "loss", found)
 
 
 def _check_reduction(config: Config, loss: Any, once: float, twice: float) -> None:
@@ -256,7 +268,7 @@ def _check_reduction(config: Config, loss: Any, once: float, twice: float) -> No
         else ("is a sum over the rows", f'return their mean, or say so: {name}.reduction = "sum"')
     )
     found = f"{found}: {once:g} for two rows, {twice:g} for each of them twice; {way_out}"
-    raise refused(config, "loss", config.loss, found)
+    raise refused(config, "loss", found)
 
 
 def _try_metric(config: Config, number: int, metric: Metric, rows: Sequence[Any]) -> None:
@@ -265,12 +277,12 @@ def _try_metric(config: Config, number: int, metric: Metric, rows: Sequence[Any]
     rows: prediction, target, and the weights if there are any, as evaluations have them.
     """
     component, path = config.metrics[number], f"metrics.{number}"
-    if not _is_own(component):
+    if not is_own(component):
         return
     takes = takes_weight(metric.sums if metric.of_rows is None else metric.of_rows)
     rows = rows[: 2 + takes]  # else evaluations say that it cannot measure rows with weights
     given, wrong = f" for prediction: {described(rows[0])}, target: {described(rows[1])}", ""
-    with trying(config, path, component, given):
+    with trying(config, path, given):
         if metric.of_rows is not None:
             value = metric.of_rows(*rows)
         else:
@@ -279,14 +291,14 @@ def _try_metric(config: Config, number: int, metric: Metric, rows: Sequence[Any]
             for sums, of in ((some, ""), (none, " of no rows")):
                 if not isinstance(sums, np.ndarray) or sums.ndim != 1 or sums.dtype != np.float64:
                     wrong = f"has sums{of} that are {described(sums)}; expected a float64 vector"
-                    raise refused(config, path, component, f"{wrong} ({given.strip()})")
+                    raise refused(config, path, f"{wrong} ({given.strip()})")
             if len(some) != len(none) or none.any():
                 wrong = f"has sums of no rows that are {none}; expected {len(some)} zeros"
-                raise refused(config, path, component, wrong)
+                raise refused(config, path, wrong)
             value = metric.value(some)
     if not isinstance(value, Real) and getattr(value, "shape", None) != ():
         wrong = f"gave {described(value)}{given}; expected one number"
-        raise refused(config, path, component, wrong)
+        raise refused(config, path, wrong)
 
 
 def try_step(config: Config) -> int:
@@ -306,17 +318,17 @@ def try_step(config: Config) -> int:
     with np.errstate(all="ignore"), default_dtype(config.dtype):
         before = [np.array(to_host(p._array)) for p in run.model.parameters()]
         for number in range(passes):
-            with trying(config, "trainer", Component("trainer", config.trainer or "")):
+            with trying(config, "trainer"):
                 run.gradients(number == 0, number == passes - 1, batch)
         moves = any(group.get("lr", 1) for group in optimizer.param_groups) and any(
             p.grad is not None and bool((p.grad != 0).any()) for p in run.model.parameters()
         )
-        with suppress(NotFinite), trying(config, "optimizer", config.optimizer):  # a run says so
+        with suppress(NotFinite), trying(config, "optimizer"):  # a run says so
             run.update()
             after = [to_host(p._array) for p in run.model.parameters()]
             if moves and all(map(np.array_equal, before, after)):
-                raise refused(
-                    config, "optimizer", config.optimizer,
-                    "has changed no parameter in a step; `update(run)` changes run.param in place",
-                )  # fmt: skip
+                found = (
+                    "has changed no parameter in a step; `update(run)` changes run.param in place"
+                )
+                raise refused(config, "optimizer", found)
     return len(rows[0])
