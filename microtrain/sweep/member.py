@@ -1,8 +1,8 @@
 """A member of a sweep: an ordinary run in a directory of its own, by the code of a run.
 
-What it does not need is left out: what it would print, its page and pictures, a sync of the disk
-for each file, and checkpoints in its first seconds. Of its checkpoints the best one stays at its
-end; a resume takes the steps after it again, with the same bits.
+What it does not need is left out: its page and pictures, a sync of the disk for each file, and
+checkpoints in its first seconds; what it prints goes nowhere. Of its checkpoints the best one stays
+at its end; a resume takes the steps after it again, with the same bits.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import contextlib
 import copy
 import functools
 import math
-import os
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,6 @@ from ..runs.checkpoint import list_checkpoints, step_of
 from ..runs.directory import RunDirectory, point
 from ..train.callbacks.base import Callback, Ending, Event
 from ..train.callbacks.checkpoints import Checkpoints
-from ..train.callbacks.rows import RowWriter
 from ..train.console.messages import next_command
 from ..train.console.terminal import Output
 from ..train.model_state import model_arrays
@@ -37,12 +34,6 @@ from ..train.trainer import Trainer
 
 PAUSED = "halving"  # why a member stops that is to be compared with others
 PATIENCE = 5.0  # seconds before the first checkpoint: shorter members are begun again
-_LEFT_OUT = {
-    "microtrain.train.callbacks.order:Bar",
-    "microtrain.train.callbacks.order:Timeline",
-    "microtrain.train.console.messages:Summary",
-    "microtrain.report.observer:Report",
-}
 
 
 @dataclass(frozen=True)
@@ -121,28 +112,6 @@ class MemberRun(Trainer):
         return next_command(self.config, self.sweep.path, "resume")
 
 
-class Begin(Callback):
-    """What run.json has of a run that has begun."""
-
-    def on_start(self, run: TrainingRun) -> None:
-        """Without what it would say."""
-        run.update_info(
-            hosts=[socket.gethostname()],
-            processes=[os.getpid()],
-            ranks=1,
-            parameters=sum(p.numel() for p in run.model.parameters()),
-            compile=run.execution.about(),
-            higher_is_better=run.higher_is_better,
-        )
-
-
-class UnseenRows(RowWriter):
-    """Writes rows, which nobody sees."""
-
-    def show(self, run: TrainingRun, values: dict[str, float]) -> None:
-        """Members have no rows on the terminal."""
-
-
 class Rung(Callback):
     """Pauses the training where it is to be compared with others."""
 
@@ -197,16 +166,14 @@ class FewCheckpoints(Checkpoints):
 
 @functools.cache
 def _class_of(kind: Any) -> Any:
-    """The class of a member's run: the configured Trainer, with fewer callbacks."""
+    """The class of a member's run: the configured Trainer, with other checkpoints and no report."""
     instead: dict[Any, list[Any]] = {
-        "microtrain.train.console.messages:Header": [Begin],
-        "microtrain.train.callbacks.rows:RowWriter": [UnseenRows],
         "microtrain.train.callbacks.checkpoints:Checkpoints": [Rung, FewCheckpoints],
+        "microtrain.report.observer:Report": [],
     }
-    types: list[Any] = []
-    for each in kind.callback_types:
-        types += [] if each in _LEFT_OUT else instead.get(each, [each])
-    own = {"callback_types": tuple(types)}
+    own = {
+        "callback_types": [new for old in kind.callback_types for new in instead.get(old, [old])]
+    }
     return type(kind.__name__, (MemberRun,) if kind is Trainer else (MemberRun, kind), own)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 _PUBLIC = {
@@ -21,30 +22,13 @@ _PUBLIC = {
     "load_config": "microtrain.config.load",
 }
 
-__all__ = [
-    "Callback",
-    "Component",
-    "Config",
-    "Duration",
-    "EarlyStopping",
-    "MLflow",
-    "Metric",
-    "Schedule",
-    "TensorBoard",
-    "Trainer",
-    "WandB",
-    "build",
-    "every",
-    "load_config",
-]
+__all__ = [*_PUBLIC]
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: the trainer needs what a check does not."""
     if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
     return getattr(importlib.import_module(_PUBLIC[name]), name)
 
 

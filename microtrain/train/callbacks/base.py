@@ -9,7 +9,6 @@ configuration lists those that are the user's.
 from __future__ import annotations
 
 import inspect
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
@@ -22,6 +21,7 @@ from ...config.duration import Duration
 from ...config.schema import Component
 from ...distributed.communicator import alone
 from ...errors import ConfigError, DataError
+from ...files import json_bytes
 from ...spelling import did_you_mean
 
 
@@ -196,15 +196,13 @@ class States:
         for callback in self.callbacks:
             state = callback.state_dict()
             try:
-                kept = json.loads(json.dumps(state, allow_nan=False))
+                json_bytes({"state": state})
             except (TypeError, ValueError) as error:
-                kept = error
-            if kept != state:
                 raise TypeError(
                     f"callback {_name(callback)}: state_dict() must be plain JSON (text keys, "
                     f"lists, finite numbers), got {state!r}"
-                )
-            states.append([_name(callback), kept])  # an empty one, too: of two the first is first
+                ) from error
+            states.append([_name(callback), state])  # an empty one, too: of two the first is first
         return states
 
     def load_state_dict(self, states: list[Any]) -> None:
@@ -230,7 +228,7 @@ class States:
 
 def of_configuration(components: list[Component]) -> list[Callback]:
     """The callbacks that a configuration lists; ConfigError for what is not one."""
-    return [_callback(each) for each in components]
+    return [*map(_callback, components)]
 
 
 def steps_between(callback: Callback, epoch: int, total: int | None) -> int | None:

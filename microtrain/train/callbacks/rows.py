@@ -214,9 +214,6 @@ class RowWriter(Callback):
             values["lr"] = lr
         if run.monitor == "train/loss":
             run.state.note_best(values)
-        self.show(run, {"step": run.step, "epoch": row["epoch"], **values, **speed})
-        return loss
-
-    def show(self, run: TrainingRun, values: dict[str, float]) -> None:
-        """Print a row."""
+        values |= {"step": run.step, "epoch": row["epoch"], **speed}
         run.output.say(self._rows.row(values, best=run.state.at_best))
+        return loss
