@@ -110,7 +110,9 @@ class Ensemble:
             if kind not in self._groups:
                 self._groups[kind] = _Group(model, optimizer, step, executor)
             group = self._groups[kind]
-            self._places[number] = group, group.add(model, optimizer, schedule)
+            self._places[number] = group, _Member(model, optimizer, schedule)
+            if schedule is not None:
+                _bind(schedule, group.optimizer)
         go_to(before)
 
     def __len__(self) -> int:
@@ -144,13 +146,14 @@ class Ensemble:
             raise TypeError(f"Ensemble: {kinds[2]}, third, is not a learning-rate scheduler")
         return made[0], made[1], schedule
 
-    def _place(self, number: int) -> tuple[_Group, _Member]:
+    def _place(self, number: int) -> tuple[int, _Group, _Member]:
+        number = range(len(self))[number]
         if number not in self._places:
             raise IndexError(
                 f"Ensemble: member {number} is not of this rank, {self.comm.rank} of "
                 f"{self.comm.size}; there are {len(self)}, and it has `mine`"
             )
-        return self._places[number]
+        return number, *self._places[number]
 
     def train(
         self,
@@ -251,18 +254,16 @@ class Ensemble:
 
         An array comes back as an array, a list as a list; on one rank they are what was given.
         """
-        parts = self.comm.all_gather_object([(n, values[n]) for n in self.mine])
-        found = [
-            value for _, value in sorted((pair for part in parts for pair in part), key=_first)
-        ]
+        parts = self.comm.all_gather_object({n: values[n] for n in self.mine})
+        every = {number: value for part in parts for number, value in part.items()}
+        found = [every[number] for number in range(len(self))]
         return np.stack(found) if isinstance(values, np.ndarray) else found
 
     # State ----------------------------------------------------------------------------------------
 
     def __getitem__(self, number: int) -> Any:
         """The model of one member, a new one with its state."""
-        number = range(len(self))[number]
-        group, member = self._place(number)
+        number, group, member = self._place(number)
         before = standing()
         model = self._made(number)[0]
         go_to(before)
@@ -272,8 +273,7 @@ class Ensemble:
 
     def state_dict(self, number: int) -> dict[str, Any]:
         """All that a member goes on from: model, optimizer, scheduler, random state, progress."""
-        number = range(len(self))[number]
-        group, member = self._place(number)
+        number, group, member = self._place(number)
         with group.turn(member, keep=False):
             state = {
                 "model": {n: wrap(t._array.copy()) for n, t in group.model.state_dict().items()},
@@ -292,8 +292,7 @@ class Ensemble:
 
     def load_state_dict(self, number: int, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` gave for a member that is made in the same way."""
-        number = range(len(self))[number]
-        group, member = self._place(number)
+        number, group, member = self._place(number)
         with group.turn(member):
             group.model.load_state_dict(state["model"])
             group.optimizer.load_state_dict(state["optimizer"])
@@ -389,13 +388,6 @@ class _Group:
         flat = [buffer.data for buffer in optimizer.storage.buffers]
         arrays = [*_of_model(self.model, optimizer), *flat * len(kept)]
         return sum(int(array.nbytes) for array in arrays)
-
-    def add(self, model: Any, optimizer: Any, schedule: Any) -> _Member:
-        """A member as it has just been made."""
-        member = _Member(model, optimizer, schedule)
-        if schedule is not None:
-            _bind(schedule, self.optimizer)
-        return member
 
     @contextlib.contextmanager
     def turn(self, member: _Member, keep: bool = True) -> Iterator[None]:
@@ -603,7 +595,3 @@ def _evaluated(model: Any, function: Callable[[Any], Any]) -> Any:
         for module, flag in training.items():
             module.training = flag
         go_to(before)
-
-
-def _first(pair: tuple[int, Any]) -> int:
-    return pair[0]

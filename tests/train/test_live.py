@@ -13,7 +13,7 @@ import pytest
 import terminal
 
 from microtrain.threads import LAUNCH
-from microtrain.train.console import bar as bars
+from microtrain.train.console import terminal as bars
 from microtrain.train.console.terminal import Output, TerminalBar, why_none
 
 ROOT = Path(__file__).resolve().parents[2]
