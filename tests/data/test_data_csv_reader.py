@@ -28,7 +28,8 @@ ODD = [
     "nan", "-nan", "TRUE", "NA", "null", "-", "?", "", " ", " 1 ", "\xa02", "1\0", "caf\xe9",
     '""', '"a""b"', '"a\nb"', '"1.5"', '"1,5"', "1,5", "1.234,5", '5" p', '"q"r', "+-1", "1.2.3",
     "0.5", "0,5", "1.500", "0.125", "1.500,25", "01.500", "1,5e3", ",5", "1,234,567", "007",
-    "\r", "\ufeff1", '"',
+    "\r", "\ufeff1", '"', "-0.0", "-.5", "-.", ".", "--5.1", "5.-1", "5.1-", "-.0", "000.250",
+    "9007199254740.993", "-9223372036854775.808", "0.00000000000000000000001",
 ]  # fmt: skip
 # Rows that csv reads first, bytes that others read, and whether there is pyarrow.
 WAYS = [(10_000, 1, False), (1, 1, True), (2, 16, True), (1, 1, False), (2, 16, False)]
@@ -40,6 +41,7 @@ def by(rows, block, arrow):
         patch.setattr(csv_reader, "ROWS", rows)
         patch.setattr(csv_reader, "LARGE", 0)
         patch.setattr(csv_reader, "BLOCK", block)
+        patch.setattr(csv_reader, "SMALL", block)
         if not arrow:
             patch.setitem(sys.modules, "pyarrow", None)
         yield

@@ -1,7 +1,7 @@
 """CSV files: what Python's `csv` and `float` find in them.
 
-Large ones are read by pyarrow where it is installed, else, where all cells are plain numbers, as
-JSON; both find the numbers to the last bit. What these may read in another way is left to `csv`,
+Large ones are read by pyarrow where it is installed, else, where all cells are plain numbers, by
+NumPy or as JSON; all find the numbers to the last bit. What these may read in another way is left to `csv`,
 which also says what is wrong. Texts of columns of numbers are read when they are asked for.
 """
 
@@ -12,7 +12,6 @@ import csv
 import io
 import itertools
 import os
-import struct
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
@@ -38,6 +37,8 @@ Reader = Callable[[bytes], Mapping[int, Array] | None]
 ROWS = 1_000  # that `csv` reads at once; what a column holds is what it begins with
 LARGE = 1 << 22  # bytes of a file that are worth another reader
 BLOCK = 1 << 20  # that it reads at once
+SMALL = 1 << 18  # the same of NumPy, whose arrays stay in the processor's cache then
+POWERS = 10.0 ** np.arange(23)  # which are exact
 _BOTH_CASES = [itertools.product(*({x, x.upper()} for x in text)) for text in NO_VALUE]
 _NULLS = [*map("".join, itertools.chain(*_BOTH_CASES))]
 
@@ -132,12 +133,12 @@ class _File:
             file.seek(0)
             if length < LARGE or b"\r" in file.readline().rstrip(b"\r\n"):
                 return None
-            read = _by_pyarrow(is_text, len(row), self._delimiter, self._decimal)
+            read, size = _by_pyarrow(is_text, len(row), self._delimiter, self._decimal), BLOCK
             if read is None and not any(is_text.values()):
-                read = _as_json(len(row), delimiter, self._decimal.encode())
+                read, size = _by_numpy(len(row), delimiter, self._decimal.encode()), SMALL
             if read is None:
                 return None
-            for block in _blocks(file, BLOCK):
+            for block in _blocks(file, size):
                 starts = range(0, len(block) - half, half)
                 odd = b"\r" in block or not all(delimiter in block[i : i + half] for i in starts)
                 if odd or (found := read(block)) is None:
@@ -243,26 +244,50 @@ def _blocks(file: BinaryIO, size: int) -> Iterator[bytes]:
             yield rows
 
 
-def _as_json(width: int, delimiter: bytes, decimal: bytes) -> Reader:
-    """Reads plain numbers, which JSON writes alike."""
+def _by_numpy(width: int, delimiter: bytes, decimal: bytes) -> Reader:
+    """Reads plain numbers, all columns."""
     from pydantic_core import from_json
 
-    row, own = b"\n" + delimiter * (width - 1), delimiter + decimal
-    table = None if own == b",." else bytes.maketrans(own, b",.")
+    row = b"\n" + delimiter * (width - 1)
+    marks = np.frombuffer(decimal.join([*map(bytes, zip(row)), b""]), np.uint8)
+    table = bytes.maketrans(delimiter + decimal + b"\n", b",.,")
+
+    def as_json(block: bytes) -> NDArray[np.float64] | None:
+        found = block.translate(None, b"0123456789+-eE" + decimal)
+        if found != len(found) // width * row:
+            return None
+        cells = block[1:].translate(table)
+        numbers = from_json(b"[" + cells + b"]")
+        values = np.fromiter(numbers, np.float64, len(numbers))
+        if not values.all() and b"-0," in cells + b",":
+            return None  # in JSON it is an integer, which has no sign
+        return values if np.isfinite(values).all() else None
+
+    def as_integers(block: bytes) -> NDArray[np.float64] | None:
+        """Decimals of few digits, at which NumPy is quick, divided by powers of ten.
+
+        Both are exact, so that the quotient is what `float` finds.
+        """
+        characters = np.frombuffer(block, np.uint8)
+        at = np.flatnonzero((characters - np.uint8(ord("0")) > 9) & (characters != ord("-")))
+        if len(at) % len(marks) or (characters[at].reshape(-1, len(marks)) != marks).any():
+            return None
+        whole = np.fromstring(block[1:].translate(table, decimal), np.int64, sep=",")
+        places = np.append(at[2::2], len(block)) - at[1::2] - 1
+        if len(whole) != len(places) or places.max() >= len(POWERS):
+            return None
+        if whole.max() >= 2**53 or whole.min() <= -(2**53):
+            return None
+        if (characters[at[::2][whole == 0] + 1] == ord("-")).any():
+            return None  # what has no digits, and what is -0.0
+        return whole / POWERS[places]
 
     def read(block: bytes) -> dict[int, Array] | None:
-        marks = block.translate(None, b"0123456789+-eE" + decimal)
-        if marks != len(marks) // width * row:
-            return None
-        cells = block[1:].translate(table).replace(b"\n", b",")
-        try:
-            numbers = from_json(b"[" + cells + b"]")
-            flat = np.frombuffer(struct.pack(f"{len(numbers)}d", *numbers))
-        except (ValueError, struct.error):  # the latter: an integer that is too large
-            return None
-        if not np.isfinite(flat).all() or (not flat.all() and b"-0," in cells + b","):
-            return None  # -0 is an integer in JSON, without a sign
-        return dict(enumerate(flat.reshape(-1, width).T))
+        for attempt in (as_integers, as_json):
+            with contextlib.suppress(ValueError, OverflowError, DeprecationWarning):
+                if (found := attempt(block)) is not None:
+                    return dict(enumerate(found.reshape(-1, width).T))
+        return None
 
     return read
 
