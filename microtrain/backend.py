@@ -30,6 +30,7 @@ __all__ = [
     "ARRAYS",
     "INSTRUCTIONS",
     "LISTENERS",
+    "MASKED",
     "MODES",
     "XP",
     "Modes",
@@ -793,6 +794,9 @@ def drawn(
     """
     draw, whole = where_to_draw(name, shape, state)
     return XP[like].random_numbers(shape, draw, kind, np.dtype(dtype).name, whole, *limits)
+
+
+MASKED = "a masked array, whose mask would be lost; fill it: .filled(...)"  # for errors
 
 
 def made(array: Any) -> Any:

@@ -18,6 +18,7 @@ import numpy as np
 
 from .autograd import no_grad
 from .backend import (
+    MASKED,
     MODES,
     NUMPY,
     XP,
@@ -104,7 +105,8 @@ def tensor(
     with a warning.
 
     Raises:
-        TypeError: data of an unsupported type (text, objects); `volatile`, which is no more.
+        TypeError: data of an unsupported type (text, objects, masked arrays); `volatile`, which is
+            no more.
         ValueError: nested sequences of unequal lengths, integers too large for int64.
         RuntimeError: requires_grad with an integer dtype, an absent device.
 
@@ -161,9 +163,11 @@ def _plain(data: Any) -> Any:
     if type(data) in TENSORS:
         return to_host(data._array)
     if isinstance(data, list | tuple) and any(
-        type(x) in TENSORS or isinstance(x, list | tuple) for x in data
+        type(x) in TENSORS or isinstance(x, list | tuple | np.ma.MaskedArray) for x in data
     ):
         return [_plain(x) for x in data]
+    if isinstance(data, np.ma.MaskedArray):
+        raise TypeError(f"a Tensor has no mask: got {MASKED}")
     return data
 
 
@@ -187,12 +191,12 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
 def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
     """A Tensor that shares the memory of `array`.
 
-    Raises TypeError for anything but a NumPy array of a supported dtype.
+    Raises TypeError for anything but a NumPy array of a supported dtype without a mask.
     """
     if not isinstance(array, np.ndarray):
         raise TypeError(f"from_numpy: expected a NumPy array, got {kind_of(array)}")
     as_dtype(array.dtype)
-    return wrap(one_dtype(array))
+    return wrap(one_dtype(_plain(array)))
 
 
 _HOST, _GPU = (1, 3), (2, 13)  # memory of the CPU and of CUDA in DLPack's numbers

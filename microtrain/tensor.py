@@ -178,6 +178,8 @@ class Tensor:
                 f"Tensor(): data must be a sequence, got {type(data).__name__}; for one number "
                 "write mt.tensor(number)"
             )
+        elif isinstance(data, np.ma.MaskedArray):
+            raise TypeError("Tensor(): data is a masked array, whose mask would be lost; fill it")
         else:
             array = made(np.array(data, MODES.default_dtype))
         self._array = array

@@ -134,6 +134,22 @@ def test_data_that_is_not_numbers(data):
         mt.tensor(data)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        mt.tensor,
+        mt.as_tensor,
+        mt.asarray,
+        mt.from_numpy,
+        mt.Tensor,
+        lambda masked: mt.tensor([masked]),
+    ],
+)
+def test_a_mask_is_not_dropped_in_silence(make):
+    with pytest.raises(TypeError, match="masked array, whose mask would be lost; fill it"):
+        make(np.ma.array([1.0, 2.0], mask=[False, True]))
+
+
 def test_tensor_copies_and_as_tensor_shares():
     array = np.zeros(2)
     mt.tensor(array)[0] = 1

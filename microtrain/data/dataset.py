@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..backend import MASKED
+
 __all__ = ["ArrayDataset"]
 
 _NAMES = ("feature_names", "target_name", "classes", "truth")
@@ -149,10 +151,7 @@ def _as_array(value: Any, position: str) -> NDArray[Any]:
             "array or a Tensor; numpy.asarray(...) makes one from a sequence"
         )
     if isinstance(value, np.ma.MaskedArray):
-        raise TypeError(
-            f"ArrayDataset: {position} is a masked array, whose mask would be lost; "
-            "fill it (.filled(...)) or leave the masked rows out"
-        )
+        raise TypeError(f"ArrayDataset: {position} is {MASKED}")
     if value.dtype.kind not in "biuf":
         raise TypeError(
             f"ArrayDataset: {position} has dtype {value.dtype}, expected booleans, "

@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from ..backend import MASKED
 from ..errors import DataError
 
 __all__ = ["BLOCK", "FunctionSource", "Source", "blocks", "read_checked"]
@@ -145,8 +146,10 @@ class FunctionSource(Source):
 
 
 def read_checked(source: Source, rows: RowNumbers, head: Sequence[Array]) -> tuple[Array, ...]:
-    """Rows of a source; DataError where they are not as many, or not like those of `head`."""
+    """Rows of a source; DataError where they are not as many, masked, or not like `head`."""
     arrays = source.read(rows)
+    if any(isinstance(array, np.ma.MaskedArray) for array in arrays):
+        raise DataError(f"{source!r} gave {MASKED}")
     count = len(range(*rows.indices(len(source)))) if isinstance(rows, slice) else len(rows)
     if [(a.dtype, len(a), a.shape[1:]) for a in arrays] == [
         (like.dtype, count, like.shape[1:]) for like in head

@@ -26,7 +26,7 @@ from ..train.metrics.class_table import Confusion, class_counts, class_lines, cl
 from ..train.rehearsal import build_metrics
 from ..train.trainer import Trainer
 from ..words import number, table
-from .files import read_rows
+from .files import read_rows, standard_input
 from .model import TrainedModel
 from .saved import Saved, read_saved
 
@@ -97,7 +97,9 @@ def evaluate_run(
     config = saved.config
     evaluation = Evaluation(saved.run.path if saved.run else model.path, model.step, saved.chosen)
     if data_file is not None:
-        found = share(comm, partial(load_file, model, data_file, warn))
+        # Launchers give it to the first rank alone, whichever hosts there are.
+        content = from_root(comm, standard_input) if data_file == "-" else None
+        found = share(comm, partial(load_file, model, data_file, warn, content))
         datasets: dict[str, Source] = {data_file: found.train}
     else:
         data, its_hash = load_once(config, comm, partial(load_data_again, model))
@@ -134,14 +136,18 @@ def evaluate_run(
 
 
 def load_file(
-    model: TrainedModel, text: str, note: Callable[[str], None], found: Any = None
+    model: TrainedModel,
+    text: str,
+    note: Callable[[str], None],
+    content: bytes | None = None,
+    found: Any = None,
 ) -> Prepared:
     """The rows that `text` names, prepared as those that the model was trained on; DataError.
 
-    found: what another rank of the host has found in the same rows.
+    content: of standard input. found: what another rank of the host has found in the same rows.
     """
     return prepare(
-        read_rows(text, model, note), dtype=model.config.dtype, origin=text,
+        read_rows(text, model, note, content), dtype=model.config.dtype, origin=text,
         preprocessing=model.preprocessing, encoder=model.signature.table, found=found,
     )  # fmt: skip
 

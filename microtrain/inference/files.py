@@ -30,7 +30,7 @@ from ..spelling import did_you_mean
 from ..words import plural
 from .model import TrainedModel
 
-__all__ = ["check_ending", "read_inputs", "read_rows"]
+__all__ = ["check_ending", "read_inputs", "read_rows", "standard_input"]
 
 STORES = {".h5": hdf5_arrays, ".hdf5": hdf5_arrays, ".zarr": zarr_arrays, ".zip": zarr_arrays}
 TABLES = (".csv", ".parquet")
@@ -93,13 +93,15 @@ def read_inputs(
     return inputs, {name: np.array(table.texts(name)) for name in wanted}
 
 
-def read_rows(text: str, model: TrainedModel, note: Note) -> Source:
+def read_rows(text: str, model: TrainedModel, note: Note, content: bytes | None = None) -> Source:
     """Inputs and targets in a file, perhaps weights, as they are there; `note` as `read_inputs`.
+
+    content: of standard input, where that has been read.
 
     Raises DataError for all that is wrong with the file, such as a class that the model does not
     have, ConfigError for names and keys that cannot be, or are missing.
     """
-    file = _File(text, "--data", model)
+    file = _File(text, "--data", model, content)
     weight, wanted = file.names["weight"], _weight(model)
     if wanted is not None and weight is None:
         raise ConfigError(f"--data {text}: the run counts rows by a weight; name one, too: weight")
@@ -196,8 +198,11 @@ class _File:
         whole: whether it is read into memory at once, as that of the run was.
     """
 
-    def __init__(self, text: str, option: str, model: TrainedModel) -> None:
+    def __init__(
+        self, text: str, option: str, model: TrainedModel, content: bytes | None = None
+    ) -> None:
         self.text, self.model, data = text, model, model.config.data
+        self._content = content
         keys = _keys(text, option) if text.startswith("{") else {}
         self.path = keys.pop("path", "") if keys else text
         if keys:
@@ -225,7 +230,7 @@ class _File:
         decimal = model.of_table.get("decimal", ".")
         if self.path != "-":
             return None, read_csv(path, delimiter, decimal)
-        content = sys.stdin.buffer.read() if sys.stdin is not None else b""
+        content = standard_input() if self._content is None else self._content
         return None, parse_csv("standard input", content, delimiter, decimal)
 
     def arrays(self, names: Sequence[str]) -> list[Any]:
@@ -238,6 +243,11 @@ class _File:
         if self.ending == ".npz":
             return [(load_npz if self.whole else map_npz)(path, name) for name in names]
         return [*map(STORES[self.ending](path), names)]
+
+
+def standard_input() -> bytes:
+    """All of it; nothing where it is closed."""
+    return sys.stdin.buffer.read() if sys.stdin is not None else b""
 
 
 def _weight(model: TrainedModel) -> str | None:

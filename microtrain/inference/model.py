@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..backend import default_dtype, to_host
+from ..backend import MASKED, default_dtype, to_host
 from ..config.components import GIVEN, build, is_import_path
 from ..creation import from_numpy
 from ..data import Source
@@ -344,6 +344,9 @@ class TrainedModel:
         name = self._name(i)
         if callable(getattr(value, "detach", None)):
             value = value.detach().numpy()
+        rows = value if isinstance(value, list | tuple) else [value]
+        if any(isinstance(each, np.ma.MaskedArray) for each in rows):
+            raise DataError(f"{name} is {MASKED}")
         try:
             array = np.asarray(value)
         except ValueError as error:

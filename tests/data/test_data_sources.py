@@ -538,7 +538,7 @@ def test_a_function_that_gives_other_rows(tmp_path):
         (
             lambda rows: (np.ma.masked_equal(np.ones((len(rows), 2)), 2), np.ones(len(rows))),
             3,
-            "row 0 and what follows are masked arrays, whose mask would be lost",
+            "gave a masked array, whose mask would be lost",
         ),
         (lambda rows: (np.ones(3), np.ones(3)), 3, "gave rows: float64"),
         (lambda rows: (rows, rows.astype(str)), 3, "expected rows of booleans, integers or floats"),

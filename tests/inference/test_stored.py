@@ -1,7 +1,9 @@
 """Runs in use on files of every kind: tables, and arrays whose rows are read as they are used."""
 
 import importlib
+import io
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -518,3 +520,33 @@ def test_files_of_the_other_kind_are_read_whole(kind, capsys):
         assert main(["predict", "runs/run", "--input", "other.npz", "--output", "o.npz"]) == 0
         expected = mt.load("runs/run").predict(x)
         np.testing.assert_array_equal(np.load("o.npz")["prediction"], expected)
+
+
+@pytest.mark.parametrize("codes", [[0, 1, 7], [0, -1, 1], [2**40, 1, 2]])
+@pytest.mark.parametrize("file", ["other.npz", "{inputs: x_other.npy, target: y_other.npy}"])
+def test_a_code_of_no_class_is_refused(file, codes, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    x = np.random.default_rng(0).standard_normal((30, 3))
+    write_npz("d", x, np.arange(30) % 3)
+    run = RUN.format(
+        data="type: npz, path: d.npz", model="logistic_regression", loss="cross_entropy"
+    )
+    Path("run.yaml").write_text(run)
+    assert main(["train", "run.yaml"]) == 0
+    for write in (write_npz, write_npy):
+        write("other", x[:3], np.array(codes))
+    assert main(["evaluate", "runs/run", "--data", file]) == 3
+    assert re.search(r"codes? from 0 to 2", capsys.readouterr().err)
+
+
+def test_standard_input_is_read_by_one_rank_for_all_hosts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    trained((write_csv, "type: csv, path: train.csv, target: y", ""))
+
+    def measure(comm, file):
+        comm.node_rank = comm.rank  # each rank on a host of its own
+        return evaluate_run("runs/run", comm=comm, warn=print, data_file=file).parts[file].values
+
+    expected = in_process.run(2, measure, "val.csv")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(Path("val.csv").read_bytes())))
+    assert in_process.run(2, measure, "-") == expected

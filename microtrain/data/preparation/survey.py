@@ -141,11 +141,6 @@ def survey(
     low: list[Array] = []
     high: list[Array] = []
     for first, arrays in blocks(part, BLOCK if lazy else sys.maxsize):
-        if any(isinstance(array, np.ma.MaskedArray) for array in arrays):
-            raise DataError(
-                f"{origin}: {part.location(first)} and what follows are masked arrays, whose mask "
-                "would be lost; fill them (.filled(...)) or leave the masked rows out"
-            )
         least, most = ([each(a, axis=0) for a in arrays] for each in (np.min, np.max))
         for at, bounds in enumerate(zip(least, most, strict=True)):
             if arrays[at].dtype.kind == "f" and not np.isfinite(bounds).all():

@@ -1,8 +1,9 @@
 """CSV files: what Python's `csv` and `float` find in them.
 
 Large ones are read by pyarrow where it is installed, else, where all cells are plain numbers, by
-NumPy or as JSON; all find the numbers to the last bit. What these may read in another way is left to `csv`,
-which also says what is wrong. Texts of columns of numbers are read when they are asked for.
+NumPy or as JSON; all find the numbers to the last bit. What these may read in another way is left
+to `csv`, which also says what is wrong. Texts of columns of numbers are read when they are asked
+for.
 """
 
 from __future__ import annotations

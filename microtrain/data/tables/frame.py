@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...backend import MASKED
 from ...errors import DataError
 from ...spelling import did_you_mean
 from ...words import listed
@@ -96,10 +97,7 @@ class Frame:
         if isinstance(values, OnFile):
             return values
         if isinstance(values, np.ma.MaskedArray):
-            raise DataError(
-                f'{self.origin}, column "{name}" is a masked array, whose mask would be lost; fill '
-                "it: .filled(np.nan)"
-            )
+            raise DataError(f'{self.origin}, column "{name}" is {MASKED}')
         try:
             array = np.asarray(values)
         except (ValueError, TypeError) as error:
