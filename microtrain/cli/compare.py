@@ -58,7 +58,7 @@ def compare(runs: tuple[str, ...], as_json: bool, sort: str | None, as_csv: str 
     elif len(records) == 2 and sort is None:
         click.echo("\n".join(detailed.lines(detailed.compare(records))))
     else:
-        lines = detailed.together(records)
+        lines = detailed.overall(records)
         click.echo("\n".join([*lines, "", *comparison.lines(terminal_width())]))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ..config.load import load_sweep_everywhere
+from ..config.load import load_sweep
 from ..distributed import world
 from ..distributed.agreement import from_root
 from ..errors import ConfigError
@@ -34,5 +34,5 @@ def resume(run: str, overrides: tuple[str, ...], trust: bool, **options: Any) ->
         return str(Run.read(run).path)
 
     path = from_root(world(), find)
-    settings = load_sweep_everywhere(world(), f"{path}/config.yaml", overrides, trust=trust)
+    settings = from_root(world(), lambda: load_sweep(f"{path}/config.yaml", overrides, trust=trust))
     return train_run(settings, resume=path, **options)

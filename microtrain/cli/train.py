@@ -10,10 +10,12 @@ from typing import Any
 import click
 
 from ..config.components import load
-from ..config.load import load_sweep_everywhere
+from ..config.load import load_sweep
+from ..config.schema import Config
 from ..config.sweep import Members
 from ..distributed import connect, world
-from ..distributed.agreement import together
+from ..distributed.agreement import from_root, together
+from ..errors import ConfigError
 from ..threads import launch_environment
 from ..train.console.terminal import Output, Wish
 from ..train.resume import choose_run
@@ -53,7 +55,7 @@ def train(
     if run_dir is not None:
         overrides = (*overrides, f"run_dir={json.dumps(run_dir)}")  # quoted: it is no YAML
     with beginning():
-        settings = load_sweep_everywhere(world(), config, overrides, trust=trust or None)
+        settings = from_root(world(), lambda: load_sweep(config, overrides, trust=trust or None))
     return train_run(settings, **options)
 
 
@@ -67,7 +69,7 @@ def train_run(
 ) -> int:
     """Train on the ranks that the launcher started; returns the exit code. Collective."""
     settings = given.config
-    with beginning():
+    with beginning(), _located(settings):
         ranks = world()
         kind: Any = Trainer
         if settings.trainer is not None:
@@ -93,6 +95,17 @@ def train_run(
             return 0
         trainer: Trainer = kind.from_config(settings, comm, output, trace=trace, resume=place)
     return trainer.train()
+
+
+@contextlib.contextmanager
+def _located(settings: Config) -> Iterator[None]:
+    """Say where the value is of which a part of the run begins to complain: by its key."""
+    try:
+        yield
+    except ConfigError as error:
+        if origin := settings.origins.get(str(error).partition(":")[0]):
+            error.args = (f"{origin}: {error}",)
+        raise
 
 
 @contextlib.contextmanager

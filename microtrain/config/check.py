@@ -14,17 +14,17 @@ from typing import Any, TypeVar
 
 from ..errors import ConfigError
 from ..spelling import OTHER_KEYS, choice, closest, is_slip
-from . import components
+from . import components, schema
 from .across import contradictions
 from .document import Node, join
 from .problems import MOST, Place, Problem, describe, quoted
 from .registered import PARTS, REGISTERED
-from .schema import A_COMPONENT, COMPONENTS, LISTS, OWN_KEYS, SECTIONS, Component, Config, Data
+from .schema import COMPONENTS, LISTS, OWN_KEYS, SECTIONS, Component, Config, Section, Wrong
 from .values import Mismatch, conform, is_plain
 
 PARTS_OF_DATA = ("data.split.val", "data.split.test")
 TRAINER = "microtrain.train.trainer.Trainer"
-T = TypeVar("T")
+S = TypeVar("S", bound=Section)
 
 
 def checked(
@@ -32,20 +32,17 @@ def checked(
     problems: list[Problem],
     *,
     trust: bool | None = None,
-    known: dict[Any, Any] | None = None,
 ) -> Config | None:
     """The configuration with every default filled in, or None with the reasons in `problems`.
 
     Import paths are followed with `trust`, and by default those of which no run is the source.
-    `known` is kept from one call to the next: sections that are the same nodes are right again, and
-    the same objects.
     """
-    return _Checker(problems, trust, {} if known is None else known).config(root)
+    return _Checker(problems, trust).config(root)
 
 
 def checked_section(path: str, node: Node, problems: list[Problem]) -> Any:
     """The section at `path` alone, or None with the reasons in `problems`."""
-    checker = _Checker(problems, None, {})
+    checker = _Checker(problems, None)
     value = checker._value(path, node, Any, _Keys({}, path))
     for unknown in checker.unknown:
         checker._explain(*unknown)
@@ -75,9 +72,10 @@ class _Keys:
 
 
 class _Checker:
-    def __init__(self, problems: list[Problem], trust: bool | None, known: dict[Any, Any]) -> None:
-        self.problems, self.trust, self.right = problems, trust, known
+    def __init__(self, problems: list[Problem], trust: bool | None) -> None:
+        self.problems, self.trust = problems, trust
         self.places: dict[str, Place] = {}  # of what the YAML gives, by dotted path
+        self.sections: dict[str, Section] = {}  # that are right, by dotted path
         self.unknown: list[tuple[str, str, Node, _Keys]] = []
         self.missing: list[Problem] = []
         self.of_data: _Keys | None = None  # what a part of the data may have otherwise
@@ -95,7 +93,7 @@ class _Checker:
         self.problems += [
             problem
             for problem in self.missing
-            if problem.path not in meant and not self._refused(problem.path)
+            if not {problem.path, "base"} & meant and not self._refused(problem.path)
         ]
         needed = (key for key, p in keys.parameters.items() if p.default is p.empty)
         parts: dict[str, Any] = dict.fromkeys(needed) | values
@@ -104,17 +102,20 @@ class _Checker:
             setattr(config, key, None)  # what is meant there is not known
         config.origins.update({path: str(place) for path, place in self.places.items()})
         if config.checkpoint and config.data and config.checkpoint.monitor is None:
-            monitor = "val/loss" if config.data.split.has_val else "train/loss"
-            name = monitor, id(config.checkpoint)
-            if name not in self.right:
-                made = replace(config.checkpoint, monitor=monitor)
-                self.right[name] = made, config.checkpoint
-            config.checkpoint, _ = self.right[name]
-        for path, message in contradictions(config, self.right):
-            self.problems.append(Problem(path, message, self.places.get(path)))
+            config.checkpoint.monitor = "val/loss" if config.data.split.has_val else "train/loss"
+        for path, section in self.sections.items():
+            if not any(key.startswith(f"{path}.") for key in meant):
+                self._wrong(section.wrong(), path)
+        self._wrong(contradictions(config))
         return None if self.problems else config
 
     # Problems
+
+    def _wrong(self, found: Wrong, section: str = "") -> None:
+        """What does not go together, at keys of a section."""
+        for key, message in found:
+            path = f"{section}.{key}".strip(".")
+            self.problems.append(Problem(path, message, self.places.get(path)))
 
     def _is_right(self, path: str) -> bool:
         """Whether nothing is wrong at `path` and below, so that a section can be made."""
@@ -161,18 +162,21 @@ class _Checker:
 
     # Sections and components
 
-    def _section(self, path: str, cls: Callable[..., T], node: Node) -> T | None:
+    def _section(self, path: str, cls: Callable[..., S], node: Node) -> S | None:
         """The section at `path`; None where anything in it is wrong."""
         values = self._values(path, node, _Keys(components.settable(cls, ""), path))
-        return cls(**values) if self._is_right(path) else None
+        if not self._is_right(path):
+            return None
+        self.sections[path] = section = cls(**values)
+        return section
 
     def _component(self, path: str, kind: str, node: Node) -> Component | None:
         """The component at `path`; None where anything of it is wrong."""
         self.places[path] = node.where
         if not isinstance(node.value, dict):
-            self._unexpected(path, node, A_COMPONENT)
+            self._unexpected(path, node, schema.A_COMPONENT)
             return None
-        cls = Data if kind == "data" else Component
+        cls = schema.Data if kind == "data" else Component
         signature = components.settable(cls, "")
         own = {key: signature[key] for key in ("type", *OWN_KEYS.get(kind, ()))}
         name = node.value.get("type", node)
@@ -205,17 +209,21 @@ class _Checker:
             from_run = key in keys.filled_in or key in own
             if key not in arguments and not from_run and is_plain(default := parameter.default):
                 arguments[key] = list(default) if isinstance(default, tuple) else default
-        return cls(kind=kind, arguments=arguments, **of_section | {"type": imported})
+        self.sections[path] = made = cls(
+            kind=kind, arguments=arguments, **of_section | {"type": imported}
+        )
+        return made
 
     def _values(self, path: str, node: Node, keys: _Keys) -> dict[str, Any]:
         """What the entries of `node` give at `path`; None for what is wrong."""
         values = {}
         for key, value in node.value.items():
             below = join(path, key)
-            if key in keys.parameters or keys.open_ended:
+            is_type = "type" not in node.value and is_slip(key, "type")
+            if key in keys.parameters or (keys.open_ended and not is_type):
                 self.places[below] = value.where
                 hint = keys.parameters[key].annotation if key in keys.parameters else Any
-                values[key] = (self._value if path else self._whole)(below, value, hint, keys)
+                values[key] = self._value(below, value, hint, keys)
             else:
                 self.unknown.append((path, key, value, keys))
         for key, parameter in keys.parameters.items():
@@ -236,19 +244,6 @@ class _Checker:
             problem = Problem(below, message, node.where if path else None)
         self.missing.append(problem)
 
-    def _whole(self, path: str, node: Node, hint: Any, keys: _Keys) -> Any:
-        """`_value` of a key of the file, from the time before where there was the same node."""
-        if (name := (path, id(node))) not in self.right:
-            wrong = len(self.problems) + len(self.unknown) + len(self.missing)
-            value = self._value(path, node, hint, keys)
-            if wrong != len(self.problems) + len(self.unknown) + len(self.missing):
-                return value
-            below = {at: p for at, p in self.places.items() if f"{at}.".startswith(f"{path}.")}
-            self.right[name] = value, below, node
-        value, below, _ = self.right[name]
-        self.places |= below
-        return value
-
     def _value(self, path: str, node: Node, hint: Any, keys: _Keys) -> Any:
         """What `node` gives; None for what is wrong."""
         if self._refused(path):
@@ -263,7 +258,9 @@ class _Checker:
             return self._section(path, SECTIONS[path], node)
         if path == "trainer" and value and isinstance(value, str):
             return self._trainer(node)
-        if path in PARTS_OF_DATA and isinstance(value, dict) and self.of_data is not None:
+        if path in PARTS_OF_DATA and isinstance(value, dict | str) and self.of_data is not None:
+            if isinstance(value, str):
+                node = replace(node, value={"path": replace(node, key=node.place)})
             arguments = self._values(path, node, self.of_data)
             return arguments if self._is_right(path) else None
         if path == "data.columns" and isinstance(value, dict):

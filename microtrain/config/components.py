@@ -135,11 +135,6 @@ def _unknown(kind: str, name: str) -> ConfigError:
         way_out = f"; an import path has a colon: {':'.join(name.rsplit('.', 1))}"
     elif name.endswith(".py"):
         way_out = f"; an import path ends with what it names in the file: {name}:Name"
-    if (kind, name) == ("optimizer", "lbfgs"):
-        way_out = (
-            ": L-BFGS computes the loss several times in a step, and a training step takes one "
-            "gradient; use mt.optim.LBFGS in a loop of your own"
-        )
     there = ", ".join(known)
     choice = f"there are: {there}" if there else "expected ./file.py:Name or pkg.module:Name"
     noun = kind.removesuffix("s")

@@ -74,8 +74,6 @@ def read_with_bases(
     root = read_file(path, name, problems, foreign=of_a_run)
     if root is None:
         return None
-    if of_a_run:
-        _split_as_then(root)
     root = with_components(root)
     base = root.value.get("base")
     if base is None:
@@ -104,14 +102,6 @@ def read_with_bases(
         message = unreadable(parent_path, parent_name, error)
     problems.append(Problem("base", message, base.where))
     return root
-
-
-def _split_as_then(root: Node) -> None:
-    """A run of before the split had a seed of its own drew it with `seed`."""
-    data = root.value.get("data")
-    split = data and isinstance(data.value, dict) and data.value.get("split")
-    if split and isinstance(split.value, dict) and "seed" in root.value:
-        split.value.setdefault("seed", root.value["seed"])
 
 
 def belongs_to_a_run(path: Path) -> bool:

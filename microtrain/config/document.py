@@ -59,14 +59,7 @@ class Node:
 
 
 _BLANK = " \t\r\n"
-_NO_VALUES: dict[type, str] = {
-    yaml.AnchorToken: "an anchor (&)",
-    yaml.AliasToken: "an alias (*)",
-    yaml.TagToken: "a tag (!)",
-    yaml.DirectiveToken: "a directive (%)",
-    yaml.DocumentStartToken: "a mark of documents (---)",
-    yaml.DocumentEndToken: "a mark of documents (...)",
-}
+_MARKS = ("&", "*", "!", "%", "|", ">")  # of anchors, aliases, tags, directives and blocks
 
 
 class _Unreadable(yaml.MarkedYAMLError):
@@ -144,11 +137,10 @@ def cut_by_yaml(text: str) -> str | None:
             start, end = token.start_mark, token.end_mark
             if isinstance(token, yaml.StreamEndToken) or text[at : start.index].strip(_BLANK):
                 break
-            if name := _NO_VALUES.get(type(token)):
-                return name
+            mark = text[start.index : end.index].partition("\n")[0]
+            if mark.startswith(_MARKS) or mark in ("---", "..."):
+                return f"the mark {quoted(mark)}"
             if isinstance(token, yaml.ScalarToken):
-                if token.style in ("|", ">"):
-                    return f"a mark of a block ({token.style})"
                 if start.line != end.line:
                     return "a line break"
                 is_text = token.plain and text.strip(_BLANK) == token.value

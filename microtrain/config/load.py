@@ -15,21 +15,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..distributed.agreement import from_root
 from ..errors import ConfigError
 from .resolved import resolved_yaml
 from .schema import Config
 
 if TYPE_CHECKING:
-    from ..distributed.communicator import Communicator
     from .sweep import Members
 
 T = TypeVar("T")
 
-__all__ = [
-    "Config", "load_config", "load_config_everywhere", "load_sweep",
-    "load_sweep_everywhere", "resolved_yaml",
-]  # fmt: skip
+__all__ = ["Config", "load_config", "load_sweep", "resolved_yaml"]
 
 
 def load_config(
@@ -94,25 +89,3 @@ def _read(
             report(problems, name, f"microtrain check {shlex.join([name, *overrides])}")
         )
     return config
-
-
-def load_config_everywhere(
-    comm: Communicator,
-    path: str | os.PathLike[str],
-    overrides: Sequence[str] = (),
-    *,
-    trust: bool | None = None,
-) -> Config:
-    """`load_config` on rank 0, its result or its ConfigError on every rank. Collective."""
-    return from_root(comm, lambda: load_config(path, overrides, trust=trust))
-
-
-def load_sweep_everywhere(
-    comm: Communicator,
-    path: str | os.PathLike[str],
-    overrides: Sequence[str] = (),
-    *,
-    trust: bool | None = None,
-) -> Members:
-    """`load_sweep` on rank 0, its result or its ConfigError on every rank. Collective."""
-    return from_root(comm, lambda: load_sweep(path, overrides, trust=trust))

@@ -24,7 +24,6 @@ from .schema import LISTS, OWN_KEYS, Component, Config, Split
 if TYPE_CHECKING:
     from .document import Node
 
-AS_SEED = "as seed"  # origin of the split's seed in a run of before it had one of its own
 
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*(?: [\w./-]+)*", re.ASCII)
 _CODE = re.compile(r"[^\s\"']+\.py(?=:\w)")
@@ -152,8 +151,6 @@ def read_settings(text: str, path: Path) -> dict[str, Setting]:
             settings[path] = Setting(node.plain(), origin, at.line)
 
     walk("", root)
-    if "data.split.train" in settings and "seed" in settings:
-        settings.setdefault("data.split.seed", Setting(settings["seed"].value, AS_SEED))
     return settings
 
 

@@ -1,21 +1,25 @@
 """Every section and key of the YAML, with its type, range, default and meaning: the one list.
 
 A section is a dataclass, checked like any callable with annotated arguments: `values.py` checks
-the values, the docstring says what a key means, for `microtrain show`, the JSON Schema of editors
-and the reference in docs/. Every rank holds a `Config`; no module here needs pydantic.
+the values, the section's own `wrong` what does not go together, the docstring says what a key
+means, for `microtrain show`, the JSON Schema of editors and the reference in docs/. Every rank
+holds a `Config`; no module here needs pydantic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen, Predicate
 
+from ..compile.executors import numba_absent
 from ..spelling import did_you_mean
 from .duration import Duration
+
+Wrong: TypeAlias = Iterator[tuple[str, str]]  # keys, and what is wrong there
 
 
 @dataclass(frozen=True)
@@ -60,8 +64,16 @@ EVERY_EPOCH = Duration("1 epoch")
 AutoSpan = Annotated[Auto | Span, Expects("auto, or a duration such as `100 steps`")]
 
 
+class Section:
+    """Keys and values that stand below one key."""
+
+    def wrong(self) -> Wrong:
+        """What does not go together: keys, and why."""
+        return iter(())
+
+
 @dataclass
-class Component:
+class Component(Section):
     """What a name or import path makes, and the arguments it is made with: `build(component)`.
 
     `component.lr` is the argument `lr`, as `component.arguments["lr"]` is.
@@ -91,7 +103,7 @@ KEYS = Expects("keys and values, indented below it")
 
 
 @dataclass(kw_only=True)
-class Split:
+class Split(Section):
     """How samples are split into parts: fractions of the data, which add up to 1, or files.
 
     Args:
@@ -141,6 +153,22 @@ class Split:
             if isinstance(share, str | dict)
         }
 
+    def wrong(self) -> Wrong:
+        if abs(sum(self.shares.values()) - 1) > 1e-6:
+            shown = ", ".join(f"{part}: {share:g}" for part, share in self.shares.items())
+            yield "", f"{{{shown}}} adds up to {sum(self.shares.values()):.6g}; expected 1"
+        ways = [way for way in ("stratify", "group", "time") if getattr(self, way)]
+        both = {"folds": ("val", "time"), **({ways[0]: ways[1:]} if ways else {})}
+        for one, others in both.items():
+            for key in others if getattr(self, one) else ():
+                if getattr(self, key):
+                    yield key, f"cannot be combined with {one}; choose one"
+        if (self.folds is None) != (self.fold is None):
+            given, missing = ("fold", "folds") if self.folds is None else ("folds", "fold")
+            yield given, f"needs {missing}: folds are how many, fold is the one held out"
+        elif self.folds and self.fold is not None and self.fold >= self.folds:
+            yield "fold", f"expected a fold from 0 to {self.folds - 1}, got {self.fold}"
+
 
 @dataclass(kw_only=True)
 class Data(Component):
@@ -163,9 +191,18 @@ class Data(Component):
         None
     )
 
+    def wrong(self) -> Wrong:
+        for part, keys in self.split.files.items():
+            if all(self.arguments.get(key) == value for key, value in keys.items()):
+                same = ", ".join(f"data.{key}" for key in keys)
+                yield f"split.{part}", f"is the file that the model is trained on ({same})"
+        of_files = ":" in self.type or {"path", "inputs"} & {*self.arguments}
+        if self.cache is not None and not of_files:
+            yield "cache", f"keeps the rows of files; data of type {self.type} are none"
+
 
 @dataclass(kw_only=True)
-class Train:
+class Train(Section):
     """Training: its length, its batches and its steps. `batch_size` is global.
 
     Args:
@@ -194,9 +231,16 @@ class Train:
     compile: Literal["auto", "numpy", "numba", "cupy", "off"] = "auto"
     init_from: Annotated[Annotated[str, Path] | None, Expects("a path, or null")] = None
 
+    def wrong(self) -> Wrong:
+        if self.accumulate > self.batch_size:
+            cut = f"a batch of {self.batch_size} samples into {self.accumulate} micro-batches"
+            yield "accumulate", f"cannot cut {cut}"
+        if self.compile == "numba" and (why := numba_absent()):
+            yield "compile", f"{why}; or choose auto or numpy"
+
 
 @dataclass(kw_only=True)
-class Checkpoint:
+class Checkpoint(Section):
     """When checkpoints are written and which are kept; the end of a run always writes one.
 
     Args:
@@ -217,7 +261,7 @@ class Checkpoint:
 
 
 @dataclass(kw_only=True)
-class Log:
+class Log(Section):
     """Rows of metrics on the terminal and in log.txt.
 
     Args:
@@ -228,7 +272,7 @@ class Log:
 
 
 @dataclass(kw_only=True)
-class Distributed:
+class Distributed(Section):
     """How the ranks work together.
 
     Args:
@@ -259,9 +303,32 @@ class Distributed:
     blas_threads: Auto | Count = "auto"
     share_gpu: bool = False
 
+    def wrong(self) -> Wrong:
+        world, sent_early = self.reproducible == "world", self.overlap is True
+        compressed = self.compression != "none"
+        if not world and self.shards != 8:
+            yield "shards", "only world mode has shards; set distributed.reproducible to world"
+        if world and compressed:
+            yield "compression", "rounds by rank, but reproducible: world wants the same bits"
+        if world and sent_early:
+            yield "overlap", "reproducible: world adds up the shards when all are there"
+        elif compressed and sent_early:
+            yield "overlap", "compressed gradients are reduced at once; set compression to none"
+        if self.backend == "nccl" and world:
+            yield "backend", "nccl adds up in its own order; reproducible: world has a fixed one"
+        if self.backend == "nccl" and (compressed or sent_early):
+            key = "compression" if compressed else "overlap"
+            yield key, "nccl adds up whole gradients, when the backward pass is over"
+        if world and self.blas_threads not in ("auto", 1):
+            yield "blas_threads", "reproducible: world needs 1; with more, sums have other bits"
+        if self.warn_s >= self.timeout_s:
+            message = f"no warning can come after {self.warn_s:g} s: the run ends after"
+            key = "timeout_s" if self.warn_s == Distributed.warn_s else "warn_s"
+            yield key, f"{message} {self.timeout_s:g} s"
+
 
 @dataclass(kw_only=True)
-class Sweep:
+class Sweep(Section):
     """Many runs as one: every combination of what varies is a member.
 
     Args:

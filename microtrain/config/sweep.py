@@ -19,7 +19,6 @@ from .check import checked, checked_section
 from .compose import assign
 from .document import Node, join
 from .problems import Problem, describe, quoted
-from .resolved import as_yaml
 from .schema import Config, Sweep
 
 __all__ = ["Member", "Members", "members"]
@@ -77,15 +76,9 @@ def members(root: Node, problems: list[Problem], *, trust: bool | None = None) -
     combinations = list(_combinations(node, sweep, root, problems))
     folds = sweep.folds or 1
     seeds = sweep.seeds if isinstance(sweep.seeds, list) else range(sweep.seeds)
-    if not problems and sweep.stop and len(combinations) < 3:
-        message = (
-            "halving keeps the best third of the settings; vary three or more, in grid or random"
-        )
-        problems.append(Problem("sweep.stop", message, node.value["stop"].where))
     found: list[Member] = []
-    known: dict[Any, Any] = {}
     for setting, values in enumerate([] if problems else combinations):
-        config = _checked(root, node, sweep, values, problems, trust, known)
+        config = _checked(root, node, sweep, values, problems, trust)
         if config is None:
             continue
         plain = {path: value.plain() for path, value in values.items()}
@@ -95,6 +88,9 @@ def members(root: Node, problems: list[Problem], *, trust: bool | None = None) -
             own |= {SEED: first + seed} if len(seeds) > 1 or isinstance(sweep.seeds, list) else {}
             member = _with(config, own)
             found.append(Member(len(found), setting, plain | own, member))
+    if not problems and sweep.stop and len(combinations) < 3:
+        message = "halving keeps the best third of the settings; vary three or more"
+        problems.append(Problem("sweep.stop", message, node.value["stop"].where))
     if problems:
         return None
     config = replace(found[0].config, sweep=sweep)
@@ -110,44 +106,34 @@ def _checked(
     values: Mapping[str, Node],
     problems: list[Problem],
     trust: bool | None,
-    known: dict[Any, Any],
 ) -> Config | None:
     """The configuration with these values; problems that others have had are not said again."""
     own: list[Problem] = []
     try:
-        tree = _assigned(root, node, sweep, values, known)
+        tree = _assigned(root, node, sweep, values)
     except ValueError as error:
         if checked(root, own, trust=trust) is not None:
             own.append(Problem("sweep", str(error), node.where))
         problems += [each for each in own if each not in problems]
         return None
-    config = checked(tree, own, trust=trust, known=known)
+    config = checked(tree, own, trust=trust)
     problems += [each for each in own if each not in problems]
     return config
 
 
-def _assigned(
-    root: Node, node: Node, sweep: Sweep, values: Mapping[str, Node], known: dict[Any, Any]
-) -> Node:
-    """The tree with these values, and with folds; ValueError where a key leads nowhere.
-
-    A section has the same node wherever it has the same values: `known` keeps them.
-    """
+def _assigned(root: Node, node: Node, sweep: Sweep, values: Mapping[str, Node]) -> Node:
+    """The tree with these values, and with folds; ValueError where a key leads nowhere."""
     tree = root
-    if sweep.folds:
+    data = tree.value.get("data")
+    if sweep.folds and data is not None:
         folds = node.value["folds"]
-        data = tree.value.get("data")
-        if data is not None and isinstance(data.value, dict) and "split" not in data.value:
+        if isinstance(data.value, dict) and "split" not in data.value:
             tree = assign(tree, "data.split.train", replace(folds, value=1.0), folds.place)
         tree = assign(tree, "data.split.folds", folds, folds.place)
         tree = assign(tree, FOLD, replace(folds, value=0), folds.place)
-    of: dict[str, list[tuple[str, str, str]]] = {} if not sweep.folds else {"data": []}
     for path, value in values.items():
         tree = assign(tree, path, value, value.place)
-        what = path, as_yaml(value.plain()), f"{value.place}:{value.place.column}"
-        of.setdefault(path.partition(".")[0], []).append(what)
-    same = {key: known.setdefault((key, *what), tree.value[key]) for key, what in of.items()}
-    return replace(tree, value={**tree.value, **same})
+    return tree
 
 
 def _with(config: Config, own: Mapping[str, Any]) -> Config:

@@ -18,13 +18,11 @@ from ..config.resolved import as_yaml
 from ..runs.metrics import RESERVED, SPLITS, Entries
 from ..runs.run_info import RunInfo
 from ..words import listed, number, plural, printable, table
-from .record import Record, differing_settings, direction
+from .record import PLACES, Record, differing_settings, direction
 
-__all__ = ["compare", "first_difference", "lines", "together"]
+__all__ = ["compare", "first_difference", "lines", "overall"]
 
-_PLACES = ("name", "run_dir")  # where a run is kept says nothing of what it computes
 _WIDEST = 48
-_AT_ONCE = 2**16  # rows that are compared in one go
 
 
 def compare(records: Sequence[Record]) -> dict[str, Any]:
@@ -115,23 +113,20 @@ def first_difference(records: Sequence[Record]) -> dict[str, Any] | None:
     lacking: list[int] = []
     for split in SPLITS:
         tables = [record.history.split(split) for record in records]
-        rows = [_last_of_each(table.steps) for table in tables]
-        steps = [table.steps[at] for table, at in zip(tables, rows, strict=True)]
-        shared = steps[0]
-        if not all(np.array_equal(each, shared) for each in steps[1:]):
-            shared = functools.reduce(np.intersect1d, steps)
-            rest = [np.setdiff1d(each, shared, assume_unique=True) for each in steps]
-            lacking += [int(each.min()) for each in rest if len(each)]
-            rows = [
-                np.arange(len(table.steps))[at][np.isin(each, shared)]
-                for table, at, each in zip(tables, rows, steps, strict=True)
-            ]
-        at = {name: _first_other(tables, rows, len(shared), name) for name in _compared(records)}
-        firsts = {name: place for name, place in at.items() if place is not None}
+        last = [len(t.steps) - 1 - np.unique(t.steps[::-1], return_index=True)[1] for t in tables]
+        steps = [table.steps[rows] for table, rows in zip(tables, last, strict=True)]
+        shared = functools.reduce(np.intersect1d, steps)
+        lacking += [int(rest[0]) for each in steps if len(rest := np.setdiff1d(each, shared))]
+        rows = [at[np.isin(each, shared)] for at, each in zip(last, steps, strict=True)]
+        firsts: dict[str, int] = {}
+        for name in _compared(records):
+            first, *rest = (_bits(t, at, name) for t, at in zip(tables, rows, strict=True))
+            other = np.flatnonzero(np.any([first != each for each in rest], axis=(0, 1)))
+            if len(other):
+                firsts[f"{split}/{name}"] = int(shared[other[0]])
         if firsts:
-            first = min(firsts.values())
-            other = [f"{split}/{name}" for name, place in firsts.items() if place == first]
-            parts.append((int(shared[first]), split, other))
+            step = min(firsts.values())
+            parts.append((step, split, [name for name, at in firsts.items() if at == step]))
     if parts:
         step, _, columns = min(parts)
         return {"step": step, "columns": columns}
@@ -144,34 +139,13 @@ def _compared(records: Sequence[Record]) -> list[str]:
     return ["loss", *(name for name in fields if name not in RESERVED), "epoch", "samples"]
 
 
-def _last_of_each(steps: NDArray[np.int64]) -> NDArray[np.intp] | slice:
-    """The last row of each step, in the order of the steps."""
-    if (steps[1:] > steps[:-1]).all():
-        return slice(None)
-    _, back = np.unique(steps[::-1], return_index=True)
-    return np.asarray(len(steps) - 1 - back)
-
-
-def _first_other(
-    parts: Sequence[Entries], rows: Sequence[NDArray[np.intp] | slice], count: int, name: str
-) -> int | None:
-    """At which of these rows one has another value, to the last bit, or alone has or lacks it."""
-    for start in range(0, count, _AT_ONCE):
-        some = slice(start, min(count, start + _AT_ONCE))
-        first: Any = None
-        other = np.zeros(some.stop - start, bool)
-        for part, at in zip(parts, rows, strict=True):
-            where = some if isinstance(at, slice) else at[some]
-            values = part.values.get(name)
-            there = part.there.get(name)
-            have = np.full(len(other), values is not None) if there is None else there[where]
-            found = np.zeros(len(other)) if values is None else values[where]
-            bits = np.where(np.isnan(found), np.nan, found).view(np.int64)  # one nan is as another
-            first = first or (have, bits)
-            other |= (have != first[0]) | ((bits != first[1]) & have)
-        if other.any():
-            return start + int(other.argmax())
-    return None
+def _bits(table: Entries, rows: NDArray[np.int64], name: str) -> NDArray[np.int64]:
+    """Which rows have a value, and its bits, (2, n); one nan is as another."""
+    have = np.zeros(len(table.steps), bool)
+    have[table.have(name)] = True
+    values = table.values.get(name, np.zeros(len(have)))
+    bits = np.where(np.isnan(values), np.nan, values).view(np.int64)
+    return np.stack([have, bits * have])[:, rows]
 
 
 # In words -----------------------------------------------------------------------------------------
@@ -185,7 +159,7 @@ def lines(comparison: Mapping[str, Any]) -> list[str]:
     paths, states = ([run[key] for run in runs] for key in ("path", "status"))
     text = table(list(zip(names, paths, states, steps, strict=True)))
     text += ["", *_verdict(comparison, names), ""]
-    config = {key: row for key, row in comparison["config"].items() if key not in _PLACES}
+    config = {key: row for key, row in comparison["config"].items() if key not in PLACES}
     if config:
         text += [f"configuration: {plural(len(config), 'value')} differ{'s' * (len(config) == 1)}"]
         settings = [(key, *map(_setting, row)) for key, row in config.items()]
@@ -208,7 +182,7 @@ def lines(comparison: Mapping[str, Any]) -> list[str]:
     return [printable(line.rstrip()) for line in text]
 
 
-def together(records: Sequence[Record]) -> list[str]:
+def overall(records: Sequence[Record]) -> list[str]:
     """What there is to say of more than two runs before a table has them one by one."""
     hashes = [record.data_hash for record in records]
     sides = [_environment(record.info) for record in records]
@@ -241,7 +215,7 @@ def _verdict(comparison: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     where = f"the metrics differ from {step} on ({listed(columns, 3)})"
     if not columns:
         where = f"the metrics are equal where all runs have rows, which they have not at {step}"
-    same = not set(comparison["config"]) - {*_PLACES} and comparison["data"]["equal"] is not False
+    same = not set(comparison["config"]) - {*PLACES} and comparison["data"]["equal"] is not False
     if same and "ranks" in comparison["environment"]:
         end += "\nruns on other numbers of ranks are the same bits with reproducible: world alone"
     return f"{where}; {end}".splitlines()

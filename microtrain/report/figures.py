@@ -12,8 +12,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..errors import ConfigError, LaunchError, absent
 from ..files import make_directory, reason, write_whole
 from .chart import COLORS, Chart
@@ -37,13 +35,10 @@ _STYLES: dict[str, dict[str, Any]] = {
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _MORE_COLORS = ("#222222", "#8c564b")
 _LINES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (9, 3)))
-_LABEL_INCHES = 0.155  # between the names of two of many runs
 
 
 def draw(charts: Sequence[Chart], title: str = "", note: str = "") -> Figure:
     """A figure with a panel for each chart; `note` stands above the legend of a single run.
-
-    Of more runs than a legend tells apart, each has its name where its line ends.
 
     Raises LaunchError without matplotlib.
     """
@@ -59,7 +54,7 @@ def draw(charts: Sequence[Chart], title: str = "", note: str = "") -> Figure:
     height = 4.5 if rows == 1 else 3.6
     if many:
         columns, rows = 1, len(charts)
-        height = max(height, 1.2 + _LABEL_INCHES * len(runs))
+        height = max(height, 1.2 + 0.2 * len(runs))
     styles = _styles_of_runs(runs, many)
     with rc_context(fname=Path(__file__).with_name("figures.mplstyle")):
         size = (9.6 if many else 7.2 if columns == 1 else 11.5, height * rows)
@@ -69,12 +64,10 @@ def draw(charts: Sequence[Chart], title: str = "", note: str = "") -> Figure:
             axes.set_title(f"{title}: {chart.title}" if title else chart.title)
             _scale(axes, chart)
             _draw(axes, chart, styles, many)
-            if many:
-                _label_ends(axes, chart, styles, height)
-            elif not runs:
+            if not runs:
                 axes.legend(title=note or None, alignment="left")
-        if runs and not many:
-            _legend_of_runs(figure, charts, styles)
+        if runs:
+            _legend_of_runs(figure, charts, styles, many)
     return figure
 
 
@@ -125,7 +118,10 @@ def write(figure: Figure, path: Path) -> None:
 
 def picture(figure: Figure, kind: str = "png") -> bytes:
     """The content of a file of that kind."""
-    content = BytesIO()
+    content, layout = BytesIO(), figure.get_layout_engine()
+    if layout is not None:  # once: savefig would do so twice, and draw all for nothing
+        layout.execute(figure)
+        figure.set_layout_engine(None)
     figure.savefig(content, format=kind, facecolor="white")
     return content.getvalue()
 
@@ -172,60 +168,10 @@ def _draw(axes: Axes, chart: Chart, styles: dict[str, dict[str, Any]], many: boo
             axes.plot([mark.x], [mark.y], "o", color=color or INK, label=mark.words, **ring)
 
 
-def _label_ends(axes: Axes, chart: Chart, styles: dict[str, dict[str, Any]], height: float) -> None:
-    """The name of each run beside its last value, as near as names below each other can be."""
-    ends: dict[str, tuple[float, float] | None] = dict.fromkeys(styles)
-    for curve in (curve for curve in chart.curves if not curve.faint):
-        x, y = chart.drawn(curve)
-        last = np.flatnonzero(np.isfinite(y))
-        if len(last):
-            ends[curve.run] = float(x[last[-1]]), float(y[last[-1]])
-    tops = {run: chart.top(end[1]) if end else 1.0 for run, end in ends.items()}
-    order = sorted(tops, key=lambda run: tops[run])
-    gap = _LABEL_INCHES / (height - 1.0)
-    places = _spread([tops[run] for run in order], gap)
-    for run, place in zip(order, places, strict=True):
-        end, style, height = ends[run], styles[run], 1 - place
-        words: dict[str, Any] = {"color": style["color"], "fontsize": 8, "va": "center"}
-        words |= {"textcoords": "axes fraction", "annotation_clip": False}
-        if end is None:
-            none = f"{run}: nothing measured"
-            axes.annotate(none, (1.1, height), (1.1, height), "axes fraction", **words)
-            continue
-        leader = {"arrowstyle": "-", "color": style["color"], "lw": 0.6, "alpha": 0.5}
-        leader |= {"shrinkA": 0, "shrinkB": 2, "relpos": (0, 0.5)}
-        axes.annotate("", end, (1.05, height), arrowprops=leader, **words)
-        place_of: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False, "zorder": 1}
-        axes.plot([1.05, 1.09], [height, height], scalex=False, scaley=False, **style, **place_of)
-        axes.annotate(run, (1.1, height), (1.1, height), "axes fraction", **words)
-
-
-def _spread(places: Sequence[float], gap: float) -> list[float]:
-    """Sorted places moved as little as it takes for each to be `gap` away from the one before."""
-    # Neighbours that would overlap are one block around the mean of where they want to be.
-    blocks: list[list[float]] = []
-    for place in places:
-        blocks.append([place])
-        while len(blocks) > 1 and _overlap(blocks[-2], blocks[-1], gap):
-            last = blocks.pop()
-            blocks[-1] += last
-    return [_top(block, gap) + gap * i for block in blocks for i in range(len(block))]
-
-
-def _overlap(above: Sequence[float], below: Sequence[float], gap: float) -> bool:
-    return _top(below, gap) < _top(above, gap) + gap * len(above)
-
-
-def _top(block: Sequence[float], gap: float) -> float:
-    """Where the first of a block stands: within the axes, if it fits."""
-    room = gap * (len(block) - 1)
-    return max(0.0, min(1.0 - room, sum(block) / len(block) - room / 2))
-
-
 def _legend_of_runs(
-    figure: Figure, charts: Sequence[Chart], styles: dict[str, dict[str, Any]]
+    figure: Figure, charts: Sequence[Chart], styles: dict[str, dict[str, Any]], many: bool
 ) -> None:
-    """A colour for each run, and what the lines and dots of each look are."""
+    """A colour for each run, and what the lines and dots of each look are; of many on the right."""
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], lw=1.9, label=run, **style) for run, style in styles.items()]
@@ -236,5 +182,6 @@ def _legend_of_runs(
         if dots:
             style = dot if all(dots) else _STYLES[look]
             handles.append(Line2D([], [], label=words, **style | {"color": GREY}))
-    columns = 1 if max(map(len, styles)) > 40 else 2
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns)
+    columns = 1 if many or max(map(len, styles)) > 40 else 2
+    place = "outside right upper" if many else "outside lower center"
+    figure.legend(handles=handles, loc=place, ncols=columns, fontsize=8 if many else None)

@@ -10,6 +10,7 @@ import csv
 import io
 import math
 import os
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from ..errors import ConfigError, DataError
 from ..runs.run import Run
 from ..spelling import did_you_mean
 from ..words import number, printable, table
-from .record import Record, differing_settings, direction
+from .record import PLACES, Record, differing_settings, direction
 from .spread import Spread
 
 __all__ = [
@@ -30,7 +31,6 @@ __all__ = [
 
 _LONGEST = 24  # characters of a setting
 ALWAYS = 9.0  # a weight: what is never left out
-_PLACES = ("name", "run_dir")  # where a run is kept says nothing of what it computes
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,14 +89,9 @@ def in_lines(columns: Iterable[Column], width: int) -> list[str]:
         del cells[least]
     lines = table([*zip(*cells.values(), strict=True)])
     if left_out:
-        lines += ["", *_wrapped(f"columns that did not fit: {', '.join(left_out)}", width)]
+        names = f"columns that did not fit: {', '.join(left_out)}"
+        lines += ["", *textwrap.wrap(names, width, break_long_words=False, break_on_hyphens=False)]
     return lines
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    import textwrap
-
-    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 def in_csv(columns: Iterable[Column]) -> str:
@@ -207,7 +202,7 @@ def table_of_runs(records: Sequence[Record]) -> list[Column]:
     they are.
     """
     monitor = records[0].monitor
-    settings = {k: v for k, v in differing_settings(records).items() if k not in _PLACES}
+    settings = {k: v for k, v in differing_settings(records).items() if k not in PLACES}
     names = [record.name for record in records]
     labels = names if len(set(names)) == len(names) else [record.label for record in records]
     status = [record.status for record in records]

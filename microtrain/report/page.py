@@ -33,11 +33,11 @@ from ..version import __version__
 from ..words import elapsed, listed, number, plural, rate
 from . import figures
 from .chart import COLORS, MOST_POINTS
+from .compare import overall
 from .curves import FEW, WORDS, constant, curves, run_names, speed
 from .groups import Comparison
 from .predictions import Predictions, counted, predict_rows
 from .record import Record, read_records
-from .side_by_side import readable, tables
 
 __all__ = ["final_report", "report_html", "runs_html", "write_plots", "write_report", "write_runs"]
 
@@ -186,17 +186,16 @@ def report_html(
 def runs_html(records: Sequence[Record]) -> str:
     """The page of several runs as text. Raises LaunchError without jinja2."""
     comparison = Comparison(records)
-    grouped = bool(comparison.groups)
+    groups = comparison.groups
     return _render(
         "runs.html",
-        comparison.of_best_groups(FEW) if grouped else records,
-        grouped,
+        comparison.of_best_groups(FEW) if groups else records,
+        bool(groups),
         title=plural(len(records), "run"),
         version=__version__,
         made_from=listed([str(record.path) for record in records], 10),
-        tables=[] if grouped else tables(records),
-        grids={"Settings": comparison.groups, "Runs": comparison.runs} if grouped else {},
-        notes=comparison.notes() if grouped else [],
+        tables=({"Settings": groups} if groups else {}) | {"Runs": comparison.runs},
+        notes=[*overall(records), *comparison.notes()],
     )
 
 
@@ -264,6 +263,18 @@ def _axes(record: Record) -> list[list[float | None]]:
         [step, *(None if key not in at else float(f"{at[key]:.7g}") for key in _AXES[1:])]
         for step, at in places.items()
     ]
+
+
+def readable(value: Any) -> str:
+    """A setting as people write it: `accuracy, topk (k: 3)`, `30 epochs`, `none`."""
+    if isinstance(value, Mapping):
+        rest = ", ".join(
+            f"{k}: {readable(v)}" for k, v in value.items() if k != "type" and v is not None
+        )
+        return f"{value['type']} ({rest})" if "type" in value and rest else value.get("type", rest)
+    if isinstance(value, list):
+        return ", ".join(map(readable, value)) or "none"
+    return value if isinstance(value, str) and value else as_yaml(value).replace("null", "none")
 
 
 def _beside(name: str) -> str:

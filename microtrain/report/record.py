@@ -15,16 +15,9 @@ from ..config.resolved import Setting, as_yaml, read_settings
 from ..errors import DataError
 from ..runs.run import Run
 
-__all__ = [
-    "LUCK",
-    "Record",
-    "by_seed",
-    "differing_settings",
-    "direction",
-    "luck_of",
-    "read_records",
-]
+__all__ = ["PLACES", "Record", "by_seed", "differing_settings", "luck_of", "read_records"]
 
+PLACES = ("name", "run_dir")  # where a run is kept says nothing of what it computes
 LUCK = ("seed", "data.split.fold")  # what runs of one setting differ in
 
 
@@ -109,7 +102,7 @@ def by_seed(
     """
     settings = differing_settings(records)
     luck = luck_of(records)
-    for key in (*LUCK, "name", "run_dir"):
+    for key in (*LUCK, *PLACES):
         settings.pop(key, None)
     members: dict[tuple[str | None, ...], dict[Any, int]] = {}
     for i, own in enumerate(luck):

@@ -13,11 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from microtrain.cli.main import main
 from microtrain.config.duration import Duration
-from microtrain.config.load import load_config, load_config_everywhere, resolved_yaml
+from microtrain.config.load import load_config, resolved_yaml
 from microtrain.config.resolved import read_settings, whole_yaml
 from microtrain.config.schema import Config, Split
 from microtrain.distributed import in_process, world
+from microtrain.distributed.agreement import from_root
 from microtrain.errors import ConfigError
 from microtrain.words import printable
 
@@ -571,7 +573,6 @@ WITHOUT_VALIDATION = "data.split={train: 1}"
         (["checkpoint.monitor=x"], "checkpoint.monitor", "(there are: train/loss, val/loss, val"),
         (["checkpoint.monitor=test/loss"], "checkpoint.monitor", "did you mean val/loss?"),
         ([WITHOUT_VALIDATION, "checkpoint.monitor=val/r2"], "checkpoint.monitor", "needs valid"),
-        (["callbacks=[{type: early_stopping, monitor: r2}]"], "callbacks.0.monitor", "val/r2?"),
         (["metrics=[r2, mae, r2]"], "metrics.2", "the name r2 is taken"),
         (["train.duration=10 min", "train.eval_every=5%"], "train.eval_every", "or minutes"),
         (["train.duration=10 min", "checkpoint.every=5%"], "checkpoint.every", "5% of 10 min is"),
@@ -598,8 +599,7 @@ def test_what_does_not_go_together(overrides, path, message, directory):
         (["metrics=[{type: mae, x: 1}]", "checkpoint.monitor=val/mae"], "unknown key"),
         (["data.split.trian=0.7"], "did you mean train?"),
         (["train.batch_size=x", "train.accumulate=100"], "expected a whole number"),
-        (["train.duration=x", "train.eval_every=5%", "schedule=cosine"], "expected a duration"),
-        (["optimizer.lr=x", "schedule={type: cosine, min_lr: 1}"], "expected a number"),
+        (["train.duration=x", "train.eval_every=5%"], "expected a duration"),
         (["distributed.timeout_s=0"], "greater than 0"),
     ],
 )
@@ -638,30 +638,44 @@ def test_the_names_of_the_users_own_metrics(directory):
 @pytest.mark.parametrize(
     "overrides, path, message",
     [
-        (["schedule={type: cosine, warmup: 20 epochs}"], "schedule.warmup", "leaves nothing"),
-        (["schedule={type: cosine, warmup: 100%}"], "schedule.warmup", "leaves nothing of a run"),
-        (["schedule={type: cosine, warmup: 5 min}"], "schedule.warmup", "counts optimizer steps"),
         (["schedule={type: cosine, warmup: 5}"], "schedule.warmup", "expected a duration"),
         (["schedule={type: cosine, warmup: 0%}"], "schedule.warmup", "expected a duration"),
-        (["schedule={type: cosine, min_lr: 1}"], "schedule.min_lr", "more than the optimizer's lr"),
         (["schedule={type: cosine, min_lr: -1}"], "schedule.min_lr", "at least 0"),
         (["schedule={type: linear, end: 2}"], "schedule.end", "a number from 0 to 1"),
-        (["schedule={type: step, every: 5 min}"], "schedule.every", "counts optimizer steps"),
         (["schedule={type: step}"], "schedule.every", "step needs every"),
-        (["train.duration=5 min", "schedule=cosine"], "schedule.type", "as train.max_time"),
-        (
-            ["train.duration=5 min", "schedule={type: constant, warmup: 5%}"],
-            "schedule.warmup",
-            "5%",
-        ),
         (["schedule=cosin"], "schedule.type", "did you mean cosine?"),
     ],
 )
-def test_schedules_that_do_not_fit_the_run(overrides, path, message, directory):
+def test_arguments_of_schedules(overrides, path, message, directory):
     text = refusal(LINREG, *overrides)
     assert text.startswith("1 problem in ")
     assert text.splitlines()[1].endswith(f"  {path}")
     assert message in text
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ("{type: cosine, warmup: 20 epochs}", "schedule.warmup: 20 epochs is 260 steps"),
+        ("{type: cosine, warmup: 100%}", "schedule.warmup: 100% is 260 steps"),
+        ("{type: cosine, warmup: 5 min}", "schedule.warmup: 5 min is not a number of steps here"),
+        ("{type: step, every: 5 min}", "schedule.every: 5 min is not a number of steps here"),
+        ("{type: cosine, min_lr: 1}", "schedule.min_lr: 1 is more than the optimizer's lr, 0.1"),
+        ("cosine\ntrain: {duration: 5 min, batch_size: 64}", "schedule: cosine is stretched over"),
+        (
+            "{type: constant, warmup: 5%}\ntrain: {duration: 5 min, batch_size: 64}",
+            "schedule.warmup: 5% is not a number of steps here",
+        ),
+    ],
+)
+def test_a_schedule_that_does_not_fit_the_run_is_refused_at_its_line(
+    line, message, directory, capsys
+):
+    text = LINREG.partition("\ntrain:")[0] if "train:" in line else LINREG
+    (directory / "run.yaml").write_text(f"schedule: {line}\n{text}")
+    assert main(["train", "run.yaml"]) == 2
+    assert f"error: run.yaml:1: {message}" in capsys.readouterr().err
+    assert not (directory / "runs").exists()
 
 
 def test_a_schedule_that_fits(directory):
@@ -685,13 +699,17 @@ def test_monitoring_validation_loss_needs_validation_data(directory):
 def test_ranks_share_the_result_and_the_error(directory):
     (directory / "run.yaml").write_text(LINREG)
     (directory / "bad.yaml").write_text(LINREG + "sed: 1\n")
-    configs = in_process.run(3, lambda comm: load_config_everywhere(comm, "run.yaml", ["seed=4"]))
+
+    def loaded(comm):
+        return from_root(comm, lambda: load_config("run.yaml", ["seed=4"]))
+
+    configs = in_process.run(3, loaded)
     assert [config.seed for config in configs] == [4, 4, 4]
     assert configs[2].train.duration.steps(1) == 20
 
     def failing(comm):
         with pytest.raises(ConfigError) as caught:
-            load_config_everywhere(comm, "bad.yaml" if comm.rank == 0 else "not read here")
+            from_root(comm, lambda: load_config("bad.yaml" if comm.rank == 0 else "not read here"))
         return str(caught.value), caught.value.agreed
 
     texts = in_process.run(3, failing)
@@ -706,11 +724,11 @@ def test_only_rank_0_reads(tmp_path):
     path = tmp_path / "run.yaml"
     if comm.rank == 0:
         path.write_text(LINREG)
-    config = load_config_everywhere(comm, path, ["seed=3"])
+    config = from_root(comm, lambda: load_config(path, ["seed=3"]))
     assert isinstance(config, Config)
     assert comm.all_gather_object(config) == [config] * comm.size
     with pytest.raises(ConfigError, match="expected a whole number"):
-        load_config_everywhere(comm, path, ["seed=x"])
+        from_root(comm, lambda: load_config(path, ["seed=x"]))
 
 
 def test_ranks_that_do_not_read_load_no_yaml_and_no_pydantic():

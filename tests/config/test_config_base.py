@@ -147,13 +147,13 @@ def test_the_number_of_bases_is_bounded(directory):
 
 CUT = {
     **dict.fromkeys(("runs #2", "#2", "[a] # b", "'a' # b", "{a: 1, # b"), "which it skips"),
-    "\ufeffa": "which it skips", "&a b": "an anchor", "*a": "an alias", "!t a": "a tag",
-    "{a: !t b}": "a tag", "[&a b]": "an anchor", "a\nb": "a line break", "a\x85b": "a line break",
+    "\ufeffa": "which it skips", "&a b": "the mark", "*a": "the mark", "!t a": "the mark",
+    "{a: !t b}": "the mark", "[&a b]": "the mark", "a\nb": "a line break", "a\x85b": "a line break",
     "a\u2028b": "a line break", "a\u2029b": "a line break", "a\rb": "a line break",
-    "'a\nb'": "a line break", '"a\nb"': "a line break", "|\n a": "a mark of a block",
-    "|": "a mark of a block", ">": "a mark of a block", "|-": "a mark of a block",
-    "[a\n b]": "a line break", "--- a": "a mark", "a\n...": "a mark", "...": "a mark",
-    "%YAML 1.1\n--- a": "a directive", "a ": "white space", "a\n": "white space",
+    "'a\nb'": "a line break", '"a\nb"': "a line break", "|\n a": "the mark",
+    "|": "the mark", ">": "the mark", "|-": "the mark",
+    "[a\n b]": "a line break", "--- a": "the mark", "a\n...": "the mark", "...": "the mark",
+    "%YAML 1.1\n--- a": "the mark", "a ": "white space", "a\n": "white space",
     "\na": "white space", "\t": "white space", " ": "white space",
 }  # fmt: skip
 UNREADABLE = [",", "*", "@x", "%", "`a", "[", "{", "a: b: c", "'", "]"]

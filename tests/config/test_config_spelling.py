@@ -1,11 +1,17 @@
 """Every slip of the fingers in every key and registered name gets the right suggestion."""
 
+import copy
+import functools
+import operator
 import re
+from pathlib import Path
 
 import pytest
+import yaml
 
 from microtrain.config.components import load, settable
-from microtrain.config.load import load_config
+from microtrain.config.document import read_file
+from microtrain.config.load import load_config, load_sweep
 from microtrain.config.registered import REGISTERED
 from microtrain.config.schema import LISTS, OWN_KEYS, SECTIONS
 from microtrain.errors import ConfigError
@@ -167,3 +173,61 @@ def test_no_suggestion_where_nothing_is_near():
 def test_a_slip_is_nearer_than_another_word():
     assert closest("adamm", ["adamw", "adam"]) == "adam"
     assert closest("rmes", ["mse", "rmse"]) == "rmse"
+
+
+SHIPPED = sorted(Path(__file__).parents[2].glob("configs/*.yaml"))
+
+
+def keys_of(plain, above=()):
+    """The paths of all keys of a tree that a section or a component has."""
+    for key, value in plain.items() if isinstance(plain, dict) else enumerate(plain):
+        path = (*above, key)
+        if isinstance(key, str) and path[:2] not in [("data", "columns"), ("sweep", "random")]:
+            yield path
+        if isinstance(value, dict | list):
+            yield from keys_of(value, path)
+
+
+def mistyped(plain, path):
+    """The tree with this key mistyped in each way, or at the wrong level, and where it then is."""
+    *above, key = path
+    middle = len(key) // 2
+    ways = [
+        key[:middle] + key[middle + 1 :],
+        key[: middle + 1] + key[middle:],
+        key[: middle - 1] + key[middle] + key[middle - 1] + key[middle + 1 :],
+        key.upper(),
+        key.replace("_", "-"),
+    ]
+    names = settable(SECTIONS[""], "")
+    for slip in dict.fromkeys(ways):
+        changed = copy.deepcopy(plain)
+        section = functools.reduce(operator.getitem, above, changed)
+        entries = {slip if k == key else k: v for k, v in section.items()}
+        if slip not in section and not (not above and slip in names):
+            section.clear()
+            section.update(entries)
+            yield changed, (*above, slip), key
+    if above and key not in (*names, "type", "mode") and isinstance(above[-1], str):
+        changed = copy.deepcopy(plain)
+        changed[key] = functools.reduce(operator.getitem, above, changed).pop(key)
+        yield changed, (key,), ".".join(path)
+
+
+@pytest.mark.parametrize("shipped", SHIPPED, ids=lambda path: path.stem)
+def test_every_key_of_every_shipped_file_mistyped_is_one_error_at_its_place(shipped, tmp_path):
+    for each in shipped.parent.glob("*.*"):
+        (tmp_path / each.name).write_bytes(each.read_bytes())
+    plain = read_file(shipped, shipped.name, []).plain()
+    cases = [case for path in keys_of(plain) for case in mistyped(plain, path)]
+    assert len(cases) > 20
+    for changed, path, meant in cases:
+        (tmp_path / "run.yaml").write_text(yaml.safe_dump(changed, sort_keys=False))
+        place = read_file(tmp_path / "run.yaml", "run.yaml", [])
+        place = functools.reduce(lambda node, key: node.value[key], path, place).key
+        with pytest.raises(ConfigError) as caught:
+            load_sweep(tmp_path / "run.yaml")
+        text = str(caught.value)
+        assert text.startswith("1 problem in "), (path, text)
+        assert f"run.yaml:{place.line}:{place.column}  {'.'.join(map(str, path))}\n" in text, text
+        assert meant in re.search(r"did you mean (.*)\?", text)[1].split(" or "), (path, text)

@@ -84,16 +84,13 @@ def test_the_resolved_sweep_describes_the_same_members(tmp_path):
     assert [m.config for m in other.members] == [m.config for m in found.members]
 
 
-def test_members_share_what_they_have_in_common_and_nothing_else(tmp_path):
-    """What was found of a section counts for all that have it: as if each were read alone."""
+def test_each_member_is_as_if_it_were_read_alone(tmp_path):
     found = members(
         tmp_path,
         "grid: {optimizer.lr: [0.1, 0.2], train.clip_norm: [null, 1.0], optimizer: [adam, sgd], "
         "data.split: [{train: 1.0}, {train: 0.5, val: 0.5}]}",
         "optimizer=sgd",
     )
-    assert len({id(m.config.model) for m in found.members}) == 1
-    assert len({id(m.config.train) for m in found.members}) == 2
     plain = tmp_path / "plain.yaml"
     plain.write_text(BASE.removesuffix("sweep:\n"))
     for member in found.members:

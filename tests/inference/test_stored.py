@@ -446,7 +446,7 @@ def test_inputs_alone_and_parts_that_share_a_file(kind, capsys):
     capsys.readouterr()
     assert main(["predict", "runs/run", "--input", "x_val.npy", "--output", "o.csv"]) == 0
     for change, code, message in [
-        ("x_val.npy", 2, "name its inputs and its target"),
+        ("x_val.npy", 2, "npy takes: inputs, target"),
         ("{inputs: x_val.npy, tarket: y_val.npy}", 2, "did you mean target?"),
         ("{inputs: x_train.npy}", 2, "is the file that the model is trained on (data.inputs)"),
         ("{inputs: x_val.npy}", 3, "different numbers of rows"),

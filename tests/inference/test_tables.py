@@ -413,4 +413,5 @@ def test_data_of_no_file_have_no_file_for_a_part(tmp_path, capsys):
     data = "data: {type: sklearn, name: iris, split: {train: 1.0, val: v.csv}}\n"
     (tmp_path / "t.yaml").write_text(text[:start] + data + text[end:])
     assert main(["check", str(tmp_path / "t.yaml")]) == 2
-    assert "data of type sklearn are not read from a file" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "data.split.val.path" in error and "^^^^^ unknown key" in error

@@ -12,7 +12,7 @@ from test_plot_command import make_run
 
 from microtrain.errors import ConfigError, DataError, LaunchError, install
 from microtrain.report.curves import choose, curves
-from microtrain.report.figures import draw, write
+from microtrain.report.figures import draw, picture, write
 from microtrain.report.page import write_plots
 from microtrain.report.predictions import Predictions, fit
 from microtrain.report.record import Record
@@ -79,34 +79,33 @@ def many(tmp_path, count, seeds=1):
 @pytest.mark.parametrize(
     "count, seeds", daily([(7, 1), (20, 1), (20, 5), (32, 1), (32, 2)], (7, 1), (20, 5))
 )
-def test_many_runs_are_told_apart_by_line_and_by_a_name_at_its_end(tmp_path, count, seeds):
-    (axes,) = draw(curves(many(tmp_path, count, seeds), ["loss"])).axes
+def test_many_runs_are_told_apart_by_color_and_line(tmp_path, count, seeds):
+    figure = draw(curves(many(tmp_path, count, seeds), ["loss"]))
+    (axes,) = figure.axes
     assert axes.get_title(loc="left") == "loss, validation"
-    assert axes.get_legend() is None
     drawn = [line for line in axes.lines if line.get_label() == "validation"]
     looks = [(line.get_color(), str(line.get_linestyle()), line._dash_pattern) for line in drawn]
     assert len(drawn) == len(set(map(str, looks))) == count
     if seeds > 1 and count / seeds <= 8:  # a colour for each setting
         assert len({line.get_color() for line in drawn}) == count / seeds
-    named = {text.get_text(): text for text in axes.texts if text.get_text()}
-    assert set(named) == {f"r{i}" for i in range(count)}
-    for line, name in zip(drawn, named.values(), strict=True):
-        assert line.get_color() in {text.get_color() for text in named.values()}
-        assert name.get_position()[0] > 1  # beside the axes
-    heights = sorted(text.get_position()[1] for text in named.values())
-    inches = axes.figure.get_size_inches()[1] - 1.0
-    assert min(np.diff(heights)) * inches > 8 / 72  # the size of the letters
-    # The name of a higher curve is higher.
-    ends = {f"r{i}": line.get_ydata()[-1] for i, line in enumerate(drawn)}
-    order = sorted(named, key=lambda name: named[name].get_position()[1])
-    assert [ends[name] for name in order] == sorted(ends.values())
+    (legend,) = figure.legends
+    picture(figure)
+    box, whole = legend.get_window_extent(), figure.bbox
+    assert axes.bbox.x1 < box.x0 and box.x1 < whole.x1  # beside the axes
+    assert box.y0 > 0 and box.y1 < whole.y1
+    names = [text.get_text() for text in legend.get_texts()]
+    assert names[:count] == [f"r{i}" for i in range(count)]
+    for line, handle in zip(drawn, legend.get_lines(), strict=False):
+        assert (line.get_color(), line.get_linestyle()) == (
+            handle.get_color(), handle.get_linestyle()
+        )  # fmt: skip
 
 
 def test_one_of_many_that_has_measured_nothing_is_named_too(tmp_path):
     records = many(tmp_path, 7)
     records.append(Record.read(make_run(tmp_path, "empty", losses=(), status="running")))
-    (axes,) = draw(curves(records, ["loss"])).axes
-    assert "empty (running): nothing measured" in {text.get_text() for text in axes.texts}
+    (legend,) = draw(curves(records, ["loss"])).legends
+    assert "empty (running)" in {text.get_text() for text in legend.get_texts()}
 
 
 def test_runs_that_differ_in_their_seed_alone_are_one_curve_with_a_band(tmp_path):

@@ -457,14 +457,14 @@ import json, sys
 from microtrain.distributed import world
 from microtrain.errors import UserError
 from microtrain.train.step import executor
-from microtrain.config.load import load_config_everywhere
+from microtrain.config.load import load_config
 from microtrain.train.console.terminal import Output
 from microtrain.train.trainer import Trainer
 
 executor.FEW = 10
 comm = world()
 for name, overrides in json.loads(sys.argv[1]).items():
-    config = load_config_everywhere(comm, "run.yaml", [f"run_dir=runs_{name}", *overrides])
+    config = load_config("run.yaml", [f"run_dir=runs_{name}", *overrides])
     trainer = Trainer.from_config(config, comm)
     try:
         trainer.train()

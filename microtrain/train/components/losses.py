@@ -207,6 +207,8 @@ def cross_entropy(
     """
     if isinstance(class_weight, str):
         raise ValueError("class_weight: balanced is counted in the training rows of a run")
+    if weight is not None and class_weight is not None:
+        raise ValueError("weight is the same as class_weight; leave one of them out")
     return CrossEntropyLoss(
         weight=_weights(weight if class_weight is None else class_weight),
         ignore_index=ignore_index,
