@@ -122,7 +122,7 @@ class Survey:
             of that step.
         means: nodes that divide a loss, and of compiled steps that do.
         selects: whether rows were selected.
-        loops: whether something looks like a loop that was run once.
+        loops: nodes that look like the end of a loop that was run once.
         nodes: all that was looked at.
         inner: of results of compiled steps what these depend on.
         bits: of what stands for rows its bit in `sources`.
@@ -137,7 +137,8 @@ class Survey:
         self.given = given or {}
         self.calls: dict[Any, Call] = {}
         self.means: list[Any] = []
-        self.selects = self.loops = False
+        self.selects = False
+        self.loops: set[Any] = set()
         self.rows: list[int | None] = [0]
         self.bits: dict[Any, int] = {}
         self._masked: set[Call] = set()  # calls in which rows were selected by a mask
@@ -180,7 +181,8 @@ class Survey:
                 if op in PICKS and (rows := PICKS[op](node, self._is_rows)) is not None:
                     self._picks[node] = rows
                     self.selects = True
-                self.loops = self.loops or (op in ENDS and is_loop(node))
+                if op in ENDS and is_loop(node):
+                    self.loops.add(node)
             elif inside.simple:
                 while missing and missing[-1] in found:
                     missing.pop()

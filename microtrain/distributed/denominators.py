@@ -83,6 +83,8 @@ class Denominators:
             self.single = terms[0].count
         elif not mixed and len(rows) == 1 and all(type(term) is Plain for term in terms):
             (self.single,) = rows
+        elif not mixed and not terms and len({*rows}) == 1 and not math.isnan(rows[0]):
+            self.single = sum(rows)  # a loop over rows: as many times as there are
 
     def refuse_uneven(self, several: str, shared: bool = False) -> None:
         """UnequalDenominators for a loss that is no mean over rows where it would have to be one.
@@ -117,7 +119,9 @@ class Denominators:
                     '"sum" and model.count(n)'
                 )
 
-        if len({*self.counts}) > 1 and (not shared or self.unknown):
+        # What is beside shares of the whole counts as all rows.
+        base = [self.base] if shared and self.unknown else []
+        if len({*self.counts, *base}) > 1 and (not shared or self.unknown):
             counts = ", ".join("unknown" if c != c else f"{c:g}" for c in self.counts)
             why = (
                 "their sums are known too late. Give each loss a backward pass of its own step, or"

@@ -116,7 +116,7 @@ def find(edges: Sequence[Any], seen: Survey, whole: int) -> Denominators | None:
         if others and others[-1] is edge:
             del upper[node]
     rest = "rows" if others else "nothing" if alone else "penalties"
-    found = graph.denominators(terms, others, inner, whole, rest)
+    found = graph.denominators(terms, others, inner, whole, rest, not seen.loops.isdisjoint(upper))
     if found is not None:
         found.upper = edges, [*upper]
     return found
@@ -193,8 +193,9 @@ class _Graph:
         return Term(node, self.losses[node])
 
     def denominators(
-        self, ways: dict[Any, list[Any]], others: list[Any], inner: set[Any], whole: int, rest: str
-    ) -> Denominators | None:
+        self, ways: dict[Any, list[Any]], others: list[Any], inner: set[Any], whole: int, rest: str,
+        loops: bool,
+    ) -> Denominators | None:  # fmt: skip
         """What the terms and the `others` come to that the root is a sum of."""
         seen, losses = self.seen, self.losses
         rows = {mask: None for one in others if (mask := self.sources(one) & ~WEIGHED)}
@@ -213,7 +214,7 @@ class _Graph:
                     mixed[node] = None
                     waiting.append([node._edges[0]])
         left = [node for node in ways if node not in mixed and node not in dropped]
-        if seen.loops or len(left) + len(mixed) + len(rows) > 1:
+        if loops or len(left) + len(mixed) + len(rows) > 1:
             # Only where all of a product is one loss can it be made a share of the whole.
             held = Counter(one for node in left for one in {*ways[node]} if one)
             inner |= {one for one, count in held.items() if count > 1}
@@ -236,14 +237,14 @@ class _Graph:
                 terms.append(self.term(node))
                 if mask := self.sources(node._edges[0]) & ~WEIGHED:
                     counts.append(seen.count(mask))
-            elif parts or seen.loops:  # else its weight is that of all rows
+            elif parts or loops:  # else its weight is that of all rows
                 mask = self.sources(node)
                 terms.append(Plain(node, mask, seen.count(mask)))
             else:
                 continue
             terms[-1].products = [node for node in dict.fromkeys(ways[node]) if node]
         weighed = sum(type(term) is Term for term in terms)
-        loop = seen.loops and bool(terms)
+        loop = loops and bool(terms)
         if not mixed and not loop and not weighed and means <= 1:
             return Denominators([], [], counts) if parts and not math.isnan(counts[0]) else None
         if not mixed and not loop and not means and weighed == 1:

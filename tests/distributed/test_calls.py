@@ -663,6 +663,18 @@ def _bags(x: Any, y: Any) -> Any:
     return found
 
 
+def _firsts(m: Any, x: Any, y: Any) -> list[Any]:
+    """One number of the first row of every bag, by its position."""
+    bags = _bags(x, y)
+    out, starts = (
+        m(mt.cat([bag for bag, _ in bags])),
+        np.cumsum([0, *(len(bag) for bag, _ in bags)]),
+    )
+    return [
+        (out[int(at), 1] - wish[0, 1]).square() for at, (_, wish) in zip(starts, bags, strict=False)
+    ]
+
+
 def _chunks(x: Any, y: Any) -> Any:
     return zip(x.split(2), y.split(2), strict=True)
 
@@ -704,6 +716,14 @@ LOOPS: dict[str, Callable[[Any, Any, Any], Any]] = {
     ).mean(),
     "beside a mean": lambda m, x, y: LOOPS["sum"](m, x, y) + 0.5 * m(x).abs().mean(),
     "chunks": lambda m, x, y: sum(F.mse_loss(m(a), b) * len(a) for a, b in _chunks(x, y)) / len(x),
+    "elements": lambda m, x, y: sum(_firsts(m, x, y)) / len(x),
+    "stack of elements": lambda m, x, y: mt.stack(_firsts(m, x, y)).mean(),
+    "loss of elements": lambda m, x, y: F.smooth_l1_loss(
+        mt.stack(_firsts(m, x, y)), mt.ones(len(x), dtype=f64)
+    ),
+    "squares of elements": lambda m, x, y: F.mse_loss(
+        mt.stack(_firsts(m, x, y)), mt.ones(len(x), dtype=f64)
+    ),
 }
 LOOP_CUTS = {
     1: [[7], [1]],
@@ -986,6 +1006,16 @@ def test_values_that_nobody_knows_are_refused_where_ranks_need_them() -> None:
         check(found, run(None, True))
     with pytest.raises(RuntimeError, match=r"not all are means by mean\(\)"):
         in_process.run(2, run, False)
+
+
+def test_a_mean_beside_a_sum_over_as_many_selected_rows_is_refused() -> None:
+    def run(comm: Communicator) -> None:
+        world = World(comm, {"a": [8, 4]})
+        out, half = world.model(3, 1)(world.rows("a", 3)), [3, 1][comm.rank]
+        (out[:half].square().mean() + (out[-half:] - 1).square().sum() / half).backward()
+
+    with pytest.raises(RuntimeError, match=r"not all are means by mean\(\)"):
+        in_process.run(2, run)
 
 
 @pytest.mark.parametrize("masked", [False, True])
