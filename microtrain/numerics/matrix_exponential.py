@@ -17,10 +17,11 @@ _PADE = (
 )  # fmt: skip
 
 
-def matrix_exp(xp: Any, x: Any) -> Any:
+def matrix_exp(xp: Any, x: Any, shifted: bool = False) -> Any:
     """The exponential of each matrix of (..., n, n), with the functions of NumPy or CuPy, `xp`.
 
-    Raises NumPy's LinAlgError where so many squares are needed that no digit is left.
+    Raises NumPy's LinAlgError where so many squares are needed that no digit is left, also without
+    the mean of the diagonal, which is `shifted` out then.
     """
     if 0 in x.shape:
         return xp.zeros(x.shape, x.dtype)
@@ -28,14 +29,18 @@ def matrix_exp(xp: Any, x: Any) -> Any:
     norm = xp.where(xp.isfinite(norm), norm, 0)
     steps = xp.ceil(xp.log2(xp.maximum(norm, _LARGEST_NORM) / _LARGEST_NORM))
     most = int(steps.max().item())
+    one = xp.asarray(xp.arange(n).reshape((n, 1)) == xp.arange(n), x.dtype)
     if n > 1 and most > np.finfo(x.dtype).nmant:
+        if not shifted:
+            middle = xp.where(steps > np.finfo(x.dtype).nmant, (x * one).sum((-1, -2)) / n, 0)
+            middle = xp.asarray(middle, x.dtype).reshape((*steps.shape, 1, 1))
+            return xp.exp(middle) * matrix_exp(xp, x - middle * one, True)
         raise np.linalg.LinAlgError(
             f"a norm of {norm.max().item():.3g} leaves no digit of the exponential in "
             f"{x.dtype.name}; scale the matrix"
         )
     steps = steps.reshape((*steps.shape, 1, 1))
     x = x / xp.asarray(xp.exp2(steps), x.dtype)
-    one = xp.asarray(xp.arange(n).reshape((n, 1)) == xp.arange(n), x.dtype)
     second = x @ x
     fourth, b = second @ second, _PADE
     sixth = fourth @ second

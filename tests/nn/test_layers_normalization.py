@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 from typing import Any
 
@@ -45,6 +46,12 @@ def test_evaluation_uses_the_running_statistics_and_leaves_them() -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-12)
     for name, b in layer.named_buffers():
         assert (b.numpy() == before[name]).all()
+
+
+def test_a_variance_of_minus_infinity_has_no_root() -> None:
+    layer = nn.BatchNorm1d(2, affine=False).eval()
+    layer.running_var.copy_(mt.tensor([-math.inf, math.inf]))
+    assert str(layer(mt.ones(1, 2)).tolist()) == "[[nan, 0.0]]"
 
 
 def test_a_batch_of_no_rows_changes_no_statistics_but_counts() -> None:

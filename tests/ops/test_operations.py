@@ -659,6 +659,27 @@ def test_an_exponential_without_a_right_digit_is_refused(dtype: str, large: floa
     assert mt.linalg.matrix_exp(mt.tensor([[-large]], dtype=dtype)).item() == 0
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_exponential_of_a_large_multiple_of_the_identity_is_that_of_the_number(
+    dtype: str,
+) -> None:
+    x = mt.tensor([-1e20 * np.eye(2), [[0.0, 1.0], [0.0, 0.0]]], dtype=dtype, requires_grad=True)
+    result = mt.linalg.matrix_exp(x)
+    result[:, 0, 1].sum().backward()
+    for found, right in ((result.detach(), [[1, 1], [0, 1]]), (x.grad, [[0.5, 1], [1 / 6, 0.5]])):
+        assert found[0].tolist() == [[0, 0], [0, 0]]
+        np.testing.assert_allclose(found[1].numpy(), right, atol=1e-6)
+
+
+@pytest.mark.parametrize("p", [0, 1, 2, math.inf])
+def test_a_distance_from_nan_is_nan(p: float) -> None:
+    x = mt.tensor([[1.0, 2.0], [math.nan, 2.0]])
+    assert str(mt.cdist(x, x[:1], p=p).tolist()) == "[[0.0], [nan]]"
+    assert str(mt.nn.functional.pdist(x, p).tolist()) == "[nan]"
+    with pytest.raises(RuntimeError, match=r"p >= 0, got .*nan"):
+        mt.cdist(x, x, p=math.nan)
+
+
 def test_a_histogram_of_what_is_not_finite_is_refused() -> None:
     for call in (mt.histc, lambda x: mt.histogram(x, 3)):
         with pytest.raises(RuntimeError, match="give the range"):

@@ -153,6 +153,34 @@ def test_half_precision_is_added_in_single() -> None:
         np.testing.assert_allclose(found.numpy().astype(np.float64), expected, rtol=1e-3)
 
 
+TIMES = 2100  # which half precision has, but does not reach by adding 1
+PEAK = np.arange(2 * TIMES) == TIMES
+SHARED = {  # how often windows share their largest element, or one element is in a window
+    "fold": lambda x: F.fold(
+        x.reshape(1, 1, -1)[..., :TIMES].expand(1, TIMES, TIMES), (2 * TIMES - 1, 1), (TIMES, 1)
+    ),
+    "unfold": lambda x: F.unfold(x.reshape(1, 1, -1, 1), (TIMES, 1)),
+    "Tensor.unfold": lambda x: x.unfold(0, TIMES, 1),
+    "max_pool1d": lambda x: F.max_pool1d(x.reshape(1, 1, -1), TIMES, 1),
+    "max_pool2d": lambda x: F.max_pool2d(x.reshape(1, 1, -1, 1), (TIMES, 1), 1),
+    "adaptive_max_pool1d": lambda x: F.adaptive_max_pool1d(
+        x[TIMES : TIMES + 1].reshape(1, 1, 1), TIMES
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_windows_of_half_precision_are_added_in_single(name: str) -> None:
+    x = mt.tensor(
+        PEAK if "max" in name else np.ones(2 * TIMES), dtype=mt.float16, requires_grad=True
+    )
+    result = SHARED[name](x)
+    result.double().sum().backward()
+    found = result if name == "fold" else x.grad
+    assert found.dtype == mt.float16
+    assert found.max().item() == TIMES
+
+
 def test_running_products_of_half_precision_are_rounded_once() -> None:
     column = mt.tensor(np.linspace(0.9, 1.1, 40, dtype=np.float16))
     for x in (column, column[:1].expand(40), column[:, None].expand(40, 3), column.expand(40, 40)):

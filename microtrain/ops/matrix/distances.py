@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 import numpy as np
@@ -9,8 +10,10 @@ import numpy as np
 from ...backend import XP, made
 from ..fronts import Float, Matrix, Number, T, of_dims, one_of, public
 from ..index.indexing import gather_index
+from ..pointwise.comparison import isnan
+from ..pointwise.elementwise import where
 from ..reduce.norms import norm
-from ..reduce.reductions import sum_dims
+from ..reduce.reductions import any, sum_dims
 from ..shape.shapes import unsqueeze
 
 __all__ = ["cdist", "dist"]
@@ -28,8 +31,9 @@ def dist(input: T, other: T, p: Number = 2) -> Any:
 
 
 def _lengths(x: Any, p: float) -> Any:
-    """The p-norms along the last dimension."""
-    return norm(x, p, -1) if x.shape[-1] else sum_dims(x, (x.ndim - 1,))
+    """The p-norms along the last dimension; NaN is none of the numbers that p = 0 counts."""
+    found = norm(x, p, -1) if x.shape[-1] else sum_dims(x, (x.ndim - 1,))
+    return found if p else where(any(isnan(x), -1), math.nan, found)
 
 
 @public
@@ -42,7 +46,7 @@ def cdist(
     Takes memory for n * m * k numbers: no `compute_mode` takes the short way of a matrix product,
     which loses digits. Raises RuntimeError for integers, shapes that do not fit and a negative `p`.
     """
-    if x1.shape[-1] != x2.shape[-1] or p < 0:
+    if x1.shape[-1] != x2.shape[-1] or not p >= 0:
         raise RuntimeError(
             f"cdist(): expected rows of one length and p >= 0, got {x1.shape}, {x2.shape}, {p}"
         )

@@ -13,6 +13,7 @@ from ...tensor import Tensor, wrap
 from ..arguments import want_in_range
 from ..fronts import Flag, Float, Index, Numeric, T, spatial
 from ..index.gathering import scatter_along
+from ..reduce.reductions import in_single
 from ..registry import primitive
 from ..shape.shapes import reshape_to
 from .pooling import adaptive_windows, pool_geometry, window_ends
@@ -83,6 +84,7 @@ def _pool_gather(xp, input, positions):
     return xp.reshape(xp.take(input, places), positions.shape)
 
 
+@in_single
 def _pool_scatter(xp, input, positions, *, sizes):
     n, channels = positions.shape[:2]
     total = xp.zeros((n * channels * math.prod(sizes),), input.dtype)

@@ -17,6 +17,7 @@ from ..arguments import want_float, want_tensors
 from ..coercion import cast
 from ..fronts import Int, T, public
 from ..pointwise.elementwise import clamp, clone, mul, where, zeros_like
+from ..pointwise.special import rsqrt
 from ..reduce.norms import norm, norm_of_at_least
 from ..reduce.reductions import sum
 from ..registry import primitive
@@ -345,7 +346,7 @@ def _with_running(input: Any, mean: Any, var: Any, weight: Any, bias: Any, eps: 
         input, mean, var = (cast(x, float32) for x in (input, mean, var))
     shape = (input.shape[1], *(1,) * (input.ndim - 2))
     mean, var = (reshape_to(x.detach(), shape) for x in (mean, var))
-    scale = (var + eps) ** -0.5
+    scale = rsqrt(var + eps)
     result = (input - mean) * (scale if weight is None else scale * weight)
     return cast(result if bias is None else result + bias, dtype)
 

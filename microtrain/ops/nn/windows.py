@@ -14,6 +14,7 @@ from ...tensor import Tensor
 from ..arguments import integer, numbers
 from ..fronts import T, public
 from ..index.indexing import select
+from ..reduce.reductions import in_single
 from ..registry import primitive
 from ..shape.shapes import normal_dim, reshape_to
 from .padding import padded
@@ -106,6 +107,7 @@ def _unfold(xp, input, *, geometry):
     return xp.reshape(xp.copy(windows), shape)  # never a view of the input
 
 
+@in_single
 def _fold(xp, input, *, sizes, geometry):
     """Windows added up to (samples, channels, *sizes); what falls into the padding is dropped."""
     n, channels = input.shape[0], input.shape[1] // math.prod(geometry.kernel)
@@ -208,6 +210,7 @@ def _slide(xp, x, *, dim, size, step):
     return xp.as_strided(x, (*shape, size), (*strides, x.strides[dim]))
 
 
+@in_single
 def _slide_back(xp, windows, *, dim, length, step):
     """Windows added up to `length` places along `dim`: the reverse of `_slide`."""
     *shape, size = windows.shape

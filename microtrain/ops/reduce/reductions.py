@@ -29,13 +29,13 @@ def count_of(shape: tuple[int, ...], dims: Any) -> int:
 
 
 def in_single(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """`kernel(xp, x)` that computes half precision in single, where 2048 + 1 is not 2048."""
+    """`kernel(xp, x, ...)` that computes half precision in single, where 2048 + 1 is not 2048."""
 
     @functools.wraps(kernel)
-    def wide(xp, x, **attrs):
+    def wide(xp, x, *others, **attrs):
         if x.dtype != float16:
-            return kernel(xp, x, **attrs)
-        return xp.asarray(kernel(xp, xp.asarray(x, float32), **attrs), float16)
+            return kernel(xp, x, *others, **attrs)
+        return xp.asarray(kernel(xp, xp.asarray(x, float32), *others, **attrs), float16)
 
     return wide
 
