@@ -402,15 +402,16 @@ class Optimizer:
             options = read(run.group)
             if options != run.options:
                 rate_alone = options[1:] == run.options[1:]  # as with a schedule, at every step
-                if not rate_alone and self.states_of_group(run.group) != tuple(run.states):
-                    return False
-                run.options = options
                 if not rate_alone:
+                    self._check(run.group)  # or `load_state_dict` refuses what was written into it
+                    if self.states_of_group(run.group) != tuple(run.states):
+                        return False
                     self._make_constants(run, before)
                 elif before is None or before.places is not run.places:
                     rate = run.given.lr = float(options[0])
                     for array in () if self.by_step else run.rates:
                         array.fill(rate)
+                run.options = options
             before = run
         return True
 
@@ -456,6 +457,8 @@ class Optimizer:
 
     def _make_runs(self, present: tuple[bool, ...]) -> None:
         """Maximal stretches of parameters with a gradient, one group and equally used states."""
+        for group in self.param_groups:
+            self._check(group)
         storage = self.storage
         self._settle()
         self.runs = []

@@ -152,6 +152,34 @@ def test_changed_options_take_effect_as_in_torch(name, pattern):
         assert_same(*(params for params, _ in sides))
 
 
+@pytest.mark.parametrize(
+    "kind, options, later",
+    [
+        ("SGD", {"momentum": 0.9, "dampening": 0.3}, {"nesterov": True}),
+        ("SGD", {"momentum": 0.9}, {"momentum": -1}),
+        ("Adam", {}, {"betas": (1.0, 0.9)}),
+        ("RMSprop", {}, {"alpha": "0.9"}),
+        ("SGD", {"dampening": 0.3}, {"momentum": 0.9, "nesterov": True}),  # and has new states
+    ],
+)
+def test_an_option_that_is_changed_to_what_cannot_be_loaded_is_refused(kind, options, later):
+    """Not by load_state_dict, hours later."""
+    p, q = (mt.ones(2, requires_grad=True) for _ in range(2))
+    optimizer = getattr(mt.optim, kind)([{"params": q}, {"params": p}], lr=0.1, **options)
+    for _ in range(2):
+        (p.sum() + q.sum()).backward()
+        optimizer.step()
+    before = p.tolist()
+    optimizer.param_groups[1].update(later)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"must be|requires"):
+            optimizer.step()
+    assert p.tolist() == before
+    optimizer.param_groups[1].update({name: optimizer.defaults[name] for name in later})
+    optimizer.step()
+    assert p.tolist() != before
+
+
 def test_a_parameter_frozen_later_stays_where_it_is():
     params = leaves()
     optimizer = SGD(params, lr=0.1, momentum=0.9, weight_decay=0.1)
