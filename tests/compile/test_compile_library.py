@@ -10,8 +10,8 @@ import pytest
 
 import microtrain as mt
 from microtrain.backend import ARRAYS, LIBRARIES, XP
-from microtrain.compile.compiled import _state
 from microtrain.compile.closure import Closure
+from microtrain.compile.compiled import _state
 from microtrain.compile.leaves import Leaves
 from microtrain.compile.program import Line, Program
 from microtrain.compile.recorder import Recorder, recording
