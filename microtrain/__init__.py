@@ -105,7 +105,7 @@ _LAZY = ("cli", "data", "distributed", "distributions", "onnx", "sklearn", "trai
 _LAZY_FUNCTIONS = {
     "Ensemble": ".ensemble",
     "load": ".exchange.state",
-    "restore": ".train.loop_checkpoints",
+    "restore": ".train.model_state",
     "save": ".exchange.state",
 }
 

@@ -80,7 +80,7 @@ def save(*args: Any, **options: Any) -> None:
                 "save(): a checkpoint is of a model: mt.save(directory, step, model=...); a state "
                 "goes into a file: mt.save(model.state_dict(), path)"
             )
-        from ..train.loop_checkpoints import save as save_checkpoint
+        from ..train.model_state import save as save_checkpoint
 
         save_checkpoint(*args, **options)
         return

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ..backend import as_dtype
 from ..files import TORCH, from_torch, parse_json
 from ..runs.arrays import array_content, arrays_in, header_in
-from ..runs.tree import put_together, take_apart
+from ..runs.state import put_together, take_apart
 from ..tensor import wrap
 from ..words import size
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ..runs.directory import RunDirectory
     from ..runs.saver import Saver
     from ..tensor import Tensor
-    from .callbacks.timeline import Trace
     from .components.schedules import Rates
     from .console.terminal import Output
     from .metrics.base import Metric
@@ -321,7 +320,7 @@ class TrainingRun(Parts):
     started: float
     predicted: int = 0
     wants_trace: bool = False
-    trace: Trace | None = None
+    trace: Any = None
     execution: Executor
     eval_step: Any = None
 

@@ -43,9 +43,8 @@ from .callbacks.base import Callback, Ending, Event, States, call, of_configurat
 from .callbacks.order import CALLBACKS, OF_CONFIGURATION
 from .callbacks.results import STOPPED
 from .components.losses import loss_of_rows
-from .console.messages import next_command
+from .console.messages import dry_run, next_command, peak_memory
 from .console.terminal import Output
-from .forecast import dry_run, peak_memory
 from .resume import LOCK_WAIT, choose_run, run_directory, take_initial_values, take_up
 from .run import Progress, RunState, Stateful, TrainingRun, next_multiple
 from .step.diagnosis import autopsy

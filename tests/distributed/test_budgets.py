@@ -15,7 +15,7 @@ from pace import daily
 
 import microtrain as mt
 from microtrain.distributed import Communicator, DataParallel, in_process
-from microtrain.train.loop_checkpoints import save
+from microtrain.train.model_state import save
 
 BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
 

@@ -26,6 +26,7 @@ from microtrain.train.metrics.base import (
     MedianAbsoluteError,
     RootMeanSquaredError,
 )
+from microtrain.train.metrics.class_table import Confusion
 from microtrain.train.metrics.classification import (
     F1,
     Accuracy,
@@ -33,7 +34,6 @@ from microtrain.train.metrics.classification import (
     BalancedAccuracy,
     Brier,
     CalibrationError,
-    Confusion,
     LogLoss,
     LogOdds,
     Precision,

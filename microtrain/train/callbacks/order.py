@@ -1,24 +1,30 @@
 """The callbacks that every run has, in their order.
 
-They measure, say, write down, and pass on that the run is to end.
+They measure, say, write down, and pass on that the run is to end. A timeline is of Chrome's trace
+events, for chrome://tracing or https://ui.perfetto.dev: one file a rank, opened together they lie
+below each other; the clocks of all ranks begin behind a barrier.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import socket
 import time
-from typing import Any, Final
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 from ...config.measure import Measure
 from ...data import Source
 from ...distributed.replicas import check_replicas
+from ...files import make_directory, write_whole
 from ..evaluation import evaluate, own_step
 from ..metrics.base import Metric
 from ..run import TrainingRun, next_multiple
 from ..stop_requests import EVALUATE, STOP
 from .base import Callback, Ending, Event
-from .timeline import Trace
 
 OF_CONFIGURATION: Final = "callbacks"  # where those stand that a configuration lists
 # Each finds in the event what those before it have left there. Those of layers above are named.
@@ -138,3 +144,52 @@ def agree_to_stop(run: TrainingRun) -> str:
     clock = "duration" if ("", "duration") in reasons else ""
     run.state.stop = next((asked for asked, _ in reasons if asked), clock)
     return run.state.stop or next((reason for _, reason in reasons if reason), "")
+
+
+MOST = 200_000  # events; a file of some 20 MB, which browsers still open
+
+R = TypeVar("R")
+
+
+class Trace:
+    """The events of one rank."""
+
+    def __init__(self, rank: int, host: str) -> None:
+        self.rank, self.host = rank, host
+        self.began = time.perf_counter()
+        self.events: list[tuple[str, float, float]] = []
+
+    def add(self, name: str, start: float, end: float) -> None:
+        """Note an event; times are those of `time.perf_counter`."""
+        if len(self.events) < MOST:
+            self.events.append((name, start, end))
+
+    def timed(self, name: str, function: Callable[..., R]) -> Callable[..., R]:
+        """`function`, each call of which is an event."""
+
+        @wraps(function)
+        def call(*args: Any, **named: Any) -> R:
+            start = time.perf_counter()
+            try:
+                return function(*args, **named)
+            finally:
+                self.add(name, start, time.perf_counter())
+
+        return call
+
+    def write(self, directory: Path) -> Path:
+        """Write `rank-N.json` into `directory`, which is made; returns its path."""
+        events: list[dict[str, Any]] = [
+            {"ph": "M", "name": "process_name", "pid": self.rank,
+             "args": {"name": f"rank {self.rank} on {self.host}"}},
+            *(
+                {"ph": "X", "name": name, "pid": self.rank, "tid": 0,
+                 "ts": (start - self.began) * 1e6, "dur": (end - start) * 1e6}
+                for name, start, end in self.events
+            ),
+        ]  # fmt: skip
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
+        path = directory / f"rank-{self.rank}.json"
+        write_whole(path, json.dumps({"traceEvents": events}).encode())
+        return path

@@ -39,7 +39,7 @@ from ...distributed.communicator import alone
 from ...errors import CaptureError, ConfigError, UserError
 from ...stack_frames import is_own, with_code
 from ...tensor import TENSORS
-from .snapshot import Snapshot
+from .guard import Snapshot
 
 if TYPE_CHECKING:
     from ...data.loading.loader import MicroBatches
