@@ -37,7 +37,7 @@ from ..runs.checkpoint import OtherRun
 from ..runs.directory import RunDirectory
 from ..runs.run import Run
 from ..runs.run_info import RunInfo
-from ..train.callbacks.results import STOPPED
+from ..train.callbacks.checkpoints import STOPPED
 from ..train.console.terminal import Output
 from ..train.data_cache import reading_once
 from ..train.resume import LOCK_WAIT

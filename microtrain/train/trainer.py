@@ -40,8 +40,8 @@ from ..runs.directory import EVERY, RunDirectory
 from ..tensor import TENSORS, Tensor
 from .build_run import build_run
 from .callbacks.base import Callback, Ending, Event, States, call, of_configuration, steps_between
+from .callbacks.checkpoints import STOPPED
 from .callbacks.order import CALLBACKS, OF_CONFIGURATION
-from .callbacks.results import STOPPED
 from .components.losses import loss_of_rows
 from .console.messages import dry_run, next_command, peak_memory
 from .console.terminal import Output

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from microtrain.train.callbacks import timeline as trace
+from microtrain.train.callbacks import order as trace
 
 YAML = """
 name: traced

@@ -36,7 +36,7 @@ CALLBACKS: Final = (
     "microtrain.train.callbacks.rows:RowWriter",
     "microtrain.train.callbacks.order:Agreement",
     "microtrain.train.callbacks.checkpoints:Checkpoints",
-    "microtrain.train.callbacks.results:Results",
+    "microtrain.train.callbacks.checkpoints:Results",
     "microtrain.report.observer:Report",
     "microtrain.train.callbacks.order:Timeline",
     "microtrain.train.console.messages:Summary",
