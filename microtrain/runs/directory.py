@@ -38,6 +38,7 @@ from ..files import (
     read_plain,
     reason,
     refuse_link,
+    remove,
     sync_directory,
     to_disk,
     write_whole,
@@ -406,6 +407,20 @@ def _make_unique(base: Path, stamp: str) -> Path:
             why = reason(error) if first.is_dir() else f"{first} is not a directory"
             raise LaunchError(f"cannot make the run directory {path}: {why}\n{_WAY_OUT}") from error
     return path
+
+
+def set_aside(path: Path, name: str) -> Path:
+    """Give what is damaged another name, in place of what had it; returns the new path.
+
+    Raises LaunchError where the file system refuses.
+    """
+    aside = path.with_name(name)
+    try:
+        if os.path.lexists(aside):
+            remove(aside)
+        return path.rename(aside)
+    except OSError as error:
+        raise LaunchError(f"cannot set aside what is damaged: {reason(error)}") from error
 
 
 def point(link: Path, target: Path) -> None:

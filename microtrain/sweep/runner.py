@@ -29,18 +29,18 @@ from ..config.schema import Config
 from ..config.sweep import Member
 from ..distributed import watchdog
 from ..distributed.agreement import from_root, settled
-from ..errors import ConfigError, DataError, LaunchError, UserError
-from ..files import reason, remove
+from ..errors import ConfigError, DataError, UserError
+from ..files import remove
 from ..report.groups import summary
 from ..report.record import read_records
 from ..runs.checkpoint import OtherRun
-from ..runs.directory import RunDirectory
+from ..runs.directory import RunDirectory, set_aside
 from ..runs.run import Run
 from ..runs.run_info import RunInfo
 from ..train.callbacks.checkpoints import STOPPED
 from ..train.console.terminal import Output
 from ..train.data_cache import reading_once
-from ..train.resume import LOCK_WAIT
+from ..train.resume import LOCK_WAIT, held
 from ..words import elapsed, number, plural
 from .member import Sweep, train_member
 
@@ -74,7 +74,7 @@ def run_sweep(
     """
     with settled(comm):
         check(members)
-    with _directory(config, comm, output, resume) as directory:
+    with held(comm, output, lambda: _open_directory(config, comm, resume)) as directory:
         runner = _Runner(members, comm, output, directory, config)
         began = time.perf_counter()
         runner.begin()
@@ -114,30 +114,17 @@ def check(members: Sequence[Member]) -> None:
                 )
 
 
-@contextlib.contextmanager
-def _directory(
-    config: Config, comm: Communicator, output: Output, resume: Path | None
-) -> Iterator[RunDirectory | None]:
-    """The directory of the sweep, held open and locked by rank 0; None on other ranks."""
-    directory: RunDirectory | None = None
-    try:
-        with settled(comm):
-            if comm.rank == 0:
-                text = whole_yaml(config)
-                if resume is None:
-                    directory = RunDirectory.create(config.run_dir, config.name, config_text=text)
-                    directory.update(sweep=True, ranks=comm.size)
-                else:
-                    stored = Run.read(resume)
-                    compare_configs(stored.config_text, text, stored.path, free=MAY_CHANGE)
-                    directory = RunDirectory(resume, wait_s=LOCK_WAIT)
-                    directory.update(status="running", exit_code=None, error=None)
-                output.log = directory.log
-        yield directory
-    finally:
-        output.end_bar()
-        if directory is not None:
-            directory.close()
+def _open_directory(config: Config, comm: Communicator, resume: Path | None) -> RunDirectory:
+    text = whole_yaml(config)
+    if resume is None:
+        directory = RunDirectory.create(config.run_dir, config.name, config_text=text)
+        directory.update(sweep=True, ranks=comm.size)
+        return directory
+    stored = Run.read(resume)
+    compare_configs(stored.config_text, text, stored.path, free=MAY_CHANGE)
+    directory = RunDirectory(resume, wait_s=LOCK_WAIT)
+    directory.update(status="running", exit_code=None, error=None)
+    return directory
 
 
 @contextlib.contextmanager
@@ -147,15 +134,13 @@ def _interrupted_by(number_: signal.Signals) -> Iterator[None]:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt(number_.name)
 
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(number_)
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(number_, interrupt) if main else None
     try:
-        signal.signal(number_, interrupt)
         yield
     finally:
-        signal.signal(number_, before)
+        if main:
+            signal.signal(number_, before)
 
 
 class _Runner:
@@ -224,13 +209,7 @@ class _Runner:
         except OtherRun:
             raise
         except DataError as error:
-            aside = path.with_name(f".{path.name}.damaged")
-            try:
-                if aside.exists():
-                    remove(aside)
-                path.replace(aside)
-            except OSError as refused:
-                raise LaunchError(f"cannot set aside {reason(refused)}") from refused
+            aside = set_aside(path, f".{path.name}.damaged")
             self.output.warn(f"{error}\nthe member is trained again; what is there is now {aside}")
             return None
 

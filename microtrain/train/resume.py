@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from ..data.loading.sampler import order_name
 from ..data.preparation.match_schema import check_names
 from ..distributed.agreement import from_root, settled
 from ..errors import ConfigError, DataError, LaunchError
-from ..files import reason, remove
+from ..files import reason
 from ..random import begin_batch, place, set_rng_state
 from ..runs.checkpoint import (
     Checkpoint,
@@ -30,7 +30,7 @@ from ..runs.checkpoint import (
     peek_state,
     step_of,
 )
-from ..runs.directory import RunDirectory
+from ..runs.directory import RunDirectory, set_aside
 from ..runs.run import Run, checkpoint_at, newest_run
 from ..runs.state import check_run
 from .model_state import from_rank_0, load_model_arrays, share_arrays, take_over
@@ -39,6 +39,7 @@ from .stop_requests import STOP_FILE
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
+    from .console.terminal import Output
 
 LOCK_WAIT = 30.0  # seconds in which the ranks of a killed job have died
 Choice = tuple[Path | None, str, int | None]
@@ -96,28 +97,42 @@ def _reached(run: Run, config: Config) -> bool:
 
 
 @contextlib.contextmanager
-def run_directory(run: TrainingRun, resume: Path | None) -> Iterator[None]:
-    """The directory of `run`, a new one or that of `resume`, open and locked by rank 0 meanwhile.
-
-    Collective; its path is known to all.
-    """
+def held(
+    comm: Communicator, output: Output, open_directory: Callable[[], RunDirectory]
+) -> Iterator[RunDirectory | None]:
+    """The directory of a run, open and locked by rank 0 meanwhile; None on others. Collective."""
+    directory = None
     try:
-        with settled(run.comm):
-            if run.comm.rank == 0:
-                run.config_text = whole_yaml(run.config)  # once: as long as many steps
-                run.directory = run.open_directory(resume)
-                run.output.log = run.directory.log
-        own = "" if run.directory is None else str(run.directory.path)
-        run.path = Path(run.comm.broadcast_object(own))
-        yield
-        if run.directory is not None:
-            run.directory.flush()  # else nobody would hear of a line that cannot be written
+        with settled(comm):
+            if comm.rank == 0:
+                directory = open_directory()
+                output.log = directory.log
+        yield directory
+        if directory is not None:
+            directory.flush()  # else nobody would hear of a line that cannot be written
     finally:
-        run.output.end_bar()
-        if run.checkpoints is not None:
-            run.checkpoints.wait()
-        if run.directory is not None:
-            run.directory.close()
+        output.end_bar()
+        if directory is not None:
+            directory.close()
+
+
+@contextlib.contextmanager
+def run_directory(run: TrainingRun, resume: Path | None) -> Iterator[None]:
+    """The directory of `run`, a new one or that of `resume`; its path is known to all ranks."""
+
+    def opened() -> RunDirectory:
+        run.config_text = whole_yaml(run.config)  # once: as long as many steps
+        return run.open_directory(resume)
+
+    with held(run.comm, run.output, opened) as run.directory:
+        try:
+            own = "" if run.directory is None else str(run.directory.path)
+            run.path = Path(run.comm.broadcast_object(own))
+            yield
+        finally:
+            run.output.end_bar()
+            if run.checkpoints is not None:
+                run.checkpoints.wait()
 
 
 def take_up(run: TrainingRun) -> None:
@@ -223,13 +238,7 @@ def _newest(run: TrainingRun) -> Checkpoint | None:
         compare_configs(newest.config_text, run.config_text, stored.path, before=where)
     for path in list_checkpoints(directory):  # damaged ones must not pass for the newest again
         if newest is None or step_of(path) > newest.step:
-            aside = path.with_name(f"damaged-{path.name.lstrip('.')}")
-            with contextlib.suppress(OSError):
-                remove(aside)  # of an earlier resume
-            try:
-                path.rename(aside)
-            except OSError as error:
-                raise LaunchError(f"cannot set aside the checkpoint {reason(error)}") from error
+            set_aside(path, f"damaged-{path.name.lstrip('.')}")
     return newest
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from ...config.measure import Measure
 from ...config.resolved import as_yaml, read_settings
 from ...errors import LaunchError, UserError, install
 from ...files import make_directory, read_object, remove, write_whole
@@ -62,7 +63,7 @@ class _Tracker(Callback):
 
     def _log_row(self, row: Mapping[str, Any]) -> None:
         split, step = row["split"], row["step"]
-        values = {f"{split}/{key}": value for key, value in row.items() if key not in _PLACES}
+        values = {Measure.of(split, k): value for k, value in row.items() if k not in _PLACES}
         values = {key: v for key, v in values.items() if step > self._steps.get(key, -1)}
         self.log(values, step, {"epoch": row["epoch"], "samples": row["samples"]})
         self._steps.update(dict.fromkeys(values, step))
@@ -258,7 +259,7 @@ class WandB(_Tracker):
 
     def log(self, values: dict[str, float], step: int, place: dict[str, float]) -> None:
         """A point of the history; test values, which are of the best step, into the summary."""
-        if any(key.startswith("test/") for key in values):
+        if any(Measure(key).part == "test" for key in values):
             self._run.summary.update(values)
         else:
             self._run.log({**values, **place}, step=step)
