@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from microtrain.train.callbacks.base import Ending
-from microtrain.train.callbacks.rows import Rows, RowSchedule
+from microtrain.train.callbacks.order import Rows, RowSchedule
 from microtrain.train.console.messages import header, summary, truth_lines
 from microtrain.train.console.terminal import Output
 from microtrain.train.run import RunState

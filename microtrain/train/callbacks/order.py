@@ -2,7 +2,9 @@
 
 They measure, say, write down, and pass on that the run is to end. A timeline is of Chrome's trace
 events, for chrome://tracing or https://ui.perfetto.dev: one file a rank, opened together they lie
-below each other; the clocks of all ranks begin behind a barrier.
+below each other; the clocks of all ranks begin behind a barrier. A row is one line, its columns
+were fixed before training began, and their number is bounded: a run of a million steps is still
+read in one sitting.
 """
 
 from __future__ import annotations
@@ -10,8 +12,9 @@ from __future__ import annotations
 import json
 import math
 import socket
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -20,6 +23,7 @@ from ...config.measure import Measure
 from ...data import Source
 from ...distributed.replicas import check_replicas
 from ...files import make_directory, write_whole
+from ...words import number, rate
 from ..evaluation import evaluate, own_step
 from ..metrics.base import Metric
 from ..run import TrainingRun, next_multiple
@@ -33,7 +37,7 @@ CALLBACKS: Final = (
     "microtrain.train.console.messages:Header",
     OF_CONFIGURATION,
     "microtrain.train.callbacks.order:Evaluator",
-    "microtrain.train.callbacks.rows:RowWriter",
+    "microtrain.train.callbacks.order:RowWriter",
     "microtrain.train.callbacks.order:Agreement",
     "microtrain.train.callbacks.checkpoints:Checkpoints",
     "microtrain.train.callbacks.checkpoints:Results",
@@ -193,3 +197,205 @@ class Trace:
         path = directory / f"rank-{self.rank}.json"
         write_whole(path, json.dumps({"traceEvents": events}).encode())
         return path
+
+
+class RowSchedule:
+    """After which optimiser steps a row is printed.
+
+    Without `every` (log.every: auto) a run has at most 200 rows: one an epoch, or one every 2, 5,
+    10, 20 ... epochs in a long run, and several an epoch in a run of fewer than 20. Rows fall on
+    the ends of epochs, where validation is. The last step always has one.
+
+    Args:
+        total_steps: optimiser steps of the run; None where only a clock ends it, when the distance
+            of rows doubles every 20 rows.
+        steps_per_epoch: optimiser steps of one epoch.
+        every: rows are this many steps apart, however many that makes.
+    """
+
+    limit = 200
+
+    def __init__(
+        self, total_steps: int | None, steps_per_epoch: int, every: int | None = None
+    ) -> None:
+        self._total = total_steps
+        self._doubling = total_steps is None and every is None
+        self._printed = 0
+        # So many rows in so many steps, evenly.
+        self._rows, self._steps = 1, every or steps_per_epoch
+        if total_steps is not None and every is None:
+            epochs = total_steps / steps_per_epoch
+            if epochs < 20:
+                self._rows = max(1, math.ceil(20 / epochs)) if epochs else 1
+            else:
+                self._steps *= _round_up(epochs / (self.limit - 1))
+
+    def next_step(self, step: int) -> int:
+        """The first step after `step` that has a row."""
+        before = step * self._rows // self._steps
+        due = -(-(before + 1) * self._steps // self._rows)
+        return due if self._total is None else min(due, self._total)
+
+    def due(self, step: int) -> bool:
+        """Whether this step has a row, which then counts as printed."""
+        due = self.next_step(step - 1) == step
+        self._printed += due
+        if due and self._doubling and self._printed % 20 == 0:
+            self._steps *= 2
+        return due
+
+    def state(self) -> dict[str, int]:
+        """What a checkpoint keeps of it."""
+        return {"rows": self._printed, "step_rate": self._steps}
+
+    def restore(self, state: dict[str, int]) -> None:
+        """Go on from `state()`, of a schedule of the same run."""
+        self._printed = state["rows"]
+        if self._doubling:
+            self._steps = state["step_rate"]
+
+
+class Rows:
+    """The aligned table of a run: step, epoch, losses and metrics, samples/s, communication.
+
+    Args:
+        names: the columns between epoch and samples/s, such as `train/loss`, `val/loss`, `val/r2`.
+        monitor: the one of `names` whose best value is marked by `*`.
+        total_steps: sets the width of the first columns; None leaves room for a billion.
+        steps_per_epoch: optimiser steps of one epoch.
+
+    Example:
+        rows = Rows(["train/loss", "val/loss"], "val/loss", total_steps=2500, steps_per_epoch=125)
+        print(rows.heading())
+        print(rows.row({"step": 125, "epoch": 1.0, "train/loss": 0.4, "val/loss": 0.3}, best=True))
+    """
+
+    def __init__(
+        self, names: Sequence[str], monitor: str, total_steps: int | None, steps_per_epoch: int
+    ) -> None:
+        if monitor not in names:
+            raise ValueError(f"monitor {monitor!r} is none of the columns {list(names)}")
+        steps = 10**9 if total_steps is None else total_steps
+        self._monitor = monitor
+        self._widths = {
+            "step": max(4, len(f"{steps:,}")),
+            "epoch": max(5, len(f"{steps / steps_per_epoch:,.2f}")),
+            **{name: max(len("-1.2346e-05"), len(name)) for name in names},
+            "samples_per_s": 9,
+            "comm_share": 4,
+        }
+
+    def heading(self) -> str:
+        """The names of the columns."""
+        return self._line({name: _HEADINGS.get(name, name) for name in self._widths}, " ")
+
+    def row(self, values: Mapping[str, float | None], best: bool = False) -> str:
+        """One row. Keys: step, epoch, the names, samples_per_s, comm_share; absent shows as `-`.
+
+        `best` marks the monitored value. Raises KeyError for a value that has no column.
+        """
+        cells = dict.fromkeys(self._widths, "-")
+        for name, value in values.items():
+            cells[name]  # a value without a column must not vanish
+            if value is not None:
+                cells[name] = _FORMATS.get(name, number)(value)
+        return self._line(cells, "*" if best else " ")
+
+    def _line(self, cells: Mapping[str, str], mark: str) -> str:
+        return "  ".join(
+            cells[name].rjust(width) + (mark if name == self._monitor else "")
+            for name, width in self._widths.items()
+        )
+
+
+_HEADINGS = {"samples_per_s": "samples/s", "comm_share": "comm"}
+_FORMATS: dict[str, Callable[[float], str]] = {
+    "step": "{:,.0f}".format,
+    "epoch": "{:,.2f}".format,
+    "samples_per_s": rate,
+    "comm_share": "{:.0%}".format,
+}
+
+
+def _round_up(value: float) -> int:
+    """The least of 1, 2, 5, 10, 20, 50 ... that is not below `value`."""
+    scale = 1
+    while True:
+        for digit in (1, 2, 5):
+            if digit * scale >= value:
+                return digit * scale
+        scale *= 10
+
+
+class RowWriter(Callback):
+    """Prints the rows of a run, and writes their values into metrics.jsonl."""
+
+    state_name = "rows"
+
+    def on_build(self, run: TrainingRun) -> None:
+        """The schedule and the columns."""
+        plan, split = run.plan, run.evaluated
+        self._by_clock = plan.row is None and run.config.log.every != "auto"
+        every = sys.maxsize if self._by_clock else plan.row
+        self._schedule = RowSchedule(plan.total, plan.epoch, every)
+        self._every_evaluation = every is None and (
+            plan.total is None
+            or plan.evaluate is None
+            or plan.total / plan.evaluate <= RowSchedule.limit
+        )
+        names: list[str] = [*dict.fromkeys(("train/loss", Measure.of(split, "loss")))]
+        names += [Measure.of(split, metric.name) for metric in run.metrics]
+        names += [] if run.rates is None else ["lr"]
+        self._rows = Rows(names, run.monitor, plan.total, plan.epoch)
+
+    def state_dict(self) -> dict[str, int]:
+        """Of the schedule."""
+        return self._schedule.state()
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Of a schedule of the same run."""
+        self._schedule.restore(state)
+
+    def due(self, run: TrainingRun, step: int) -> float:
+        """As the schedule says."""
+        return self._schedule.next_step(step)
+
+    def on_start(self, run: TrainingRun) -> None:
+        """Print the heading."""
+        run.output.say("", self._rows.heading())
+
+    def on_pause(self, run: TrainingRun, event: Event) -> None:
+        """Leave the loss of the row, where one is due; it is the one that callbacks hear of."""
+        evaluated = event.evaluate and self._every_evaluation
+        if self._schedule.due(event.step) or (
+            event.asked[EVALUATE] if self._by_clock else evaluated
+        ):
+            event.loss = self._write(run, event.measured)
+        if event.evaluate:
+            run.notify("on_eval", {"train/loss": event.loss, **event.measured})
+        if event.step % run.steps_per_epoch == 0:
+            run.notify("on_epoch")
+
+    def on_end(self, run: TrainingRun, ending: Ending) -> None:
+        """The last step of a run has a row."""
+        if ending.finished and run.progress.samples != run.samples:
+            self._write(run, {})
+
+    def _write(self, run: TrainingRun, measured: dict[str, float]) -> float:
+        """One row; returns the loss in it."""
+        now, loss, speed = run.progress.take(run.samples)
+        lr = run.optimizer.param_groups[0]["lr"]
+        row = {"split": "train", **run.where(), "loss": loss, "lr": lr}
+        if run.guard.clip_norm is not None:
+            row["grad_norm"] = run.guard.norm
+        if run.skips is not None:
+            row["skipped"] = run.skips.total
+        run.log_metrics({**row, "time": now - run.started, **speed})
+        values = {"train/loss": loss, **measured}
+        if run.rates is not None:
+            values["lr"] = lr
+        if run.monitor == "train/loss":
+            run.state.note_best(values)
+        values |= {"step": run.step, "epoch": row["epoch"], **speed}
+        run.output.say(self._rows.row(values, best=run.state.at_best))
+        return loss
