@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-import numbers
 from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass
+from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
@@ -31,7 +32,7 @@ from .train.metrics.classification import LogOdds
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-    from sklearn.utils import check_random_state
+    from sklearn.utils import check_random_state, check_scalar
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 except ImportError as error:
@@ -42,9 +43,7 @@ except ImportError as error:
 __all__ = ["Classifier", "Regressor"]
 
 Array = NDArray[Any]
-OPTIMIZERS = {
-    "adam": optim.Adam, "adamw": optim.AdamW, "sgd": optim.SGD, "rmsprop": optim.RMSprop,
-}  # fmt: skip
+OPTIMIZERS = {o.__name__.lower(): o for o in (optim.Adam, optim.AdamW, optim.SGD, optim.RMSprop)}
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid, "gelu": nn.GELU}
 ROWS = 4096  # that a prediction computes at a time
 
@@ -64,35 +63,33 @@ def _seeded(seed: int) -> Iterator[None]:
         set_rng_state(before)
 
 
+@dataclass(eq=False, repr=False)
 class _Network(BaseEstimator):  # type: ignore[misc]
-    """What both estimators share."""
+    """What both estimators share; the fields are the parameters."""
 
-    def __init__(
-        self, hidden: Any = (100,), *, module: Any = None, activation: str = "relu",
-        optimizer: Any = "adam", lr: float = 1e-3, weight_decay: float = 0.0, loss: Any = None,
-        max_iter: int = 200, batch_size: int = 32, early_stopping: bool = False,
-        validation_fraction: float = 0.1, n_iter_no_change: int = 10, tol: float = 1e-4,
-        random_state: Any = None, verbose: bool = False,
-    ) -> None:  # fmt: skip
-        self.hidden = hidden
-        self.module = module
-        self.activation = activation
-        self.optimizer = optimizer
-        self.lr = lr
-        self.weight_decay = weight_decay
-        self.loss = loss
-        self.max_iter = max_iter
-        self.batch_size = batch_size
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.tol = tol
-        self.random_state = random_state
-        self.verbose = verbose
+    hidden: Any = (100,)
+    _: KW_ONLY
+    module: Any = None
+    activation: str = "relu"
+    optimizer: Any = "adam"
+    lr: float = 1e-3
+    weight_decay: float = 0.0
+    loss: Any = None
+    max_iter: int = 200
+    batch_size: int = 32
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    n_iter_no_change: int = 10
+    tol: float = 1e-4
+    random_state: Any = None
+    verbose: bool = False
 
     def _fit(self, x: Array, y: Array, outputs: int, loss: Callable[..., Any]) -> Self:
         """Train on rows of floats and targets as the loss takes them."""
-        self._check()
+        for name in ("max_iter", "batch_size", "n_iter_no_change"):
+            check_scalar(getattr(self, name), name, Integral, min_val=1)
+        fraction = {"min_val": 0, "max_val": 1, "include_boundaries": "neither"}
+        check_scalar(self.validation_fraction, "validation_fraction", Real, **fraction)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with _seeded(seed), default_dtype(x.dtype):
             kept, held = self._parts(len(x), seed)
@@ -111,8 +108,11 @@ class _Network(BaseEstimator):  # type: ignore[misc]
     def _train(
         self, data: ArrayDataset, held: tuple[Array, Array], loss: Callable[..., Any], seed: int
     ) -> None:
-        module = self.module_
-        optimizer = self._optimizer(module)
+        module, make = self.module_, self.optimizer
+        if not callable(make):
+            make = _named("optimizer", make, OPTIMIZERS)
+        options = {"weight_decay": self.weight_decay} if self.weight_decay else {}
+        optimizer = make(module.parameters(), lr=self.lr, **options)
 
         @compile
         def step(x: Any, y: Any) -> Any:
@@ -149,19 +149,6 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         if self.early_stopping:
             module.load_state_dict(weights)
 
-    def _check(self) -> None:
-        """ValueError for parameters out of range, as scikit-learn has it: at the fit."""
-        least = {"max_iter": 1, "batch_size": 1, "n_iter_no_change": 1}
-        for name, value in least.items():
-            given = getattr(self, name)
-            if not isinstance(given, numbers.Integral) or given < value:
-                raise ValueError(f"{name}: expected a whole number of {value} or more, got {given}")
-        if not 0 < self.validation_fraction < 1:
-            raise ValueError(
-                f"validation_fraction: expected a share between 0 and 1, got "
-                f"{self.validation_fraction}"
-            )
-
     def _parts(self, count: int, seed: int) -> tuple[Array, Array]:
         """The rows to train on, and those held back for early stopping."""
         if not self.early_stopping:
@@ -178,30 +165,15 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         if self.module is not None:
             made = self.module(inputs, outputs)
             if not isinstance(made, nn.Module):
-                raise TypeError(
-                    "module: expected what makes a Module of (inputs, outputs), got what makes a "
-                    f"{type(made).__name__}"
-                )
+                raise TypeError(f"module: expected to make a Module, made a {type(made).__name__}")
             return made
         activation = _named("activation", self.activation, ACTIVATIONS)
-        sizes = (self.hidden,) if isinstance(self.hidden, numbers.Integral) else tuple(self.hidden)
-        if not all(isinstance(size, numbers.Integral) and int(size) > 0 for size in sizes):
-            raise ValueError(
-                f"hidden: expected whole numbers of 1 or more, the sizes of layers, got "
-                f"{self.hidden!r}"
-            )
         layers: list[nn.Module] = []
-        for size in sizes:
+        for size in (self.hidden,) if isinstance(self.hidden, Integral) else self.hidden:
+            check_scalar(size, "hidden", Integral, min_val=1)
             layers += [nn.Linear(inputs, int(size)), activation()]
             inputs = int(size)
         return nn.Sequential(*layers, nn.Linear(inputs, outputs))
-
-    def _optimizer(self, module: nn.Module) -> Any:
-        make = self.optimizer
-        if not callable(make):
-            make = _named("optimizer", make, OPTIMIZERS)
-        options = {"weight_decay": self.weight_decay} if self.weight_decay else {}
-        return make(module.parameters(), lr=self.lr, **options)
 
     def _scores(self, x: Array) -> Array:
         """What the module gives for rows of floats."""

@@ -14,14 +14,15 @@ from ..config.schema import Component
 from ..config.sweep import Members
 from ..errors import DataError
 from ..words import plural
+from . import options
 
 LIMITS = ("clip_norm", "max_time")
 
 
 @click.command()
-@click.argument("config")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--trust", is_flag=True, help="Allow the import paths in a run's config.yaml.")
+@options.config
+@options.overrides
+@options.trust
 def check(config: str, overrides: tuple[str, ...], trust: bool) -> None:
     """Validate the YAML file CONFIG, with overrides such as optimizer.lr=0.01, without training.
 

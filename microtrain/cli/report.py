@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .list import warn_of
+from . import options
 
 if TYPE_CHECKING:
     from ..report.predictions import Predictions
 
 
 @click.command()
-@click.argument("runs", metavar="RUN ...", nargs=-1, required=True)
+@options.runs
 @click.option(
     "--output",
     metavar="FILE",
     help="Default: report.html in the run's directory; of several runs, here.",
 )
-@click.option("--trust", is_flag=True, help="Run the code that the run's import paths name.")
+@options.trust
 def report(runs: tuple[str, ...], output: str | None, trust: bool) -> None:
     """Write the report of RUN (a run directory, or runs/NAME for the newest) and print its path.
 
@@ -36,7 +36,7 @@ def report(runs: tuple[str, ...], output: str | None, trust: bool) -> None:
     from ..report.page import write_report, write_runs
     from ..report.record import Record, read_records
 
-    warn_of(read_records(runs))
+    options.warn_of(read_records(runs))
     if len(runs) > 1:
         click.echo(write_runs(runs, output))
         return

@@ -11,16 +11,17 @@ from ..distributed import world
 from ..distributed.agreement import from_root
 from ..errors import ConfigError
 from ..runs.run import Run
-from .train import progress_option, train_run
+from . import options
+from .train import train_run
 
 
 @click.command()
 @click.argument("run")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--trust", is_flag=True, help="Run the code that the run's import paths name.")
-@click.option("--trace", is_flag=True, help="Write a timeline of each rank for chrome://tracing.")
-@progress_option
-def resume(run: str, overrides: tuple[str, ...], trust: bool, **options: Any) -> int:
+@options.overrides
+@options.trust
+@options.trace
+@options.progress
+def resume(run: str, overrides: tuple[str, ...], trust: bool, **how: Any) -> int:
     """Resume RUN (a run directory, or runs/NAME for the newest) where it was interrupted.
 
     The result is the same as without the interruption. Settings that do not change the mathematics
@@ -35,4 +36,4 @@ def resume(run: str, overrides: tuple[str, ...], trust: bool, **options: Any) ->
 
     path = from_root(world(), find)
     settings = from_root(world(), lambda: load_sweep(f"{path}/config.yaml", overrides, trust=trust))
-    return train_run(settings, resume=path, **options)
+    return train_run(settings, resume=path, **how)

@@ -16,11 +16,12 @@ from microtrain.errors import ConfigError
 from ..config.components import is_import_path, settable
 from ..config.registered import REGISTERED
 from ..spelling import did_you_mean
+from . import options
 
 
 @click.command()
 @click.argument("name", required=False)
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@options.overrides
 def show(name: str | None, overrides: tuple[str, ...]) -> None:
     """Show the keys and components of configurations, or a resolved YAML file.
 

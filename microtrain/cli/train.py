@@ -21,18 +21,12 @@ from ..train.console.terminal import Output, Wish
 from ..train.resume import choose_run
 from ..train.trainer import Trainer
 from ..words import plural
-
-progress_option = click.option(
-    "--progress",
-    type=click.Choice(["auto", "on", "off"]),
-    default="auto",
-    help="Show a progress bar; auto: if standard output is a terminal.",
-)
+from . import options
 
 
 @click.command()
-@click.argument("config")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@options.config
+@options.overrides
 @click.option("--run-dir", metavar="DIR", help="Directory for runs, instead of the file's run_dir.")
 @click.option(
     "--resume",
@@ -42,11 +36,11 @@ progress_option = click.option(
 @click.option(
     "--dry-run", is_flag=True, help="Take a few steps, say memory and time, and write nothing."
 )
-@click.option("--trace", is_flag=True, help="Write a timeline of each rank for chrome://tracing.")
-@click.option("--trust", is_flag=True, help="Allow the import paths in a run's config.yaml.")
-@progress_option
+@options.trace
+@options.trust
+@options.progress
 def train(
-    config: str, overrides: tuple[str, ...], run_dir: str | None, trust: bool, **options: Any
+    config: str, overrides: tuple[str, ...], run_dir: str | None, trust: bool, **how: Any
 ) -> int:
     """Train the model described by the YAML file CONFIG, with overrides such as optimizer.lr=0.01.
 
@@ -56,7 +50,7 @@ def train(
         overrides = (*overrides, f"run_dir={json.dumps(run_dir)}")  # quoted: it is no YAML
     with beginning():
         settings = from_root(world(), lambda: load_sweep(config, overrides, trust=trust or None))
-    return train_run(settings, **options)
+    return train_run(settings, **how)
 
 
 def train_run(

@@ -12,7 +12,7 @@ from ..config.load import load_config
 from ..errors import ConfigError, LaunchError
 from ..threads import launch_environment
 from ..verify import Result, Verification
-from . import mpirun
+from . import mpirun, options
 
 
 def _counts(ctx: click.Context, parameter: click.Parameter, text: str | None) -> list[int] | None:
@@ -28,13 +28,13 @@ def _counts(ctx: click.Context, parameter: click.Parameter, text: str | None) ->
 
 
 @click.command()
-@click.argument("config")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@options.config
+@options.overrides
 @click.option("--resume", is_flag=True, help="Compare the bits of a killed and resumed run.")
 @click.option("--ranks", callback=_counts, metavar="1,2,4", help="Compare these numbers of ranks.")
 @click.option("--grad", is_flag=True, help="Compare gradients with finite differences in float64.")
 @click.option("--steps", type=click.IntRange(2), help="Steps of each run; default: at most 320.")
-@click.option("--trust", is_flag=True, help="Allow the import paths in a run's config.yaml.")
+@options.trust
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def verify(
     config: str,

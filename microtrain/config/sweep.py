@@ -155,47 +155,34 @@ def _combinations(
     count = drawn.pop("count", None)
     for name, part in (("grid", grid), ("random", drawn)):
         for path, value in part.items():
-            at = join(f"sweep.{name}", path)
-            taken = path in (SEED, FOLD) or path.partition(".")[0] == "sweep"
-            if taken or (name == "random" and path in grid):
-                message = (
-                    "is in grid as well; name it once"
-                    if path in grid and not taken
-                    else ("cannot vary here; use sweep.seeds or sweep.folds")
-                )
-                problems.append(Problem(at, message, value.key or value.where))
-            elif isinstance(value.value, list) and value.value:
-                pass
-            elif name == "grid":
+            message, place = "", value.key or value.where
+            if path in (SEED, FOLD) or path.partition(".")[0] == "sweep":
+                message = "cannot vary here; use sweep.seeds or sweep.folds"
+            elif name == "random" and path in grid:
+                message = "is in grid as well; name it once"
+            elif not (isinstance(value.value, list) and value.value):
+                place = value.where
                 message = f"expected a list of values, got {describe(value.plain())}"
-                problems.append(Problem(at, message, value.where))
-            elif message := _wrong_range(value):
-                problems.append(Problem(at, message, value.where))
-            if not problems:
-                try:
+                if name == "random":
+                    message = _wrong_range(value)
+            try:
+                if not message:
                     assign(root, path, value, value.place)
-                except ValueError as error:
-                    problems.append(Problem(at, str(error), value.key or value.where))
-    number = None if count is None else count.value
-    right = isinstance(number, int) and not isinstance(number, bool) and number > 0
-    if count is not None and not right:
-        message = f"expected a whole number of at least 1, got {describe(count.plain())}"
-        problems.append(Problem("sweep.random.count", message, count.where))
+            except ValueError as error:
+                message = str(error)
+            if message:
+                problems.append(Problem(join(f"sweep.{name}", path), message, place))
+    number = 1 if count is None else count.value
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        message = f"expected a whole number of at least 1, got {describe(number)}"
+        problems.append(Problem("sweep.random.count", message, (count or node).where))
     elif bool(drawn) != (count is not None):
-        what = (
-            "says how many are drawn: random: {count: 50, ...}"
-            if drawn
-            else (
-                "draws nothing: name what, such as random: {count: 50, optimizer.lr: log 0.001..1}"
-            )
-        )
-        where = node.value["random"].where
-        problems.append(Problem("sweep.random.count", what, where))
-    counts = [len(value.value) for value in grid.values() if isinstance(value.value, list)]
-    seeds = len(sweep.seeds) if isinstance(sweep.seeds, list) else sweep.seeds
-    if right or count is None:  # before there are so many
-        made = math.prod(counts) * (number or 1) * (sweep.folds or 1) * seeds
-        if made > MOST:
+        message = "count and what is drawn belong together, as in {count: 50, optimizer.lr: 0..1}"
+        problems.append(Problem("sweep.random.count", message, node.value["random"].where))
+    elif not problems:  # before there are so many
+        seeds = len(sweep.seeds) if isinstance(sweep.seeds, list) else sweep.seeds
+        settings = math.prod(len(value.value) for value in grid.values()) * number
+        if (made := settings * (sweep.folds or 1) * seeds) > MOST:
             message = f"makes {made:,} members, more than {MOST:,}"
             problems.append(Problem("sweep", message, node.where))
     if problems:
@@ -204,7 +191,7 @@ def _combinations(
         chosen = {
             path: replace(one, key=grid[path].key) for path, one in zip(grid, values, strict=True)
         }
-        for draw in range(number or 1):
+        for draw in range(number):
             yield chosen | {
                 path: _drawn(value, sweep, draw, order)
                 for order, (path, value) in enumerate(drawn.items())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -27,11 +28,8 @@ def _logic(kind: str) -> Rule:
     return lambda s: s.node(kind, s.cast("x", np.bool_), s.cast("y", np.bool_))
 
 
-def _bits(logical: str, bitwise: str) -> Rule:
-    def rule(s: Step) -> str:
-        return s.node(logical if s.dtype.kind == "b" else bitwise, *s.operands("x", "y"))
-
-    return rule
+def _bits(kind: str) -> Rule:
+    return lambda s: s.node(("Bitwise" * (s.dtype.kind != "b")) + kind, *s.operands("x", "y"))
 
 
 def _axes(s: Step) -> list[int]:
@@ -41,14 +39,11 @@ def _axes(s: Step) -> list[int]:
     return [int(d) for d in (dims if isinstance(dims, tuple | list) else (dims,))]
 
 
-def _reduce(kind: str) -> Rule:
-    def rule(s: Step) -> str:
-        if not s.shape("x"):
-            return s.node("Identity", s.cast("x", s.dtype))
-        keep = int(bool(s.attributes.get("keepdim")))
-        return s.node(kind, s.cast("x", s.dtype), s.ints(_axes(s)), keepdims=keep)
-
-    return rule
+def _reduce(kind: str, s: Step) -> str:
+    if not s.shape("x"):
+        return s.node("Identity", s.cast("x", s.dtype))
+    keep = int(bool(s.attributes.get("keepdim")))
+    return s.node(kind, s.cast("x", s.dtype), s.ints(_axes(s)), keepdims=keep)
 
 
 def _var(s: Step) -> str:
@@ -58,7 +53,7 @@ def _var(s: Step) -> str:
     for axis in _axes(s):
         size = s.shape("x")[axis]
         if not isinstance(size, int):
-            raise RuntimeError(f"cannot export {s.call.layer}: a variance over the rows")
+            s.refuse("a variance over the rows")
         count *= size
     centred = s.node("Sub", x, s.node("ReduceMean", x, axes, keepdims=1))
     total = s.node("ReduceSum", s.node("Mul", centred, centred), axes, keepdims=keep)
@@ -84,15 +79,10 @@ def _length(s: Step) -> str:
     return s.node("Pow", total, s.number(1 / p))
 
 
-def _argmax(kind: str) -> Rule:
-    def rule(s: Step) -> str:
-        dim, keep = s.attributes["dim"], int(bool(s.attributes["keepdim"]))
-        if dim is not None:
-            return s.node(kind, s["x"], axis=dim, keepdims=keep)
-        flat = s.node("Reshape", s["x"], s.ints([-1]))
-        return s.node(kind, flat, axis=0, keepdims=keep)
-
-    return rule
+def _argmax(kind: str, s: Step) -> str:
+    dim, keep = s.attributes["dim"], int(bool(s.attributes["keepdim"]))
+    flat = s["x"] if dim is not None else s.node("Reshape", s["x"], s.ints([-1]))
+    return s.node(kind, flat, axis=dim or 0, keepdims=keep)
 
 
 def _clamp(s: Step) -> str:
@@ -102,9 +92,8 @@ def _clamp(s: Step) -> str:
 
 
 def _where(s: Step) -> str:
-    return s.node(
-        "Where", s.cast("condition", np.bool_), s.cast("x", s.dtype), s.cast("y", s.dtype)
-    )
+    sides = (s.cast(side, s.dtype) for side in ("x", "y"))
+    return s.node("Where", s.cast("condition", np.bool_), *sides)
 
 
 def _elu(s: Step) -> str:
@@ -163,25 +152,22 @@ def _hardswish(s: Step) -> str:
 
 def _sinc(s: Step) -> str:
     if s.attributes["order"]:
-        raise RuntimeError(f"cannot export {s.call.layer}: derivatives of sinc have no ONNX form")
+        s.refuse("derivatives of sinc have no ONNX form")
     angle = s.node("Mul", s.cast("x", s.dtype), s.number(math.pi))
     zero = s.node("Equal", angle, s.number(0))
     return s.node("Where", zero, s.number(1), s.node("Div", s.node("Sin", angle), angle))
 
 
-def _softmax(kind: str) -> Rule:
-    def rule(s: Step) -> str:
-        if s.shape("x"):
-            return s.node(kind, s["x"], axis=s.attributes["dim"])
-        line = s.node(kind, s.node("Reshape", s["x"], s.ints([1])), axis=0)  # of one number
-        return s.node("Reshape", line, s.ints([]))
-
-    return rule
+def _softmax(kind: str, s: Step) -> str:
+    if s.shape("x"):
+        return s.node(kind, s["x"], axis=s.attributes["dim"])
+    line = s.node(kind, s.node("Reshape", s["x"], s.ints([1])), axis=0)  # of one number
+    return s.node("Reshape", line, s.ints([]))
 
 
 def _round(s: Step) -> str:
     if s.attributes["decimals"]:
-        raise RuntimeError(f"cannot export {s.call.layer}: round(decimals=) has no ONNX form")
+        s.refuse("round(decimals=) has no ONNX form")
     return s.node("Round", s["x"])
 
 
@@ -199,6 +185,13 @@ def _cumsum(s: Step) -> str:
     return s.node("CumSum", s.cast("x", s.dtype), axis, reverse=int(s.attributes["reverse"]))
 
 
+def _any(kind: str, s: Step) -> str:
+    """A reduction of zeros and ones."""
+    keep = int(bool(s.attributes.get("keepdim")))
+    ones = s.to(s.cast("x", np.bool_), np.int32)
+    return s.to(s.node(kind, ones, s.ints(_axes(s)), keepdims=keep), np.bool_)
+
+
 UNARY = """abs:Abs acos:Acos acosh:Acosh asin:Asin asinh:Asinh atan:Atan atanh:Atanh ceil:Ceil
 clone:Identity contiguous:Identity cos:Cos cosh:Cosh erf:Erf exp:Exp floor:Floor isinf:IsInf
 isnan:IsNaN log:Log neg:Neg reciprocal:Reciprocal relu:Relu sigmoid:Sigmoid sign:Sign sin:Sin
@@ -207,10 +200,17 @@ BINARY = """add:Add sub:Sub mul:Mul div:Div pow:Pow maximum:Max minimum:Min eq:E
 le:LessOrEqual gt:Greater ge:GreaterOrEqual matmul:MatMul mm:MatMul"""
 REDUCED = "sum:ReduceSum mean:ReduceMean amax:ReduceMax amin:ReduceMin logsumexp:ReduceLogSumExp"
 
+
+def _pairs(text: str) -> list[list[str]]:
+    return [pair.split(":") for pair in text.split()]
+
+
 TABLE: dict[str, Rule] = {
     **{name: _unary(kind) for name, kind in (pair.split(":") for pair in UNARY.split())},
     **{name: _binary(kind) for name, kind in (pair.split(":") for pair in BINARY.split())},
-    **{name: _reduce(kind) for name, kind in (pair.split(":") for pair in REDUCED.split())},
+    **{
+        name: partial(_reduce, kind) for name, kind in (pair.split(":") for pair in REDUCED.split())
+    },
     "isnan": lambda s: s.node("IsNaN", s["x"]),
     "isinf": lambda s: s.node("IsInf", s["x"]),
     "rsqrt": lambda s: s.node("Reciprocal", s.node("Sqrt", s.cast("x", s.dtype))),
@@ -226,14 +226,14 @@ TABLE: dict[str, Rule] = {
     "logical_or": _logic("Or"),
     "logical_xor": _logic("Xor"),
     "logical_not": lambda s: s.node("Not", s.cast("x", np.bool_)),
-    "bitwise_and": _bits("And", "BitwiseAnd"),
-    "bitwise_or": _bits("Or", "BitwiseOr"),
-    "bitwise_xor": _bits("Xor", "BitwiseXor"),
+    "bitwise_and": _bits("And"),
+    "bitwise_or": _bits("Or"),
+    "bitwise_xor": _bits("Xor"),
     "bitwise_not": lambda s: s.node("Not" if s.dtype.kind == "b" else "BitwiseNot", s["x"]),
-    "any": lambda s: s.to(_reduce_bools(s, "ReduceMax"), np.bool_),
-    "all": lambda s: s.to(_reduce_bools(s, "ReduceMin"), np.bool_),
-    "argmax": _argmax("ArgMax"),
-    "argmin": _argmax("ArgMin"),
+    "any": partial(_any, "ReduceMax"),
+    "all": partial(_any, "ReduceMin"),
+    "argmax": partial(_argmax, "ArgMax"),
+    "argmin": partial(_argmax, "ArgMin"),
     "clamp": _clamp,
     "cumsum": _cumsum,
     "elu": _elu,
@@ -241,13 +241,13 @@ TABLE: dict[str, Rule] = {
     "gelu_tanh": _gelu_tanh,
     "hardswish": _hardswish,
     "leaky_relu": _leaky_relu,
-    "log_softmax": _softmax("LogSoftmax"),
+    "log_softmax": partial(_softmax, "LogSoftmax"),
     "mish": lambda s: _gated(s, s.node("Tanh", _soft(s, s["x"]))),
     "norm": _norm,
     "round": _round,
     "silu": lambda s: _gated(s, s.node("Sigmoid", s["x"])),
     "sinc": _sinc,
-    "softmax": _softmax("Softmax"),
+    "softmax": partial(_softmax, "Softmax"),
     "softplus": _softplus,
     "std": lambda s: s.node("Sqrt", _var(s)),
     "sum_rows": lambda s: s.node("ReduceSum", s["x"], s.ints([0]), keepdims=0),
@@ -257,10 +257,3 @@ TABLE: dict[str, Rule] = {
     "where": _where,
     "zeros_like": lambda s: s.node("Expand", s.number(0), s.graph.shape(s.result.shape)),
 }
-
-
-def _reduce_bools(s: Step, kind: str) -> str:
-    """A reduction of zeros and ones."""
-    keep = int(bool(s.attributes.get("keepdim")))
-    ones = s.to(s.cast("x", np.bool_), np.int32)
-    return s.node(kind, ones, s.ints(_axes(s)), keepdims=keep)

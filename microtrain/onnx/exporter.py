@@ -18,7 +18,7 @@ from ..tensor import TENSORS, kind_of, wrap
 from ..version import __version__
 from . import elementwise, layers
 from .graph import BATCH, OPSET, Graph, Step
-from .trace import Batch, Call, Trace, compared, trace
+from .trace import Batch, Trace, compared, trace
 
 __all__ = ["export", "graph_of"]
 
@@ -91,13 +91,14 @@ def graph_of(
     for number, name in enumerate(names):
         graph.names[number] = start(graph, number, name) if start else name
     for call in found.calls:
-        _translate(graph, call)
+        (number,) = call.results
+        if call.operation in layers.DEFERRED or call.operation not in RULES:
+            graph.deferred[number] = call  # where nobody uses the result, it is of no account
+        else:
+            graph.names[number] = RULES[call.operation](Step(graph, call))
     results = [graph.value(number) for number in found.outputs]
-    if finish is not None:
-        outputs = finish(graph, results)
-        infos = [_info(name, dtype, shape) for name, (dtype, shape) in outputs.items()]
-    else:
-        infos = _outputs(graph, results, output_names)
+    outputs = finish(graph, results) if finish else _outputs(graph, results, output_names)
+    infos = [_info(name, dtype, shape) for name, (dtype, shape) in outputs.items()]
     given = [
         _info(name, found.values[number].array.dtype, found.values[number].shape)
         for number, name in enumerate(names)
@@ -175,15 +176,6 @@ def _rows(inputs: tuple[Any, ...], count: int) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def _translate(graph: Graph, call: Call) -> None:
-    (number,) = call.results
-    if call.operation in layers.DEFERRED or call.operation not in RULES:
-        # Where nobody uses the result, it is of no account.
-        graph.deferred[number] = call
-        return
-    graph.names[number] = RULES[call.operation](Step(graph, call))
-
-
 def _used(nodes: list[Any], wanted: set[str]) -> list[Any]:
     """The nodes that the outputs need, in order."""
     kept = []
@@ -209,11 +201,11 @@ def symbol(size: Any) -> Any:
     return BATCH if size.times == 1 else f"{size.times}*{BATCH}"
 
 
-def _outputs(graph: Graph, results: list[str], given: Sequence[str] | None) -> list[Any]:
+def _outputs(
+    graph: Graph, results: list[str], given: Sequence[str] | None
+) -> dict[str, tuple[Any, Any]]:
     names = _names("output", len(results), given)
-    infos = []
-    for number, name, result in zip(graph.trace.outputs, names, results, strict=True):
+    for name, result in zip(names, results, strict=True):
         graph.rename(result, name)
-        value = graph.trace.values[number]
-        infos.append(_info(name, value.array.dtype, value.shape))
-    return infos
+    values = [graph.trace.values[number] for number in graph.trace.outputs]
+    return {n: (v.array.dtype, v.shape) for n, v in zip(names, values, strict=True)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,9 @@ class Graph:
     """
 
     def __init__(self, trace: Trace) -> None:
-        self.trace = trace
+        import onnx
+
+        self.onnx, self.trace = onnx, trace
         self.nodes: list[Any] = []
         self.initializers: dict[str, Any] = {}
         self.names: dict[int, str] = {}
@@ -36,36 +38,29 @@ class Graph:
 
     def node(self, kind: str, *inputs: str, outputs: int = 1, **attributes: Any) -> str:
         """A new node; the name of its first output (others: `.1`, `.2`)."""
-        from onnx import helper
-
         name = f"{kind.lower()}_{len(self.nodes)}"
         names = [name, *(f"{name}.{i}" for i in range(1, outputs))]
-        self.nodes.append(helper.make_node(kind, [*inputs], names, name, **attributes))
+        self.nodes.append(self.onnx.helper.make_node(kind, [*inputs], names, name, **attributes))
         return name
 
     def rename(self, value: str, name: str) -> None:
         """Give the output of the graph `value` its name."""
-        from onnx import helper
-
-        self.nodes.append(helper.make_node("Identity", [value], [name], name))
+        self.nodes.append(self.onnx.helper.make_node("Identity", [value], [name], name))
 
     def cast(self, value: str, dtype: Any) -> str:
         """A value in another dtype."""
-        from onnx import helper
-
-        return self.node("Cast", value, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+        kind = self.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        return self.node("Cast", value, to=kind)
 
     def constant(self, array: Any, name: str = "") -> str:
         """A constant array; of equal small ones there is one."""
-        from onnx import numpy_helper
-
         array = np.ascontiguousarray(array).reshape(np.shape(array))
         small = array.size <= 64 and array.dtype != object
         key = (array.dtype.str, array.shape, array.tobytes() if small else id(array))
         if name or not small or key not in self._constants:
             self._constants[key] = name or f"constant_{len(self.initializers)}"
             found = self._constants[key]
-            self.initializers[found] = numpy_helper.from_array(array, found)
+            self.initializers[found] = self.onnx.numpy_helper.from_array(array, found)
         return self._constants[key]
 
     def ints(self, values: Sequence[int]) -> str:
@@ -93,9 +88,7 @@ class Graph:
             value = self.trace.values[number]
             if number in self.deferred:
                 call = self.deferred[number]
-                raise RuntimeError(
-                    f"cannot export {call.layer}: the operation {call.operation} has no ONNX form"
-                )
+                Step(self, call).refuse(f"the operation {call.operation} has no ONNX form")
             array: NDArray[Any] = to_host(value.array)
             if any(type(size) is Batch for size in value.shape):
                 one = self.constant(array.reshape(-1)[:1].reshape(()))
@@ -114,12 +107,7 @@ class Step:
         self.call = call
         self.attributes = call.attributes
         self.result = graph.trace.values[call.results[0]]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of the result."""
-        found: np.dtype[Any] = self.result.array.dtype
-        return found
+        self.dtype: np.dtype[Any] = self.result.array.dtype
 
     def value(self, name: str) -> Any:
         """The input `name` as a value of the trace; None where there is none."""
@@ -137,7 +125,7 @@ class Step:
     def __getitem__(self, name: str) -> str:
         given = self.call.inputs[name]
         if type(given) is not Ref:
-            raise RuntimeError(f"cannot export {self.call.layer}: {name} of {self.call.operation}")
+            self.refuse(f"{name} of {self.call.operation}")
         return self.graph.value(given.number)
 
     def cast(self, name: str, dtype: Any) -> str:
@@ -145,15 +133,14 @@ class Step:
         given = self.call.inputs[name]
         if type(given) is not Ref:
             if isinstance(given, Batch):
-                raise RuntimeError(
-                    f"cannot export {self.call.layer}: the number of rows is an operand of "
-                    f"{self.call.operation}"
-                )
+                self.refuse(f"the number of rows is an operand of {self.call.operation}")
             return self.graph.constant(np.array(given, dtype))
-        value = self.graph.trace.values[given.number]
-        if value.array.dtype == dtype:
-            return self[name]
-        return self.to(self[name], dtype)
+        same = self.graph.trace.values[given.number].array.dtype == dtype
+        return self[name] if same else self.to(self[name], dtype)
+
+    def refuse(self, why: str) -> NoReturn:
+        """RuntimeError, with the layer."""
+        raise RuntimeError(f"cannot export {self.call.layer}: {why}")
 
     def to(self, name: str, dtype: Any) -> str:
         return self.graph.cast(name, dtype)

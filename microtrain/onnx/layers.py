@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,12 +30,11 @@ def _expand(s: Step) -> str:
 
 
 def _cat(s: Step) -> str:
-    names = [s.graph.value(ref.number) for ref in s.call.inputs["tensors"]]
-    kinds = [s.graph.trace.values[ref.number].array.dtype for ref in s.call.inputs["tensors"]]
-    names = [
-        name if kind == s.dtype else s.to(name, s.dtype)
-        for name, kind in zip(names, kinds, strict=True)
-    ]
+    names = []
+    for ref in s.call.inputs["tensors"]:
+        name = s.graph.value(ref.number)
+        same = s.graph.trace.values[ref.number].array.dtype == s.dtype
+        names.append(name if same else s.to(name, s.dtype))
     return s.node("Concat", *names, axis=s.attributes["dim"])
 
 
@@ -46,7 +46,7 @@ def _index(s: Step) -> str:
         at = next(i for i, part in enumerate(index) if part is Ellipsis)
         used = sum(part is not None for part in index) - 1
         index[at : at + 1] = [slice(None)] * (len(s.shape("x")) - used)
-    starts, stops, axes, steps = [], [], [], []
+    cuts: list[tuple[Any, ...]] = []  # start, stop, axis, step
     dropped, added, gathered = [], [], []
     axis = out = 0
     for part in index:
@@ -56,31 +56,25 @@ def _index(s: Step) -> str:
             continue
         if isinstance(part, slice):
             step = 1 if part.step is None else part.step
+            first, last = (0, END) if step > 0 else (END, -END)
+            start = first if part.start is None else part.start
             if (part.start, part.stop, step) != (None, None, 1):
-                starts.append((0 if step > 0 else END) if part.start is None else part.start)
-                stops.append((END if step > 0 else -END) if part.stop is None else part.stop)
-                axes.append(axis)
-                steps.append(step)
+                cuts.append((start, last if part.stop is None else part.stop, axis, step))
             out += 1
         elif isinstance(part, int):
-            starts.append(part)
-            stops.append(part + 1 if part != -1 else END)
-            axes.append(axis)
-            steps.append(1)
+            cuts.append((part, part + 1 or END, axis, 1))
             dropped.append(axis)
         elif type(part) in ARRAYS and part.dtype.kind in "iu":
             gathered.append((axis, to_host(part)))
             out += part.ndim
         else:
-            raise RuntimeError(f"cannot export {s.call.layer}: an index of {type(part).__name__}")
+            s.refuse(f"an index of {type(part).__name__}")
         axis += 1
-    if any(not isinstance(n, int) for n in (*starts, *stops)):
-        raise RuntimeError(f"cannot export {s.call.layer}: a slice up to the number of rows")
-    found = s["x"]
-    if axes:
-        found = s.node("Slice", found, *map(s.ints, (starts, stops, axes, steps)))
+    if not all(isinstance(n, int) for cut in cuts for n in cut):
+        s.refuse("a slice up to the number of rows")
+    found = s.node("Slice", s["x"], *map(s.ints, zip(*cuts, strict=True))) if cuts else s["x"]
     if len(gathered) > 1 or (gathered and (dropped or added)):
-        raise RuntimeError(f"cannot export {s.call.layer}: an index of several arrays")
+        s.refuse("an index of several arrays")
     if gathered:
         return s.node("Gather", found, s.graph.constant(gathered[0][1]), axis=gathered[0][0])
     if dropped:
@@ -112,12 +106,9 @@ def _pad(s: Step) -> str:
     return s.node("Pad", found, s.ints(before + after), s.number(s.attributes["value"]))
 
 
-def _trilu(upper: int) -> Callable[[Step], str]:
-    def rule(s: Step) -> str:
-        offset = s.graph.constant(np.array(s.attributes["diagonal"], np.int64))
-        return s.node("Trilu", s["x"], offset, upper=upper)
-
-    return rule
+def _trilu(upper: int, s: Step) -> str:
+    offset = s.graph.constant(np.array(s.attributes["diagonal"], np.int64))
+    return s.node("Trilu", s["x"], offset, upper=upper)
 
 
 # Layers -------------------------------------------------------------------------------------------
@@ -199,7 +190,7 @@ def _max_pool(s: Step) -> str:
     """The maximum of every window: one node where windows are regular, else maxima of slices."""
     positions = s.graph.deferred.get(s.call.inputs["positions"].number)
     if positions is None:
-        raise RuntimeError(f"cannot export {s.call.layer}: given positions of maxima")
+        s.refuse("given positions of maxima")
     windows, x = positions.attributes["windows"], s["input"]
     if all(type(tap) is slice for taps in windows for tap in taps):
         dilation = [taps[1].start - taps[0].start if len(taps) > 1 else 1 for taps in windows]
@@ -266,7 +257,7 @@ def _recurrent(s: Step) -> str:
     kind, reverse = s.attributes["kind"], s.attributes["reverse"]
     op, order = GATES[kind]
     if s.has("stopped"):
-        raise RuntimeError(f"cannot export {s.call.layer}: a packed sequence has no ONNX form")
+        s.refuse("a packed sequence has no ONNX form")
     size = s.shape("hidden")[1]
     rows = s.ints([i for gate in order for i in range(gate * size, (gate + 1) * size)])
 
@@ -321,8 +312,8 @@ TABLE: dict[str, Callable[[Step], str]] = {
     "reshape": lambda s: s.node("Reshape", s["x"], s.graph.shape(s.attributes["shape"])),
     "select": _index,
     "topk": _topk,
-    "tril": _trilu(0),
-    "triu": _trilu(1),
+    "tril": partial(_trilu, 0),
+    "triu": partial(_trilu, 1),
     "window_sum": _window_sum,
 }
 DEFERRED = {"max_positions"}  # which say something to their users

@@ -174,7 +174,7 @@ def _legend_of_runs(
     """A colour for each run, and what the lines and dots of each look are; of many on the right."""
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], lw=1.9, label=run, **style) for run, style in styles.items()]
+    handles = [Line2D([], [], label=run, **{"lw": 1.9} | style) for run, style in styles.items()]
     dot: dict[str, Any] = {"ls": "none", "marker": "o", "ms": 5}
     for look, words in WORDS.items():
         drawn = [c for chart in charts for c in chart.curves if c.look == look and not c.faint]

@@ -15,7 +15,7 @@ import pytest
 from pace import daily
 
 from microtrain.cli import diagnosis
-from microtrain.cli.diagnosis import Exchange, Rank, judge_directory, judge_ranks
+from microtrain.cli.diagnosis import Rank, judge_directory, judge_ranks
 from microtrain.cli.doctor import _ranges
 from microtrain.distributed import Communicator
 from microtrain.distributed.single import SingleCommunicator
@@ -61,27 +61,21 @@ JUDGEMENTS = {
 def test_ranks_are_judged(case: str) -> None:
     changes, expected = JUDGEMENTS[case]
     ranks = [replace(FINE, rank=number, **change) for number, change in enumerate(changes)]
-    found = judge_ranks(ranks, [Exchange(4, 1e-6, ())])
+    found = judge_ranks(ranks, {4: ()})
     assert [finding.text for finding in found] == expected
     assert [finding.broken for finding in found] == [case == "MPI"] * len(expected)
     assert all(finding.way_out for finding in found)
 
 
-def test_slowness_is_not_judged() -> None:
-    assert judge_ranks([FINE], [Exchange(4, 100.0, ())]) == []
-
-
 def test_a_wrong_sum_is_an_error_that_names_the_ranks() -> None:
-    (found,) = judge_ranks([FINE], [Exchange(4, 1e-6, (1, 3))])
+    (found,) = judge_ranks([FINE], {4: (1, 3)})
     assert found.broken
     assert found.text == "an allreduce of 4 bytes gave wrong sums on ranks 1, 3"
 
 
 @pytest.mark.parametrize("nbytes", [4, 4096])
-def test_all_reduce_is_measured(comm: Communicator, nbytes: int) -> None:
-    found = diagnosis.measure_all_reduce(comm, nbytes, seconds=0.001)
-    assert (found.nbytes, found.wrong) == (nbytes, ())
-    assert found.seconds > 0
+def test_right_sums_are_right(comm: Communicator, nbytes: int) -> None:
+    assert diagnosis.wrong_sums(comm, nbytes) == ()
 
 
 class Wrong(SingleCommunicator):
@@ -91,7 +85,7 @@ class Wrong(SingleCommunicator):
 
 
 def test_a_wrong_sum_is_found() -> None:
-    assert diagnosis.measure_all_reduce(Wrong(), 4096, seconds=0.001).wrong == (0,)
+    assert diagnosis.wrong_sums(Wrong(), 4096) == (0,)
 
 
 # -------------------------------------------------------------------------- places and packages
@@ -120,7 +114,7 @@ def test_locks_that_do_not_hold(how: str, tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(fcntl, "flock", flock)
     (found,) = judge_directory(tmp_path)
-    words = {"granted twice": "grants one lock twice", "refused": "No locks available"}
+    words = {"granted twice": "file locks do not work there", "refused": "No locks available"}
     assert words[how] in found.text
     assert list(tmp_path.iterdir()) == []
 
@@ -278,9 +272,7 @@ def test_under_mpirun(mpirun: Callable[..., mpi_run.Job], ranks: int, tmp_path: 
     assert [line.split()[0] for line in table[1].splitlines()[1:]] == [*map(str, range(ranks))]
     if ranks > 1:
         assert "thread level multiple" in table[0]
-        rows = table[2].splitlines()[1:]
-        assert [row[:5].strip() for row in rows] == ["4 B", "64 KB", "4 MB"]
-        assert all(row.endswith("right") for row in rows)
+        assert "of 4 B, 65.5 KB, 4.19 MB: all sums are right" in table[0]
     crowded = ranks > diagnosis.threads.cores()
     assert ("ranks share" in job.stdout) == crowded
     assert f"healthy: 0 errors, {int(crowded)} warning" in job.stdout

@@ -90,7 +90,7 @@ def test_a_part_of_ones_own_passes_check_and_trains(part, place, directory, caps
     assert list(Path("runs", stem.name).glob("*/checkpoints/step-*"))
     before = Path(f"{stem}.py").read_text()
     assert main(["init", "--part", part, *place]) == 2
-    assert f"{stem}.py is there already" in capsys.readouterr().err
+    assert f"{stem}.py already exists" in capsys.readouterr().err
     assert Path(f"{stem}.py").read_text() == before
 
 
@@ -99,7 +99,7 @@ def test_nothing_is_overwritten_and_nothing_half_written(directory, capsys):
     Path("here/csv.yaml").unlink()
     Path("here/houses.csv").write_text("mine")
     assert main(["init", "csv", "here"]) == 2
-    assert "here/houses.csv is there already; choose another directory" in capsys.readouterr().err
+    assert "here/houses.csv already exists; choose another directory" in capsys.readouterr().err
     assert os.listdir("here") == ["houses.csv"]
     assert Path("here/houses.csv").read_text() == "mine"
     Path("link").mkdir()
@@ -112,7 +112,7 @@ def test_nothing_is_overwritten_and_nothing_half_written(directory, capsys):
     "arguments, code, message",
     [
         (["linrge", "x"], 2, 'no template "linrge"; did you mean linreg?'),
-        (["--part", "metrics"], 2, 'no part "metrics"; did you mean metric? (there are: metric, '),
+        (["--part", "metrics"], 2, "'metrics' is not one of 'metric', "),
         (["--part", "loss", "a", "b"], 2, "one place: microtrain init --part loss my_loss.py"),
         (["mine.csv"], 2, 'no template "mine.csv" (there are: '),
         (["mine.csv"], 2, "hint: microtrain init csv mine.csv"),

@@ -36,7 +36,7 @@ def test_it_says_what_every_column_seems_to_be_and_why(capsys):
         assert line in text.splitlines()
     assert main(["check", "customers.yaml"]) == 0
     assert main(["init", "csv", "customers.csv"]) == 2
-    assert "customers.yaml is there already; choose another name with --output FILE" in (
+    assert "customers.yaml already exists; choose another name with --output FILE" in (
         capsys.readouterr().err
     )
     assert Path("customers.yaml").read_text() == text

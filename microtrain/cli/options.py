@@ -1,0 +1,79 @@
+"""Arguments and options that several commands have, and what they do with them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from ..runs.run import Run
+
+config = click.argument("config")
+overrides = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+runs = click.argument("runs", metavar="RUN ...", nargs=-1, required=True)
+trust = click.option(
+    "--trust", is_flag=True, help="Run the code that a run's import paths name; it may be anyone's."
+)
+trace = click.option(
+    "--trace", is_flag=True, help="Write a timeline of each rank for chrome://tracing."
+)
+checkpoint = click.option(
+    "--checkpoint",
+    metavar="best|last|STEP",
+    default="best",
+    help="Which checkpoint; default: the best that was kept, else the last.",
+)
+force = click.option("--force", is_flag=True, help="Replace an output that exists.")
+progress = click.option(
+    "--progress",
+    type=click.Choice(["auto", "on", "off"]),
+    default="auto",
+    help="Show a progress bar; auto: if standard output is a terminal.",
+)
+sort = click.option("--sort", metavar="COLUMN", help="By a column, the best value first.")
+csv = click.option(
+    "--csv", "as_csv", metavar="FILE", help="Write all columns as CSV into a file; - prints them."
+)
+
+
+def note(text: str) -> None:
+    """Say on standard error what is worth knowing."""
+    click.echo(f"note: {text}", err=True)
+
+
+def warn(text: str) -> None:
+    """Say on standard error what may be wrong."""
+    click.echo(f"warning: {text}", err=True)
+
+
+def warn_of(records: Iterable[Run]) -> None:
+    """Say what of runs may not be what they have done."""
+    for record in records:
+        for doubt in record.doubts():
+            warn(doubt)
+
+
+def terminal_width() -> int:
+    """Characters that fit into a line of the terminal; 80 where there is none."""
+    return shutil.get_terminal_size().columns
+
+
+def write_csv(text: str, place: str) -> None:
+    """Into a file, or to standard output for `-`. Raises LaunchError where it cannot be written."""
+    from ..errors import LaunchError
+    from ..files import reason, write_whole
+
+    if place == "-":
+        click.echo(text, nl=False)
+        return
+    path = Path(os.path.expanduser(place))
+    try:
+        write_whole(path, text.encode())
+    except OSError as error:
+        raise LaunchError(f"cannot write {path}: {reason(error)}") from error
+    click.echo(path)
