@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
+from dataclasses import is_dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ..config.components import import_paths, is_import_path
 from ..config.load import load_sweep
-from ..config.resolved import as_yaml
-from ..config.schema import Component
+from ..config.resolved import as_yaml, entries
+from ..config.schema import LISTS
 from ..config.sweep import Members
 from ..errors import DataError
 from ..words import plural
 from . import options
-
-LIMITS = ("clip_norm", "max_time")
 
 
 @click.command()
@@ -31,48 +32,8 @@ def check(config: str, overrides: tuple[str, ...], trust: bool) -> None:
     """
     given = load_sweep(config, overrides, trust=trust or None)
     run = given.config
-    train = run.train
-    cut = f" in {train.accumulate} micro-batches" if train.accumulate > 1 else ""
-    split = run.data.split
-    shares = {part: f"{share:g}" for part, share in split.shares.items()}
-    for part, keys in split.files.items():
-        shares[part] = ", ".join(as_yaml(value).strip('"') for value in keys.values())
-    drawn = f", drawn with seed {split.seed}" if split.seed else ""
-    drawn += ", stratified" * split.stratify + f", grouped by {split.group}" * bool(split.group)
-    drawn += f", in order of {split.time}" * bool(split.time)
-
-    def in_words(path: str, component: Component) -> str:
-        """Its name, and the arguments that are not the defaults."""
-        name = component.type
-        if is_import_path(name):
-            name = Path(name).name
-        arguments = [
-            f"{key} {as_yaml(value)}"
-            for key, value in component.arguments.items()
-            if f"{path}.{key}" in run.origins
-        ]
-        return f"{name} ({', '.join(arguments)})" if arguments else name
-
-    def all_in_words(path: str, components: list[Component]) -> str:
-        return ", ".join(in_words(f"{path}.{i}", each) for i, each in enumerate(components))
-
-    rows = {
-        "name": run.name,
-        "sweep": _sweep_in_words(given),
-        "data": in_words("data", run.data) + ", standardized" * run.data.standardize,
-        "split": ", ".join(f"{part} {share}" for part, share in shares.items()) + drawn,
-        "model": in_words("model", run.model),
-        "loss": in_words("loss", run.loss),
-        "metrics": all_in_words("metrics", run.metrics) or "none besides the loss",
-        "optimizer": in_words("optimizer", run.optimizer),
-        "schedule": in_words("schedule", run.schedule) if run.schedule else "",
-        "train": f"{train.duration}, {train.batch_size} samples a step over all ranks{cut}",
-        "limits": ", ".join(f"{k} {v}" for k in LIMITS if (v := getattr(train, k)) is not None),
-        "trainer": run.trainer or "",
-        "callbacks": all_in_words("callbacks", run.callbacks),
-        "start": f"parameters of {train.init_from}" if train.init_from else "",
-        "numbers": f"{run.dtype}, device {run.device}, seed {run.seed}",
-    }
+    rows = {key: _in_words(key, value, run.origins) for key, value in entries(run).items()}
+    rows["sweep"] = _sweep_in_words(given)
     looked = "the data were not read"
     if import_paths(run):
         from ..train.rehearsal import try_step  # builds a run, which needs more than a check
@@ -87,8 +48,24 @@ def check(config: str, overrides: tuple[str, ...], trust: bool) -> None:
     click.echo(f"{config}: no problems found ({looked})")
     for title, text in rows.items():
         if text:
-            click.echo(f"  {title:<9}  {text}")
+            click.echo(f"  {title:<11}  {text}")
     click.echo(f"next: microtrain train {shlex.join([config, *overrides])}")
+
+
+def _in_words(path: str, value: Any, origins: Mapping[str, str]) -> str:
+    """What is given of a value: of a section its keys, of a component its name and arguments."""
+    if isinstance(value, list) and path in LISTS:
+        return ", ".join(_in_words(f"{path}.{i}", each, origins) for i, each in enumerate(value))
+    if not any(f"{at}.".startswith(f"{path}.") for at in origins):
+        return ""
+    if not is_dataclass(value):
+        return as_yaml(value).strip('"')
+    parts = {key: _in_words(f"{path}.{key}", each, origins) for key, each in entries(value).items()}
+    name = parts.pop("type", "")
+    words = ", ".join(f"{key} {text}" for key, text in parts.items() if text)
+    if "." not in path and not name:
+        return words
+    return f"{Path(name).name} ({words})".strip() if words else Path(name).name
 
 
 def _sweep_in_words(given: Members) -> str:

@@ -1,4 +1,4 @@
-"""`microtrain init TEMPLATE DIR`: a small working run to change into one's own."""
+"""`microtrain init TEMPLATE DIR`: a small working run to change into your own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`microtrain init csv FILE`: a configuration proposed for a table of one's own."""
+"""`microtrain init csv FILE`: a configuration proposed for your own table."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line (`sys.argv` by default) and return its exit code.
 
-    Raises what is no UserError, a bug or an error of the user's own code, with its traceback;
+    Raises what is not a UserError, a bug or an error in custom code, with its traceback;
     and, where the ranks of an MPI job have not all met it together, also a UserError, so that the
     hooks of `distributed.abort` end the job.
     """

@@ -38,7 +38,7 @@ def show(name: str | None, overrides: tuple[str, ...]) -> None:
     elif Path(name).suffix in (".yaml", ".yml") or (name and os.path.isdir(name)):
         text = _resolved(name, overrides)
     elif overrides:
-        raise ConfigError(f'overrides go with a YAML file, and "{name}" is none')
+        raise ConfigError(f'overrides go with a YAML file, and "{name}" is not one')
     else:
         text = _named(name)
     click.echo(text.rstrip("\n"))

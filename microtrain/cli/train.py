@@ -47,7 +47,7 @@ def train(
     Under mpirun or srun all ranks train one model together; batch_size is global.
     """
     if run_dir is not None:
-        overrides = (*overrides, f"run_dir={json.dumps(run_dir)}")  # quoted: it is no YAML
+        overrides = (*overrides, f"run_dir={json.dumps(run_dir)}")  # quoted: it is not YAML
     with beginning():
         settings = from_root(world(), lambda: load_sweep(config, overrides, trust=trust or None))
     return train_run(settings, **how)

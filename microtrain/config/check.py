@@ -103,9 +103,9 @@ class _Checker:
         config.origins.update({path: str(place) for path, place in self.places.items()})
         if config.checkpoint and config.data and config.checkpoint.monitor is None:
             config.checkpoint.monitor = "val/loss" if config.data.split.has_val else "train/loss"
-        for path, section in self.sections.items():
+        for path, right in self.sections.items():
             if not any(key.startswith(f"{path}.") for key in meant):
-                self._wrong(section.wrong(), path)
+                self._wrong(right.wrong(), path)
         self._wrong(contradictions(config))
         return None if self.problems else config
 
@@ -259,10 +259,11 @@ class _Checker:
         if path == "trainer" and value and isinstance(value, str):
             return self._trainer(node)
         if path in PARTS_OF_DATA and isinstance(value, dict | str) and self.of_data is not None:
-            if isinstance(value, str):
-                node = replace(node, value={"path": replace(node, key=node.place)})
-            arguments = self._values(path, node, self.of_data)
-            return arguments if self._is_right(path) else None
+            keys_of = value if isinstance(value, dict) else {"path": replace(node, key=node.place)}
+            arguments = self._values(path, replace(node, value=keys_of), self.of_data)
+            if not self._is_right(path):
+                return None
+            return arguments if keys_of is value else arguments["path"]
         if path == "data.columns" and isinstance(value, dict):
             return self._columns(path, node)
         try:

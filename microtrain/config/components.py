@@ -58,8 +58,6 @@ _NOT_FOR_YAML = ("foreach", "capturable", "differentiable", "fused", "decoupled_
 
 # Names of a first parameter that say that a function wants the target before the prediction.
 _TARGET = ("y_true", "true", "truth", "target", "targets", "labels")
-# Names that say that a function wants rows, not options.
-_OF_ROWS = (*_TARGET, "prediction", "predictions", "pred", "y_pred", "output", "outputs")
 
 
 def own(path: str) -> str:
@@ -93,7 +91,7 @@ def is_import_path(name: str) -> bool:
 
 
 def import_paths(config: Config) -> list[str]:
-    """All that a configuration names by import path: the parts of the user's own."""
+    """All that a configuration names by import path: custom parts."""
     parts = [config.data, config.model, config.loss, config.optimizer, config.schedule]
     types = [part.type for part in (*parts, *config.metrics, *config.callbacks) if part]
     return [name for name in (*types, config.trainer or "") if is_import_path(name)]
@@ -142,7 +140,7 @@ def _unknown(kind: str, name: str) -> ConfigError:
 
 
 def _maker(kind: str, function: Any, arguments: Collection[str] = ()) -> Any:
-    """What makes a part of the run of a function of yours; what is none makes one itself."""
+    """What makes a part of the run from a custom function; anything else as it is."""
     if not inspect.isfunction(function):
         return function
     if kind == "optimizer":
@@ -155,11 +153,6 @@ def _maker(kind: str, function: Any, arguments: Collection[str] = ()) -> Any:
         others = others[1:]  # of the rows, which the data give
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     waiting = [p for p in first if p.kind in positional and p.default is p.empty]
-    if len(waiting) == 1 and kind != "schedule" and waiting[0].name in _OF_ROWS:
-        raise ConfigError(
-            f"{function.__name__} takes {waiting[0].name} alone; expected a function of prediction "
-            f"and target\n{own(kind)}"
-        )
     if len(waiting) < 2 or any(p.name in arguments for p in waiting):
         return function
 
@@ -211,7 +204,7 @@ def build(component: Component, **filled: Any) -> Any:
     `filled` holds what the run knows; it is used where the constructor has such a parameter and
     the configuration does not set it. Sizes that come from the data are noted in the component, so
     that the resolved configuration shows them. Raises ConfigError when a registered component
-    refuses a value or an argument is still missing; errors in the user's own code are left as they
+    refuses a value or an argument is still missing; errors in custom code are left as they
     are.
 
     Example:

@@ -102,7 +102,7 @@ def read_file(
 def parse(
     text: str, source: Source, problems: list[Problem], *, path: str = "", column: int = 0
 ) -> Node | None:
-    """The tree of `text`, or None if it is no YAML; problems of single keys leave a tree.
+    """The tree of `text`, or None if it is not YAML; problems of single keys leave a tree.
 
     `path` and `column` are where `text` starts: the dotted path, the column on the first line.
     """

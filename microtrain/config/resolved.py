@@ -70,7 +70,7 @@ def whole_yaml(config: Config) -> str:
     except (DataError, UnicodeEncodeError) as error:
         raise ConfigError(f"{_UNWRITABLE}: {error}") from error
     if found != as_yaml(_plain(config)):
-        raise ConfigError(f"{_UNWRITABLE}: it would be read otherwise")
+        raise ConfigError(f"{_UNWRITABLE}: it would be read back differently")
     if size > MAX_BYTES:
         raise ConfigError(
             f"{_UNWRITABLE}: it takes {size:,} bytes of YAML, of at most {MAX_BYTES:,}; "
@@ -82,13 +82,13 @@ def whole_yaml(config: Config) -> str:
 def _plain(value: Any, kind: str = "") -> Any:
     """What `resolved_yaml` says, as it is read."""
     if is_dataclass(value):
-        return {key: _plain(each, key) for key, each in _entries(value).items()}
+        return {key: _plain(each, key) for key, each in entries(value).items()}
     return [_plain(each) for each in value] if kind in LISTS and value else value
 
 
 def _rows(path: str, section: Any, origins: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Each line of a section or component, and the origin of its value."""
-    for key, value in _entries(section).items():
+    for key, value in entries(section).items():
         below = f"{path}.{key}" if path else key
         start = f"{_scalar(key)}:"
         if is_dataclass(value):
@@ -105,7 +105,7 @@ def _rows(path: str, section: Any, origins: Mapping[str, str]) -> Iterator[tuple
             yield f"{start} {as_yaml(value)}", origins.get(below, default)
 
 
-def _entries(section: Any) -> dict[str, Any]:
+def entries(section: Any) -> dict[str, Any]:
     """What stands in a section or component."""
     values = vars(section)
     if isinstance(section, Component):
@@ -133,7 +133,7 @@ def read_settings(text: str, path: Path) -> dict[str, Setting]:
         text: a config.yaml.
         path: where it is, for messages.
 
-    Raises DataError for what is no YAML or no mapping.
+    Raises DataError for what is not YAML or not a mapping.
     """
     from .document import join  # only where a run is read
 
@@ -155,7 +155,7 @@ def read_settings(text: str, path: Path) -> dict[str, Setting]:
 
 
 def _tree(text: str, path: Path) -> Node:
-    """The tree of a resolved configuration; DataError for what is no YAML or no mapping."""
+    """The tree of a resolved configuration; DataError for what is not YAML or not a mapping."""
     from .document import lines_of, parse  # only where a run is read
     from .problems import Source
 

@@ -30,7 +30,7 @@ def compare_configs(
     free: tuple[str, ...] = FREE,
     *,
     before: str = "the run",
-    refused: str = "cannot be resumed with other settings: it would be a different run",
+    refused: str = "cannot be resumed: these settings have changed",
     way_out: str = "start a new run, or restore the settings; you can change duration, max_time, "
     "eval_every, log, checkpoint, callbacks, the location of files, and how the ranks communicate",
     file: Path | None = None,

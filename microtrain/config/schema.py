@@ -198,7 +198,10 @@ class Data(Component):
                 yield f"split.{part}", f"is the file that the model is trained on ({same})"
         of_files = ":" in self.type or {"path", "inputs"} & {*self.arguments}
         if self.cache is not None and not of_files:
-            yield "cache", f"keeps the rows of files; data of type {self.type} are none"
+            yield (
+                "cache",
+                f"keeps the rows of files; data of type {self.type} have no file",
+            )
 
 
 @dataclass(kw_only=True)
@@ -320,7 +323,7 @@ class Distributed(Section):
             key = "compression" if compressed else "overlap"
             yield key, "nccl adds up whole gradients, when the backward pass is over"
         if world and self.blas_threads not in ("auto", 1):
-            yield "blas_threads", "reproducible: world needs 1; with more, sums have other bits"
+            yield "blas_threads", "reproducible: world needs 1; with more, sums have different bits"
         if self.warn_s >= self.timeout_s:
             message = f"no warning can come after {self.warn_s:g} s: the run ends after"
             key = "timeout_s" if self.warn_s == Distributed.warn_s else "warn_s"

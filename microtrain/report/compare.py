@@ -114,7 +114,7 @@ def first_difference(records: Sequence[Record]) -> dict[str, Any] | None:
     for split in SPLITS:
         tables = [record.history.split(split) for record in records]
         last = [len(t.steps) - 1 - np.unique(t.steps[::-1], return_index=True)[1] for t in tables]
-        steps = [table.steps[rows] for table, rows in zip(tables, last, strict=True)]
+        steps = [table.steps[at] for table, at in zip(tables, last, strict=True)]
         shared = functools.reduce(np.intersect1d, steps)
         lacking += [int(rest[0]) for each in steps if len(rest := np.setdiff1d(each, shared))]
         rows = [at[np.isin(each, shared)] for at, each in zip(last, steps, strict=True)]
@@ -217,7 +217,7 @@ def _verdict(comparison: Mapping[str, Any], names: Sequence[str]) -> list[str]:
         where = f"the metrics are equal where all runs have rows, which they have not at {step}"
     same = not set(comparison["config"]) - {*PLACES} and comparison["data"]["equal"] is not False
     if same and "ranks" in comparison["environment"]:
-        end += "\nruns on other numbers of ranks are the same bits with reproducible: world alone"
+        end += "\ndifferent numbers of ranks have the same bits only with reproducible: world"
     return f"{where}; {end}".splitlines()
 
 

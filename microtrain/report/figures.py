@@ -58,7 +58,13 @@ def draw(charts: Sequence[Chart], title: str = "", note: str = "") -> Figure:
     styles = _styles_of_runs(runs, many)
     with rc_context(fname=Path(__file__).with_name("figures.mplstyle")):
         size = (9.6 if many else 7.2 if columns == 1 else 11.5, height * rows)
-        figure = Figure(figsize=size, dpi=150, facecolor="white", layout="constrained")
+        figure = Figure(figsize=size, dpi=150, facecolor="white")
+        if runs or len(charts) > 1:
+            figure.set_layout_engine("constrained")
+        else:  # which needs no search for its margins, here in inches
+            digits = max((len(text) for _, text in charts[0].y_ticks()), default=1)
+            left, right, bottom, top = 0.55 + 0.085 * digits, 0.25, 0.6, 0.45
+            figure.subplots_adjust(left / 7.2, bottom / 4.5, 1 - right / 7.2, 1 - top / 4.5)
         for panel, chart in enumerate(charts, start=1):
             axes = figure.add_subplot(rows, columns, panel)
             axes.set_title(f"{title}: {chart.title}" if title else chart.title)

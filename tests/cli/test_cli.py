@@ -56,11 +56,11 @@ def test_check_says_what_will_run(capsys):
     overrides = ["optimizer.lr=0.5", "name=a line"]
     assert main(["check", str(ROOT / "configs/linreg.yaml"), *overrides]) == 0
     out = capsys.readouterr().out
-    assert "  name       a line\n" in out
-    assert "  data       synthetic_linear (samples 10000, weights [2.0], bias 3.0" in out
-    assert "  split      train 0.8, val 0.2\n" in out
-    assert "  optimizer  sgd (lr 0.5)\n" in out
-    assert "  train      20 epochs, 64 samples a step over all ranks\n" in out
+    assert "  name         a line\n" in out
+    assert "  data         synthetic_linear (samples 10000, weights [2.0], bias 3.0" in out
+    assert "split (train 0.8, val 0.2)" in out
+    assert "  optimizer    sgd (lr 0.5)\n" in out
+    assert "  train        duration 20 epochs, batch_size 64\n" in out
     assert out.endswith("linreg.yaml optimizer.lr=0.5 'name=a line'\n")
 
 
@@ -69,10 +69,10 @@ def test_check_says_what_else_there_is(capsys):
     overrides += ["callbacks=[{type: early_stopping, patience: 3}]", "train.init_from=runs/a"]
     assert main(["check", str(ROOT / "configs/linreg.yaml"), *overrides]) == 0
     out = capsys.readouterr().out
-    assert '  schedule   cosine (warmup "5%")\n' in out
-    assert "  limits     clip_norm 1.0, max_time 5 min\n" in out
-    assert "  callbacks  early_stopping (patience 3)\n" in out
-    assert f"  start      parameters of {Path.cwd()}/runs/a\n" in out
+    assert "  schedule     cosine (warmup 5%)\n" in out
+    assert "clip_norm 1.0, max_time 5 min" in out
+    assert "  callbacks    early_stopping (patience 3)\n" in out
+    assert f"init_from {Path.cwd()}/runs/a\n" in out
     assert "trainer" not in out
 
 

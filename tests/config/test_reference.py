@@ -287,7 +287,7 @@ def test_show_a_file_with_origins_and_a_run_without_running_it(show, tmp_path):
 
 
 def test_what_show_cannot_show(show):
-    assert 'overrides go with a YAML file, and "sgd" is none' in show("sgd", "seed=1", code=2)
+    assert 'overrides go with a YAML file, and "sgd" is not one' in show("sgd", "seed=1", code=2)
 
 
 def test_show_code_of_the_users_own(show, tmp_path):

@@ -194,7 +194,6 @@ REFUSED = {
         "PARTS:columns (line 38) gave an array (1,) of float32 for prediction: an array (2, 1) of "
         "float32, target: an array (2, 1) of float32; expected one number"
     ),
-    "metrics=[./parts.py:alone]": "alone takes prediction alone; expected a function of prediction",
     "metrics=[f2]": 'no registered metric "f2"',
     "loss=./parts.py:as_float": "returned float; expected one number as a Tensor",
     "loss=./parts.py:each_row": "returned shape (2, 1); expected one number as a Tensor",

@@ -57,7 +57,7 @@ def test_a_seed_that_is_none_is_refused(tmp_path, seed):
 def test_what_is_checked_says_how_rows_are_drawn(tmp_path, capsys):
     config = str(write_run(tmp_path))
     assert main(["check", config, "data.split.seed=4", "--trust"]) == 0
-    assert "train 0.75, val 0.25, drawn with seed 4" in capsys.readouterr().out
+    assert "split (train 0.75, val 0.25, seed 4)" in capsys.readouterr().out
 
 
 # Runs of before ----------------------------------------------------------------------------------
