@@ -114,16 +114,16 @@ def first_difference(records: Sequence[Record]) -> dict[str, Any] | None:
     for split in SPLITS:
         tables = [record.history.split(split) for record in records]
         last = [len(t.steps) - 1 - np.unique(t.steps[::-1], return_index=True)[1] for t in tables]
-        steps = [table.steps[at] for table, at in zip(tables, last, strict=True)]
+        steps = [table.steps[kept] for table, kept in zip(tables, last, strict=True)]
         shared = functools.reduce(np.intersect1d, steps)
-        lacking += [int(rest[0]) for each in steps if len(rest := np.setdiff1d(each, shared))]
-        rows = [at[np.isin(each, shared)] for at, each in zip(last, steps, strict=True)]
+        lacking += [int(lost[0]) for each in steps if len(lost := np.setdiff1d(each, shared))]
+        rows = [kept[np.isin(each, shared)] for kept, each in zip(last, steps, strict=True)]
         firsts: dict[str, int] = {}
         for name in _compared(records):
             first, *rest = (_bits(t, at, name) for t, at in zip(tables, rows, strict=True))
-            other = np.flatnonzero(np.any([first != each for each in rest], axis=(0, 1)))
-            if len(other):
-                firsts[f"{split}/{name}"] = int(shared[other[0]])
+            other = sum(((first != each).any(axis=0) for each in rest), np.zeros(len(shared), bool))
+            if other.any():
+                firsts[f"{split}/{name}"] = int(shared[other.argmax()])
         if firsts:
             step = min(firsts.values())
             parts.append((step, split, [name for name, at in firsts.items() if at == step]))

@@ -189,5 +189,5 @@ def _legend_of_runs(
             style = dot if all(dots) else _STYLES[look]
             handles.append(Line2D([], [], label=words, **style | {"color": GREY}))
     columns = 1 if many or max(map(len, styles)) > 40 else 2
-    place = "outside right upper" if many else "outside lower center"
+    place: Any = "outside right upper" if many else "outside lower center"
     figure.legend(handles=handles, loc=place, ncols=columns, fontsize=8 if many else None)

@@ -187,6 +187,7 @@ def runs_html(records: Sequence[Record]) -> str:
     """The page of several runs as text. Raises LaunchError without jinja2."""
     comparison = Comparison(records)
     groups = comparison.groups
+    tables = {"Settings": groups, "Runs": comparison.runs}
     return _render(
         "runs.html",
         comparison.of_best_groups(FEW) if groups else records,
@@ -194,7 +195,11 @@ def runs_html(records: Sequence[Record]) -> str:
         title=plural(len(records), "run"),
         version=__version__,
         made_from=listed([str(record.path) for record in records], 10),
-        tables=({"Settings": groups} if groups else {}) | {"Runs": comparison.runs},
+        tables={
+            title: [c for c in columns if any(value is not None for value in c.values)]
+            for title, columns in tables.items()
+            if columns
+        },
         notes=[*overall(records), *comparison.notes()],
     )
 
