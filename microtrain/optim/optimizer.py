@@ -402,8 +402,9 @@ class Optimizer:
             options = read(run.group)
             if options != run.options:
                 rate_alone = options[1:] == run.options[1:]  # as with a schedule, at every step
-                if not rate_alone:
+                if not (rate_alone and type(options[0]) is float and options[0] >= 0):
                     self._check(run.group)  # or `load_state_dict` refuses what was written into it
+                if not rate_alone:
                     if self.states_of_group(run.group) != tuple(run.states):
                         return False
                     self._make_constants(run, before)

@@ -159,6 +159,9 @@ def test_changed_options_take_effect_as_in_torch(name, pattern):
         ("SGD", {"momentum": 0.9}, {"momentum": -1}),
         ("Adam", {}, {"betas": (1.0, 0.9)}),
         ("RMSprop", {}, {"alpha": "0.9"}),
+        ("SGD", {}, {"lr": -0.1}),
+        ("Adam", {}, {"lr": float("nan")}),
+        ("Adam", {}, {"lr": "0.1"}),
         ("SGD", {"dampening": 0.3}, {"momentum": 0.9, "nesterov": True}),  # and has new states
     ],
 )
