@@ -53,7 +53,7 @@ INSTRUCTIONS = tuple(
     isnan lcm left_shift less less_equal log log10 log1p log2 logaddexp logaddexp2 logical_and
     logical_not logical_or logical_xor matmul maximum minimum multiply negative nextafter nonzero
     not_equal ones power prod reciprocal remainder repeat right_shift rint roll sign signbit sin
-    sinh sort sqrt subtract tan tanh tril triu trunc where zeros zeros_like""".split()
+    sinh sort sqrt square subtract tan tanh tril triu trunc where zeros zeros_like""".split()
 )
 
 

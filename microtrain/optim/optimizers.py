@@ -603,7 +603,8 @@ class Formula(Optimizer):
 
     It is called with parameters and gradients, then by name with its states, which are 0 at first,
     and by keyword with its options, of which the first is the rate, `lr`. It changes all of them in
-    place, element by element, by plain operators and NumPy's functions; it is recorded once.
+    place, element by element, by plain operators and NumPy's functions. It is recorded once: what
+    it finds by a name, such as a global number, stays as it was; what changes is an option.
 
     Args:
         params: Tensors or parameter groups.
@@ -612,7 +613,7 @@ class Formula(Optimizer):
 
     Raises:
         TypeError: another function, an option that it does not have, or that is neither a number
-            nor a flag or text; at the first step, a sum or norm in the function.
+            nor a flag or text; at the first step, a sum, a norm or a length in the function.
 
     Example:
         >>> def momentum(p, g, velocity, *, lr=0.1, decay=0.9):

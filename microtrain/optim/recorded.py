@@ -70,15 +70,33 @@ def recorded(
 ) -> Recorded:
     """The instructions of `formula` for these states and options, of which some are a `NUMBER`.
 
-    Raises TypeError where one is not elementwise: parameters come in blocks.
+    Raises TypeError where one is not elementwise, or is not the same for every length: parameters
+    come in blocks.
     """
+    (source, used, scratch), (other, *_) = (
+        _written(formula, dtype, states, options, length) for length in (2, 3)
+    )
+    if source != other:
+        raise TypeError(
+            f"{formula.__name__} computes with a number that is another one each time, a length or "
+            "a random number, and the formula of an optimizer is recorded once, for blocks of any "
+            "length: make it an option"
+        )
+    function = generated(source, "update", REPLAY, {"inf": math.inf, "nan": math.nan})
+    return Recorded(function, used, scratch)
+
+
+def _written(
+    formula: Callable[..., None], dtype: Any, states: tuple[str, ...], options: Any, length: int
+) -> tuple[str, tuple[str, ...], tuple[tuple[Any, int], ...]]:
+    """The text of the instructions on so many elements, and what else `Recorded` holds."""
     from ..compile.library import Library
     from ..compile.numpy_executor import OUT_BY_NAME
     from ..compile.program import works_on
 
     library = Library(NUMPY)
     numbers = [name for name, value in options if value is NUMBER]
-    given = {name: np.ones(2, dtype) for name in ("0", "1", *states)}
+    given = {name: np.ones(length, dtype) for name in ("0", "1", *states)}
     given |= {name: np.ones((), dtype) for name in numbers}
     traced = {name: library.traced(array, "state") for name, array in given.items()}
     before, MODES.recorder = MODES.recorder, library
@@ -127,13 +145,15 @@ def recorded(
     arrays = [*(f"a{n}" for n in range(len(given))), *(f"w{n}" for n in range(len(scratch)))]
     source = f"def update({', '.join([*used, *arrays])}):\n"
     source += "".join(f"    {line}\n" for line in text or ["pass"])
-    function = generated(source, "update", REPLAY, {"inf": math.inf, "nan": math.nan})
-    return Recorded(function, tuple(used), tuple(scratch))
+    return source, tuple(used), tuple(scratch)
 
 
 def _check_elementwise(line: Any, arrays: Sequence[Any]) -> None:
     """TypeError for an instruction whose result has another shape than what it is made of."""
-    whole = all(a.shape in ((), owner_of(a).shape) and a.ndim <= arrays[-1].ndim for a in arrays)
+    whole = all(
+        a.shape == () or (a.shape, a.strides) == (owner_of(a).shape, owner_of(a).strides)
+        for a in arrays
+    ) and all(a.ndim <= arrays[-1].ndim for a in arrays)
     if not whole or type(line.out) is tuple or (line.name == "setitem" and line.args[1] is not ...):
         raise TypeError(
             f"{line.where}: {line.name} is not elementwise, and the formula of an optimizer gets "

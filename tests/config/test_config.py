@@ -580,6 +580,11 @@ WITHOUT_VALIDATION = "data.split={train: 1}"
         (["train.eval_every=101%"], "train.eval_every", "expected a duration"),
         (["train.batch_size=4", "train.accumulate=5"], "train.accumulate", "cannot cut a batch"),
         (["distributed.shards=4"], "distributed.shards", "only world mode has shards"),
+        (
+            ["distributed.reproducible=world", "distributed.shards=100000000"],
+            "distributed.shards",
+            "expected a whole number from 1 to 65536",
+        ),
         (["distributed.timeout_s=20"], "distributed.timeout_s", "the run ends after 20 s"),
     ],
 )

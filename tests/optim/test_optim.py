@@ -584,8 +584,53 @@ def of_a_part(p, g, *, lr=0.1):
     p[0] -= lr * g[0]
 
 
+def of_a_length(p, g, *, lr=0.1):
+    p -= lr * g / len(g)
+
+
+def of_a_shape(p, g, *, lr=0.1):
+    p -= lr * g / g.shape[0] ** 0.5
+
+
+def of_a_draw(p, g, *, lr=0.1):
+    p -= lr * g * np.random.default_rng().random()
+
+
+def turned_round(p, g, *, lr=0.1):
+    p -= lr * g[::-1]
+
+
+def turned_round_to(p, g, *, lr=0.1):
+    q = p[::-1]
+    q -= lr * g
+
+
 def rateless(p, g, *, pace=0.1):
     p -= pace * g
+
+
+def of_powers(p, g, v, *, lr=0.1, decay=0.9):
+    v *= decay
+    v += (1 - decay) * g**2
+    p -= lr * g / (v**0.5 + 1e-8) + lr**2 * p - np.square(lr) * g**3 * (g * g + 1) ** -1
+
+
+@pytest.mark.parametrize("step", ["eager", "numpy", "numba"])
+def test_powers_in_a_formula(step):
+    values = np.linspace(-1.0, 2.0, 7)
+    w, v = mt.tensor(values, requires_grad=True), np.zeros(7)
+    optimizer = mt.optim.Formula([w], of_powers)
+
+    def train():
+        optimizer.zero_grad()
+        (w**2).sum().backward()
+        optimizer.step()
+
+    train = train if step == "eager" else mt.compile(train, executor=step)
+    for _ in range(5):
+        train()
+        of_powers(values, 2 * values, v)
+    np.testing.assert_allclose(w.detach().numpy(), values, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -593,6 +638,11 @@ def rateless(p, g, *, pace=0.1):
     [
         (of_a_norm, {}, r"test_optim.py:\d+: sum is not elementwise"),
         (of_a_part, {}, "is not elementwise"),
+        (turned_round, {}, "is not elementwise"),
+        (turned_round_to, {}, "is not elementwise"),
+        (of_a_length, {}, "of_a_length computes with a number that is another one each time"),
+        (of_a_shape, {}, "is recorded once, for blocks of any length"),
+        (of_a_draw, {}, "is recorded once, for blocks of any length"),
         (rateless, {}, r"rateless is not a formula: expected def rateless\(p, g, ..., \*, lr"),
         (along, {"momentum": 0.9}, "along has no option 'momentum'"),
         (along, {"decay": [0.9]}, r"along: decay must be a number, a flag or text, got \[0.9\]"),
