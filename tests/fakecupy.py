@@ -28,7 +28,7 @@ UFUNCS = """absolute add arccos arccosh arcsin arcsinh arctan arctan2 arctanh bi
     gcd greater greater_equal hypot invert isfinite isinf isnan lcm left_shift less less_equal log
     log10 log1p log2 logaddexp logaddexp2 logical_and logical_not logical_or logical_xor maximum
     minimum multiply negative nextafter not_equal power reciprocal remainder right_shift rint sign
-    signbit sin sinh sqrt subtract tan tanh trunc""".split()
+    signbit sin sinh sqrt square subtract tan tanh trunc""".split()
 # Other functions of arrays.
 FUNCTIONS = """all allclose any argmax argmin argpartition argsort broadcast_to concatenate copyto
     cumprod cumsum dot empty_like flip matmul nonzero prod repeat roll sort
