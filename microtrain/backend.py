@@ -24,7 +24,7 @@ from .errors import install
 from .numerics.matrix_exponential import matrix_exp
 from .numerics.sums import SHORT, add_rows, blocked_sum, way_of
 from .random import forward_numbers, forward_words, where_to_draw
-from .recording import Recording, Tracing
+from .recording import EAGER, Tracing
 
 __all__ = [
     "ARRAYS",
@@ -455,7 +455,7 @@ class Modes(threading.local):
         apart: whether this thread is a rank of its own, which shares no state with others.
         counts: whether losses say what they divide by, also where no data parallelism listens.
         inference: whether results are marked as unusable in a recorded operation.
-        recorder: what writes down the instructions of a step that is captured, None otherwise.
+        capture: what is told of all that is not arithmetic: does it, or writes a step down.
         tracer: what writes down whole operations, None otherwise: see `ops.registry.traced`.
         anomaly: what `detect_anomaly` set, None while it is off; `switch` sets `grad` by it.
         devices: those of the blocks `with mt.device(...):` around, the innermost last.
@@ -471,7 +471,7 @@ class Modes(threading.local):
         self.counts = False
         self.inference = False
         self.anomaly: Any = None
-        self.recorder: Recording | None = None
+        self.capture: Any = EAGER
         self.tracer: Tracing | None = None
         self.devices: list[device] = []
         self.default_dtype = float32
@@ -737,15 +737,13 @@ def is_plain(array: Any) -> bool:
 
 def to_host(array: Any) -> np.ndarray[Any, Any]:
     """`array` as a NumPy array: itself on the CPU, a copy from a GPU."""
-    if MODES.recorder is not None:
-        return MODES.recorder.looked_at(array)
-    return array if type(array) is np.ndarray else array.get()
+    found: np.ndarray[Any, Any] = MODES.capture.looked_at(array)
+    return found
 
 
 def looks_at(tensor: Any, what: str) -> None:
     """Tell whoever records this thread that `what` is about to see the values; it may raise."""
-    if MODES.recorder is not None:
-        MODES.recorder.refuse_look(what)
+    MODES.capture.refuse_look(what)
     if MODES.tracer is not None:
         MODES.tracer.look(tensor, what)
 
@@ -801,7 +799,7 @@ MASKED = "a masked array, whose mask would be lost; fill it: .filled(...)"  # fo
 
 def made(array: Any) -> Any:
     """A new array that depends on no Tensor, as one of the step that is captured, if any is."""
-    return array if MODES.recorder is None else MODES.recorder.made(array)
+    return MODES.capture.made(array)
 
 
 def to_device(array: Any, where: device) -> Any:

@@ -1,28 +1,28 @@
-"""What the package tells the recorder of a step that is captured: `MODES.recorder`, None otherwise.
+"""What the package asks and tells of a step that may be captured: `MODES.capture`.
 
 Arithmetic is recorded without being told, because the arrays of the step lead to the recorder. What
-else a replay must do, or must refuse, is said here; `compile/recorder.py` does it. Standard library
-only.
+else a replay must do, or must refuse, is said here, in one place: `Eager` does it at once, and is
+there as long as nobody records; `compile/recorder.py` writes it down.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
+
+import numpy as np
 
 
-class Recording(Protocol):
-    """The recorder, as all others see it.
+class Eager:
+    """Nobody records: all is done at once, and nothing is refused.
 
     Attributes:
-        passes: how many backward passes have begun.
-        forwards: the forward calls of wrapped models.
-        exchanged: what other ranks have answered.
+        on: whether a step is recorded.
+        forwards: in a recorded step the forward calls of wrapped models.
     """
 
-    passes: int
-    forwards: list[Any]
-    exchanged: list[Any]
+    on = False
+    forwards: Any = ()
 
     # Python that a replay repeats
     def bookkeeping(self, label: str, function: Callable[[], Any], listener: Any = None) -> None:
@@ -30,65 +30,46 @@ class Recording(Protocol):
 
         listener: of passes, where it is a note of theirs.
         """
+        function()
 
-    def later(self, label: str, function: Callable[[], Any]) -> None:
-        """Call `function` at this place of every replay, but not now."""
+    def later(self, label: str, function: Callable[[], Any]) -> bool:
+        """Call `function` now; in a captured step only at this place of every replay.
+
+        Returns whether it was called.
+        """
+        function()
+        return True
 
     def examine(self, array: Any, check: Callable[[Any], None]) -> None:
-        """Let `check` look at the values now and at every replay; it may raise."""
-
-    def exchange(self, label: str, function: Callable[[Any], Any], given: Any) -> Any:
-        """`function(given)`, a new array that other ranks have a part in."""
-
-    # Modules
-    def calls(self, module: Any) -> None:
-        """A module is called."""
-
-    # Gradients
-    def gradient(self, leaf: Any) -> Any:
-        """What `leaf.grad` reads."""
-
-    def assign(self, leaf: Any, value: Any) -> None:
-        """`leaf.grad = value`."""
-
-    def accumulates(self, leaf: Any, g: Any, create_graph: bool) -> bool:
-        """Add `g` to the gradient of a parameter; False for other leaves, where the engine does."""
-
-    def backward(self, rules: Callable[..., Any], node: Any, g: Any) -> Any:
-        """What the gradient rules of `node` return."""
-
-    def cleared(self, storage: Any, set_to_none: bool) -> None:
-        """`zero_grad()` of a storage."""
-
-    def step(self, optimizer: Any) -> None:
-        """An optimizer's step."""
-
-    # Data parallelism
-    def listen(self, listener: Any, roots: Any, create_graph: bool, n: Any, means: Any) -> Any:
-        """A backward pass begins that `listener` is told of; the scale of its seeds."""
-
-    def heard(self, listener: Any) -> None:
-        """That pass ends."""
+        """Let `check` look at the values on the CPU, also at every replay; it may raise."""
+        if type(array) is np.ndarray:
+            check(array)
 
     # Memory
     def made(self, array: Any) -> Any:
         """A new array that has the values it has now where its life begins in every replay."""
+        return array
 
-    def looked_at(self, array: Any) -> Any:
-        """`array`, which the step has made on the host, while it computes on a GPU."""
+    def looked_at(self, array: Any) -> np.ndarray[Any, Any]:
+        """`array` on the host, where its values are looked at."""
+        return array if type(array) is np.ndarray else array.get()
 
     def fixed(self, array: Any) -> Any:
         """The memory of `array`, which holds its values after each replay."""
+        return array
 
     # What no replay would do
-    def refuse_look(self, what: str) -> NoReturn:
-        """CaptureError: `what` looks at values."""
+    def refuse(self, what: str) -> None:
+        """CaptureError in a captured step, with the user's line: `what` cannot be replayed."""
 
-    def refuse_init(self) -> NoReturn:
-        """CaptureError: initial values are drawn once."""
+    def refuse_look(self, what: str) -> None:
+        """CaptureError in a captured step: `what` looks at values."""
 
-    def refuse_hook(self, what: str) -> NoReturn:
-        """CaptureError: hooks are the user's Python, which a replay does not run."""
+    def refuse_hook(self, what: str) -> None:
+        """CaptureError in a captured step: a replay does not run hooks, the user's Python."""
+
+
+EAGER = Eager()
 
 
 class Tracing(Protocol):

@@ -301,8 +301,8 @@ class Tensor:
         Assigning copies into the memory of a flat parameter and keeps the Tensor otherwise.
         Raises TypeError or RuntimeError where type, shape, dtype or device differ.
         """
-        if MODES.recorder is not None:
-            return MODES.recorder.gradient(self)  # type: ignore[no-any-return]
+        if MODES.capture.on:
+            return MODES.capture.gradient(self)  # type: ignore[no-any-return]
         extra = self._extra
         if extra is None or extra.slot is None:
             return self._grad
@@ -324,8 +324,8 @@ class Tensor:
             if value is self:
                 raise RuntimeError("grad: a Tensor cannot be its own gradient; assign a clone()")
         extra = self._extra
-        if MODES.recorder is not None:
-            MODES.recorder.assign(self, value)
+        if MODES.capture.on:
+            MODES.capture.assign(self, value)
         elif extra is None or extra.slot is None:
             self._grad = value
         elif value is None:

@@ -189,8 +189,7 @@ def _seed(number: int, root: Any, given: Any, create_graph: bool) -> Any:
 
 def _finish(touched: dict[Tensor, None]) -> None:
     """Post-accumulate hooks, when every gradient is final; nothing in them is recorded."""
-    if MODES.recorder is not None:
-        MODES.recorder.refuse_hook("a hook of a Tensor")
+    MODES.capture.refuse_hook("a hook of a Tensor")
     before = MODES.grad
     try:
         MODES.switch(False)

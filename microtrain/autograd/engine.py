@@ -88,11 +88,12 @@ def run(
     turns: list[Any] = []  # of the leaves that this pass adds to, until it ends
     modes = MODES.__dict__  # this thread's: asked for once
     recording, direct = modes["grad"], modes["direct"]
-    anomaly, recorder = modes["anomaly"], modes["recorder"]
-    plain = not create_graph and anomaly is None and recorder is None
-    usual = at_once and recorder is None and scaling is UNSCALED
-    if recorder is not None:
-        recorder.passes += 1
+    anomaly, capture = modes["anomaly"], modes["capture"]
+    recorded = capture.on
+    plain = not create_graph and anomaly is None and not recorded
+    usual = at_once and not recorded and scaling is UNSCALED
+    if recorded:
+        capture.passes += 1
     try:
         modes["grad"] = create_graph if anomaly is None else anomaly.modes[create_graph]
         modes["direct"] = turns if wanted is None and direct is not False else False
@@ -132,7 +133,7 @@ def run(
                         )
                         and (
                             (slot is not None and slot.buffer.turn in turns)
-                            or recorder is not None
+                            or recorded
                             or (
                                 _added(edge, g, turns)
                                 if slot is None
@@ -140,7 +141,7 @@ def run(
                             )
                         )
                     ):
-                        if recorder is not None:
+                        if recorded:
                             accumulate_into(edge, g, False)
                         elif slot is not None:
                             slot.add(g)
@@ -185,8 +186,8 @@ def run(
             g = pending.pop(node)
             hooks = node._hooks
             if hooks is not None:
-                if recorder is not None and hooks.users:
-                    recorder.refuse_hook("a hook of a Tensor or node")
+                if hooks.users:
+                    capture.refuse_hook("a hook of a Tensor or node")
                 if turns:
                     let_go(turns)  # a hook may wait for another thread, or begin a pass that does
                 g = hooks.before(g, create_graph)
@@ -215,8 +216,7 @@ def run(
             g = scaling.undone(leaf, g)
             extra = leaf._extra
             if extra is not None and extra.hooks:
-                if recorder is not None:
-                    recorder.refuse_hook("a hook of a Tensor")
+                capture.refuse_hook("a hook of a Tensor")
                 g = run_hooks(extra.hooks, g, create_graph)
             if not accumulate:
                 captured[leaf] = g
@@ -242,17 +242,17 @@ def run(
 
 def _other(node: Any, g: Any, create_graph: bool, anomaly: Any) -> Any:
     """What the rules of `node` return: under `create_graph`, watched for anomalies, captured."""
-    op, recorder = node._op, MODES.recorder
+    op, capture = node._op, MODES.capture
     backward = op.backward_tensors if create_graph else op.backward_arrays
-    if recorder is not None and not create_graph:
-        backward = functools.partial(recorder.backward, backward)
+    if capture.on and not create_graph:
+        backward = functools.partial(capture.backward, backward)
     return backward(node, g) if anomaly is None else anomaly.watch(backward, node, g)
 
 
 def accumulate_into(tensor: Tensor, g: Any, create_graph: bool) -> None:
     """Add `g` to `.grad`: an array, or under `create_graph` a Tensor that keeps its graph."""
     extra = tensor._extra
-    if MODES.recorder is not None and MODES.recorder.accumulates(tensor, g, create_graph):
+    if MODES.capture.on and MODES.capture.accumulates(tensor, g, create_graph):
         return
     while True:
         turn = turn_of(tensor)

@@ -80,11 +80,11 @@ def announced(
         if create_graph:
             derived(edges, first_node, [*found[1]])
         return found
-    recorder, shared = MODES.recorder, None  # terms of the root that ranks have to weigh together
+    capture, shared = MODES.capture, None  # terms of the root that ranks have to weigh together
     first, several = told[0], len(told) > 1
     try:
         seen = first.look(edges, told, retain)
-        begin = _begin if recorder is None else recorder.listen
+        begin = capture.listen if capture.on else _begin
         scale = begin(first, roots, create_graph, *seen[0])
         members: Any = first.members
         if several:
@@ -112,7 +112,7 @@ def announced(
         for one in told:
             if shared is not None:
                 one.correct(shared, roots[0]._array, given[0])
-            one.end() if recorder is None else recorder.heard(one)
+            capture.heard(one) if capture.on else one.end()
     except BaseException:
         for one in told:
             one.cancel()

@@ -1,17 +1,20 @@
 """The bookkeeping of a step as straight-line Python, in place of the calls that it was.
 
 A small step spends as much time on what Python notes about it (which gradients are there, how often
-a parameter was written) as on its numbers, so a replay does this without calls and loops.
+a parameter was written) as on its numbers, so a replay does this without calls and loops, and what
+one note can say at once is one. What computes the same at every replay is left out.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence, Set
-from typing import Any, Self
+from typing import Any
 
+from ..backend import owner_of
 from ..optim.flat import FlatStorage, Slot
 from ..random import STREAM
-from .program import Host, Name
+from .program import DRAWS, Host, Line, Name, Program, arrays_in
 
 FORWARD = "a forward call"  # what the note of one begins with
 
@@ -20,12 +23,8 @@ class Clear(Host):
     """`zero_grad()`: the gradients of a storage are absent."""
 
     def __init__(self, storage: FlatStorage, where: str) -> None:
-        super().__init__("zero_grad", storage.zero_grad, where, ())
+        super().__init__("zero_grad", storage.zero_grad, where, (), about=storage)
         self.storage = storage
-
-    def same(self, other: Self) -> bool:
-        """Whether both are of one storage."""
-        return self.storage is other.storage
 
     def inline(self, name: Name) -> list[str]:
         """`FlatStorage.zero_grad`."""
@@ -48,13 +47,9 @@ class Mark(Host):
 
     def __init__(self, slots: Sequence[Slot], where: str, clean: Set[Any] = frozenset()) -> None:
         label = f"{len(slots)} gradients are there"
-        super().__init__(label, lambda: [*map(Slot.mark, slots)], where, ())
+        super().__init__(label, lambda: [*map(Slot.mark, slots)], where, (), about=slots)
         self.slots = slots
         self.clean = clean
-
-    def same(self, other: Self) -> bool:
-        """Whether both are of the same parameters."""
-        return self.slots == other.slots
 
     def inline(self, name: Name) -> list[str]:
         """`Slot.mark` of each."""
@@ -79,13 +74,12 @@ class Count(Host):
     """An optimizer counts its step, also in `numbers`, constants of its runs."""
 
     def __init__(self, optimizer: Any, numbers: tuple[Any, ...], where: str) -> None:
-        super().__init__("the optimizer counts", optimizer.count_step, where, numbers)
+        # Other runs of it have other instructions.
+        super().__init__(
+            "the optimizer counts", optimizer.count_step, where, numbers, (), optimizer
+        )
         self.optimizer = optimizer
         self.runs = tuple(optimizer.runs)
-
-    def same(self, other: Self) -> bool:
-        """Whether both are of one optimizer; other runs of it have other instructions."""
-        return self.optimizer is other.optimizer
 
     def inline(self, name: Name) -> list[str]:
         """`Optimizer.count_step`."""
@@ -110,13 +104,11 @@ class End(Host):
     """The end of an optimizer's step: the parameters are new, and the next step begins."""
 
     def __init__(self, optimizer: Any, where: str) -> None:
-        super().__init__("the parameters are new", optimizer.end_step, where, ())
         self.versions = tuple(optimizer.written)
+        super().__init__(
+            "the parameters are new", optimizer.end_step, where, (), about=self.versions
+        )
         self.stream = vars(STREAM)  # of this thread, which alone replays what it has captured
-
-    def same(self, other: Self) -> bool:
-        """Whether both are of the same parameters."""
-        return self.versions == other.versions
 
     def inline(self, name: Name) -> list[str]:
         """`Optimizer.end_step`; no run of a replay is fresh."""
@@ -172,3 +164,78 @@ class WholePass(Host):
 def skip(count: int) -> None:
     """Go on as if `count` numbers more had been drawn."""
     STREAM.draw += count
+
+
+def optimise(program: Program) -> None:
+    """Rewrite the lines of `program`, which has run and whose memory holds its results."""
+    _fold_constants(program)
+    _join_passes(program)
+    _join_marks(program)
+
+
+def _fold_constants(program: Program) -> None:
+    """Drop what computes the same at every replay: it is in memory already."""
+    kinds = program.kinds
+    writes = Counter(
+        id(owner_of(a))
+        for line in program.lines
+        for a in arrays_in(line.out if isinstance(line, Line) else line.writes)
+    )
+    kept: list[Line | Host] = []
+    for line in program.lines:
+        if type(line) is Line and line.name not in DRAWS:
+            outs = [owner_of(a) for a in arrays_in(line.out)]
+            read = arrays_in(line.args) + arrays_in(tuple(line.attrs.values()))
+            # A line's own result is among its arguments where it writes in place.
+            given = {id(owner_of(a)) for a in read} - {id(o) for o in outs}
+            if all(kinds.get(g) == "constant" for g in given) and all(
+                kinds.get(id(o)) in ("made", "kept") and writes[id(o)] == 1 for o in outs
+            ):
+                for o in outs:
+                    kinds[id(o)] = "constant"
+                continue
+        kept.append(line)
+    program.lines[:] = kept
+
+
+def _join_marks(program: Program) -> None:
+    """Mark gradients present together, before the next bookkeeping that may look."""
+    kept: list[Line | Host] = []
+    slots: list[Any] = []
+    clean: frozenset[Any] = frozenset()  # buffers whose gradients with a graph have been dropped
+    for line in [*program.lines, None]:
+        if isinstance(line, Mark):
+            slots += line.slots
+            continue
+        if slots and not isinstance(line, Line):
+            kept.append(Mark(slots, (line or program.lines[-1]).where, clean))
+            slots = []
+        if isinstance(line, Clear):
+            clean |= frozenset(line.storage.buffers)
+        if line is not None:
+            kept.append(line)
+    program.lines[:] = kept
+
+
+def _join_passes(program: Program) -> None:
+    """Note a pass that makes a step by itself at its end, all at once."""
+    clean: set[Any] = set()  # storages without gradients
+    marked: set[Any] = set()  # the places of gradients that are there
+    told: dict[Any, list[Pass]] = {}
+    for line in program.lines:
+        if isinstance(line, Clear):
+            clean.add(line.storage)
+        elif isinstance(line, Mark):
+            marked |= {*line.slots}
+            clean -= {slot.buffer.storage() for slot in line.slots}
+        elif isinstance(line, Pass):
+            told.setdefault(line.listener, []).append(line)
+            if line.whole is not None and line.listener.storage not in clean:
+                line.whole = None
+    for listener, parts in told.items():
+        # Forward calls, however many; the beginning; and the end.
+        if len(parts) > 1 and parts[-2].whole and all(one.forward for one in parts[:-2]):
+            complete = marked.issuperset(listener.storage.slots)
+            last = WholePass(parts[-2], parts[-1], complete)
+            lines = [last if line is parts[-1] else line for line in program.lines]
+            program.lines[:] = [x for x in lines if all(x is not one for one in parts)]

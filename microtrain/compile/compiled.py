@@ -27,15 +27,15 @@ from ..backend import ARRAYS, LIBRARIES, LISTENERS, MODES, NUMPY, alive, owner_o
 from ..errors import CaptureError
 from ..nn.module import MODULES, Module
 from ..optim.flat import STORAGES
-from ..optim.optimizer import OPTIMIZERS, refuse_schedule
+from ..optim.optimizer import OPTIMIZERS, SCHEDULES
 from ..tensor import TENSORS, Tensor, wrap
+from .bookkeeping import optimise
 from .closure import Closure
 from .executors import EXECUTORS, check, choose
 from .explain import explain
 from .guard import MISSING, Fact, Key, Structure, guard, look_at_all, refuse_alias, varying
 from .leaves import Leaves
 from .outside import ATTEMPTS, Outside
-from .passes import optimise
 from .program import MADE, Output, Program, arrays_in, copies_like, one_place, rebuilt, replaced
 from .recorder import Recorder, ended, recording, stream_now
 from .reuse import forget
@@ -242,7 +242,7 @@ class Compiled:
 
         `missed` is the number of the capture that has seen this call and does not fit.
         """
-        if MODES.recorder is not None:
+        if MODES.capture.on:
             raise CaptureError("a compiled step is called inside a compiled step")
         if kwargs:
             args, kwargs = self._placed(args, kwargs)
@@ -409,7 +409,7 @@ class Compiled:
         if used > 0:
             program.lines.append(recorder.draws(used))
         if any(o.options_now() != options.get(o, o.options_now()) for o in recorder.optimizers):
-            refuse_schedule()
+            raise CaptureError(f"compile: {SCHEDULES}")
         written = {id(owner_of(a)) for x in program.lines for a in arrays_in(getattr(x, "out", ()))}
         if any(id(owner_of(tensor._array)) in written for tensor in tensors):
             refuse_alias()

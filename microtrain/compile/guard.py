@@ -23,6 +23,7 @@ from ..nn.module import MODULES, PLAIN, Module
 from ..nn.parameter import Parameter
 from ..optim.flat import STORAGES
 from ..random import STREAM, step_now
+from ..recording import EAGER
 from ..stack_frames import ENTRY, generated
 from ..tensor import TENSORS, Size, Tensor
 from .program import DRAWS, Output, Program, one_place, rebuilt, touched
@@ -408,6 +409,14 @@ def refuse_alias() -> NoReturn:
     )
 
 
+SCOPE = {
+    "EAGER": EAGER, "MISSING": MISSING, "MODES": MODES, "STRUCTURE": STRUCTURE, "TENSORS": TENSORS,
+    "Tensor": Tensor, "address": address, "broken_off": broken_off, "is_plain": is_plain,
+    "owner_of": owner_of, "rebuilt": rebuilt, "ref": weakref.ref, "refuse_alias": refuse_alias,
+    "step_now": step_now,
+}  # fmt: skip
+
+
 class _Text:
     """The text of a guard, and what the names in it mean (`scope`).
 
@@ -418,11 +427,8 @@ class _Text:
     def __init__(self, capture: Any, run: Any) -> None:
         self.capture, self.key, self.program = capture, capture.key, capture.program
         self.scope: dict[str, Any] = {
-            "MISSING": MISSING, "MODES": MODES, "STRUCTURE": STRUCTURE, "TENSORS": TENSORS,
-            "Tensor": Tensor, "owner_of": owner_of, "is_plain": is_plain, "address": address,
-            "ref": weakref.ref, "written": capture.written, "refuse_alias": refuse_alias,
+            **SCOPE, "modes": MODES.__dict__, "written": capture.written, "run": run,
             "leaves": capture.leaves, "structure": capture.structure, "outside": capture.outside,
-            "modes": MODES.__dict__, "step_now": step_now, "run": run, "rebuilt": rebuilt,
         }  # fmt: skip
         # Memory that a backward pass outside reads is written at every call.
         self.arrival: Any = None if capture.outside else getattr(run, "arrival", None)
@@ -438,7 +444,7 @@ class _Text:
         moved = plain.intersection(arrival.moved) - needed if arrival else ()
         copied = [n for n in everything if n not in moved]
         # The same Tensor twice is another capture; where they begin may not be asked.
-        first = ["MODES.__dict__ is modes", 'modes["recorder"] is None', "not more"]
+        first = ["MODES.__dict__ is modes", 'modes["capture"] is EAGER', "not more"]
         first += [f"(*named,) == {key.by_name}" if key.by_name else "not named"]
         first += self.checks([None])
         first += [
@@ -462,7 +468,7 @@ class _Text:
         else:
             lines = self.replay(copied, "run()", ends)
         if locks:  # not by `with`, which takes twice the time
-            self.scope |= {"locks": locks[::-1], "broken_off": broken_off}
+            self.scope["locks"] = locks[::-1]
             begins = [f"{self.name(lock.acquire)}()" for lock in locks]
             inner = [*begins, f"if {' and '.join(checks)}:", *_indented(lines), *ends]
             lines = ["try:", *_indented(inner), "except BaseException:"]
@@ -487,11 +493,8 @@ class _Text:
         name = self.name(value)
         if value is None or type(value) is bool or isinstance(value, type):
             return f"{text} is {name}"
-        return (
-            f"{text} == {name}"
-            if name not in self.scope
-            else f"({text} is {name} or {text} == {name})"
-        )
+        same = f"{text} == {name}"
+        return f"({text} is {name} or {same})" if name in self.scope else same
 
     def checks(self, tensors: Any) -> list[str]:
         """Of the layouts of these Tensors; None: of modes and of all else in the arguments."""

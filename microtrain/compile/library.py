@@ -34,6 +34,7 @@ class Library:
     """
 
     array_type = Traced
+    on = True
 
     def __init__(self, xp: Any) -> None:
         self.xp = xp
@@ -78,7 +79,7 @@ class Library:
     def host(self, value: Any, written: bool = False) -> Any:
         """The library's array behind a Traced `value`; CaptureError for unknown memory."""
         if type(value) is Traced:
-            if value.recorder is not self or MODES.recorder is not self:
+            if value.recorder is not self or MODES.capture is not self:
                 raise CaptureError(
                     f"{self._where()}: a Tensor of an earlier call of a captured step is used; "
                     "return it from the step, or clone what you want to keep outside"

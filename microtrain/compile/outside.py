@@ -24,8 +24,8 @@ from ..backend import LIBRARIES, MODES, owner_of
 from ..errors import CaptureError
 from ..ops.coercion import stale, version_of
 from ..tensor import TENSORS, Tensor, wrap
+from .bookkeeping import optimise
 from .executors import EXECUTORS
-from .passes import optimise
 from .program import DRAWS, Program, copies_like
 from .recorder import Recorder, ended, recording
 from .traced import Traced
@@ -168,7 +168,7 @@ class Outside:
 
     def gradients(self, call: _Call, given: list[Any]) -> list[Any]:
         """What the kept graph makes of the gradients `given`, one for each edge of the node."""
-        if MODES.recorder is not None:
+        if MODES.capture.on:
             raise CaptureError(
                 "backward of a compiled step's result inside another captured step; call both in "
                 "one step, or differentiate outside"

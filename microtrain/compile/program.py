@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 from ..backend import LIBRARIES, NUMPY, address, is_plain, owner_of, to_host, uint8
 from ..tensor import wrap
@@ -53,6 +53,7 @@ class Host:
             notice, and so may run earlier; None: nothing may pass it.
         reads: the arrays that it looks at; it may raise, and what lasts is written before it or
             after it as in the step.
+        about: what it is about; one of another type, label or this does something else.
     """
 
     label: str
@@ -60,10 +61,7 @@ class Host:
     where: str
     writes: tuple[Any, ...] | None = None
     reads: tuple[Any, ...] = ()
-
-    def same(self, other: Self) -> bool:
-        """Whether `other`, of the same type, does the same: here, whether it says the same."""
-        return self.label == other.label
+    about: Any = None
 
     def inline(self, name: Name) -> list[str]:
         """What it does as lines of Python: here the call."""
@@ -203,8 +201,8 @@ def _line_difference(
     mine: Any, theirs: Any, here: Program, there: Program, names: dict[int, int]
 ) -> str | None:
     if isinstance(mine, Host) and isinstance(theirs, Host):
-        same = type(mine) is type(theirs) and mine.same(theirs)
-        return None if same else f"{mine.label}, then {theirs.label}"
+        same = (type(mine), mine.label) == (type(theirs), theirs.label)
+        return None if same and mine.about == theirs.about else f"{mine.label}, then {theirs.label}"
     if type(mine) is not type(theirs):
         return "another kind of instruction"
     if mine.name != theirs.name:

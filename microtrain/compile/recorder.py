@@ -19,6 +19,7 @@ from ..errors import CaptureError
 from ..nn.module import Module
 from ..optim.flat import owner
 from ..random import default_generator
+from ..recording import EAGER
 from ..tensor import TENSORS, wrap
 from .bookkeeping import Clear, Count, End, Mark, Pass, skip
 from .leaves import Leaves
@@ -77,9 +78,10 @@ class Recorder(Library):
         self.program.lines.append(host)
         return result
 
-    def later(self, label: str, function: Callable[[], Any], *more: Any) -> None:
+    def later(self, label: str, function: Callable[[], Any], *more: Any) -> bool:
         """Call `function` at this place of every replay, but not now; `more` as in `Host`."""
         self.program.lines.append(Host(label, function, self._where(), *more))
+        return False
 
     def random_words(self, shape: tuple[int, ...], draw: int) -> Any:
         """Random words: drawn anew in every replay, for its step and batch."""
@@ -281,18 +283,15 @@ class Recorder(Library):
 
         self.bookkeeping(label, leave, listener)
 
-    def refuse_init(self) -> NoReturn:
-        """CaptureError: initial values are drawn once, a step is repeated."""
-        raise CaptureError(
-            f"{self._where()}: nn.init, or a new layer, draws initial values, which a replay would "
-            "repeat; make it outside the step. Noise of mt.randn, x.normal_() ... is drawn anew"
-        )
+    def refuse(self, what: str) -> NoReturn:
+        """CaptureError: `what` cannot be replayed."""
+        raise CaptureError(f"{self._where()}: {what}")
 
     def refuse_hook(self, what: str) -> NoReturn:
         """CaptureError: hooks are the user's Python, which a replay does not run."""
-        raise CaptureError(
-            f"{self._where()}: {what} would not be called when the step is replayed; remove it, or "
-            "do not compile this step"
+        self.refuse(
+            f"{what} would not be called when the step is replayed; remove it, or do not compile "
+            "this step"
         )
 
     def step(self, optimizer: Any) -> None:
@@ -342,8 +341,7 @@ class _Switch:
         self.array_type = xp.array_type
 
     def __getattr__(self, name: str) -> Any:
-        recorder: Any = MODES.recorder
-        return getattr(self.xp if recorder is None else recorder, name)
+        return getattr(MODES.capture if MODES.capture.on else self.xp, name)
 
 
 _LOCK = threading.RLock()  # the collector may end a recording while this thread holds it
@@ -358,7 +356,7 @@ def recording(recorder: Recorder) -> Iterator[None]:
     try:
         try:
             _locked(recorder, _switch)
-            MODES.recorder = recorder
+            MODES.capture = recorder
             yield
         finally:
             ended(recorder)
@@ -368,8 +366,8 @@ def recording(recorder: Recorder) -> Iterator[None]:
 
 def ended(recorder: Recorder) -> None:
     """Nothing is written down by `recorder` any more, also where it has not been already."""
-    if MODES.recorder is recorder:
-        MODES.recorder = None
+    if MODES.capture is recorder:
+        MODES.capture = EAGER
     recorder.leaves.restore()
     _locked(recorder, _switch_back)
 
@@ -418,8 +416,8 @@ class paused:
     """
 
     def __enter__(self) -> None:
-        self._before = MODES.recorder
-        MODES.recorder = None
+        self._before = MODES.capture
+        MODES.capture = EAGER
 
     def __exit__(self, *_: object) -> None:
-        MODES.recorder = self._before
+        MODES.capture = self._before

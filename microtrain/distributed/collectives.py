@@ -18,7 +18,6 @@ import numpy as np
 
 from ..autograd.function import Function
 from ..backend import MODES, XP, to_host
-from ..errors import CaptureError
 from ..ops.pointwise.comparison import eq
 from ..ops.shape.joining import cat
 from ..tensor import TENSORS, Tensor, wrap
@@ -50,8 +49,8 @@ def exchange(label: str, function: Callable[[Array], Array], array: Any) -> Any:
     `function` gets a C-contiguous NumPy array that it must not write to. In a step that is captured
     it is called at every replay, and has to return the same shape and dtype each time.
     """
-    if MODES.recorder is not None:
-        return MODES.recorder.exchange(label, function, array)
+    if MODES.capture.on:
+        return MODES.capture.exchange(label, function, array)
     if MODES.answers:
         found = MODES.answers.pop(0)
     else:
@@ -212,11 +211,10 @@ def gather(
     """
     _check("gather", tensor)
     comm = ranks_of(comm)
-    if MODES.recorder is not None:
-        raise CaptureError(
-            "gather: how many rows the other ranks have may change from call to call; gather "
-            "outside the captured step"
-        )
+    MODES.capture.refuse(
+        "gather: how many rows the other ranks have may change from call to call; gather outside "
+        "the captured step"
+    )
     if root is not None:
         check_root("gather", root, comm.size)
     everyone = comm.all_gather_object((tuple(tensor.shape), tensor.dtype.name))

@@ -221,13 +221,13 @@ class DataParallel(Module):
         with in_step(rows, self.comm.size):
             out = self.module(*args, **kwargs)
         if MODES.grad and any(param._rg for param in self.storage.params):
-            passes, recorder = self.passes, MODES.recorder
+            passes, capture = self.passes, MODES.capture
             call = Call(passes, first, rows, out, graph.MARKS[0] == marks)
-            if recorder is None:
-                passes.called(call)
+            if capture.on:
+                capture.forwards.append(call)
+                capture.bookkeeping(FORWARD, passes.wait, self)
             else:
-                recorder.forwards.append(call)
-                recorder.bookkeeping(FORWARD, passes.wait, self)
+                passes.called(call)
         return out
 
     @property
@@ -237,11 +237,8 @@ class DataParallel(Module):
 
     def _note(self, label: str, function: Any, *args: Any) -> None:
         """Call `function(*args)`, also whenever a captured step is replayed."""
-        if MODES.recorder is None:
-            function(*args)
-        else:
-            label = ": ".join([label, *map(str, args)])
-            MODES.recorder.bookkeeping(label, functools.partial(function, *args), self)
+        label = ": ".join([label, *map(str, args)])
+        MODES.capture.bookkeeping(label, functools.partial(function, *args), self)
 
     def _give(self, rows: int) -> None:
         self.passes.given = rows
@@ -304,7 +301,7 @@ class DataParallel(Module):
 
     def cancel(self) -> None:
         """A backward pass failed: forget it, and those that waited to be reduced with it."""
-        if self.passes.running and self.passes.sync and MODES.recorder is None:
+        if self.passes.running and self.passes.sync and not MODES.capture.on:
             self.reducer.cancel()
         self.passes.forget()
         self._reset()
@@ -313,8 +310,7 @@ class DataParallel(Module):
         """The forward calls that a backward pass may depend on."""
         passes = self.passes
         mine = [*passes.freed, *passes.forwards]
-        if MODES.recorder is not None:
-            mine += [call for call in MODES.recorder.forwards if call.passes is passes]
+        mine += [call for call in MODES.capture.forwards if call.passes is passes]
         return sorted(mine, key=operator.attrgetter("first")) if passes.freed else mine
 
     def look(self, edges: Any, told: Sequence[DataParallel], retain: bool) -> list[tuple[Any, Any]]:
@@ -324,7 +320,7 @@ class DataParallel(Module):
         mean over, None where that is these samples.
         """
         passes = self.passes
-        if len(passes.forwards) == 1 and len(told) == 1 and MODES.recorder is None:
+        if len(passes.forwards) == 1 and len(told) == 1 and not MODES.capture.on:
             call = passes.forwards[0]
             means = only(edges, call)
             usual = means is not None and (not means or (len(means) == 1 and means == [*edges]))
@@ -367,7 +363,7 @@ class DataParallel(Module):
         calls = [*Survey(edges, [self.forwards()]).calls.values()]
         if calls:
             call = Call(passes, first, None, results, origins=calls)
-            kept = passes.forwards if MODES.recorder is None else MODES.recorder.forwards
+            kept = MODES.capture.forwards if MODES.capture.on else passes.forwards
             while kept and kept[-1].first > first and kept[-1].origins:
                 kept.pop()  # a pass within this one
             kept.append(call)

@@ -263,7 +263,7 @@ class Denominators:
 def _through(node: Any, g: Any) -> Any:
     """What a node makes of a gradient, without its hooks."""
     rules = node._op.backward_arrays
-    return rules(node, g) if MODES.recorder is None else MODES.recorder.backward(rules, node, g)
+    return MODES.capture.backward(rules, node, g) if MODES.capture.on else rules(node, g)
 
 
 _SEQ = operator.attrgetter("_seq")

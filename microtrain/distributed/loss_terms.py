@@ -213,6 +213,4 @@ def is_scalars(edge: Any) -> bool:
 
 def replayed(array: Any) -> Any:
     """`array` itself; in a captured step its memory, which then holds the values of each replay."""
-    if MODES.recorder is None or type(array) not in ARRAYS:
-        return array
-    return MODES.recorder.fixed(array)
+    return MODES.capture.fixed(array) if type(array) in ARRAYS else array

@@ -115,12 +115,8 @@ class Overlap(Reducer):
     def go(self) -> None:
         """The next bucket goes; in a captured step, at this place of every replay."""
         send = partial(self.send, self.next)
-        if MODES.recorder is None:
-            send()
-        else:
-            # Now all go at the end: a recording that fails is done again, and has sent nothing.
-            MODES.recorder.later(f"bucket {self.next} goes", send)
-            self.next += 1
+        # Captured now, all go at the end: a recording that fails is done again, and sent nothing.
+        self.next += not MODES.capture.later(f"bucket {self.next} goes", send)
 
     def send(self, number: int) -> None:
         """Hand bucket `number` to the thread."""

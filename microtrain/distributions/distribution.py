@@ -190,7 +190,7 @@ class Distribution:
         parts = []
         for name, value in vars(self).items():
             if type(value) in TENSORS:
-                short = value.numel() == 1 and MODES.recorder is None
+                short = value.numel() == 1 and not MODES.capture.on
                 parts.append(f"{name.strip('_')}: {value.item() if short else value.shape}")
         return f"{type(self).__name__}({', '.join(parts)})"
 

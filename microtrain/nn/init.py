@@ -21,8 +21,10 @@ __all__ = [
 
 def _stream() -> np.random.Generator:
     """The stream of `manual_seed`; CaptureError while a step is captured."""
-    if MODES.recorder is not None:
-        MODES.recorder.refuse_init()
+    MODES.capture.refuse(
+        "nn.init, or a new layer, draws initial values, which a replay would repeat; make it "
+        "outside the step. Noise of mt.randn, x.normal_() ... is drawn anew"
+    )
     return default_generator()
 
 

@@ -108,11 +108,11 @@ class Module:
         raise NotImplementedError(f"Module {type(self).__name__} must define forward(...)")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        recorder = MODES.recorder
-        if not self._hooked and recorder is None:
+        capture = MODES.capture
+        if not (self._hooked or capture.on):
             return self.forward(*args, **kwargs)
-        if recorder is not None:
-            recorder.calls(self)
+        if capture.on:
+            capture.calls(self)
         for number, hook in tuple(self._forward_pre_hooks.items()):
             if number in self._with_kwargs:
                 new = hook(self, args, kwargs)
@@ -494,11 +494,7 @@ class Module:
         """Switch this module and all below it to training (or evaluation) behaviour."""
         if not isinstance(mode, bool):
             raise ValueError(f"train(mode): expected True or False, got {mode!r}")
-        if MODES.recorder is None:
-            self._switch(mode)
-        else:
-            label = f"train({mode})"
-            MODES.recorder.bookkeeping(label, functools.partial(self._switch, mode))
+        MODES.capture.bookkeeping(f"train({mode})", functools.partial(self._switch, mode))
         return self
 
     def _switch(self, mode: bool) -> None:

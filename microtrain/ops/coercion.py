@@ -106,10 +106,7 @@ def examine(x: Any, check: Callable[[Any], None]) -> None:
     That is on the CPU. When a step is captured the check becomes part of every replay.
     """
     array = x._array if type(x) in TENSORS else x
-    if MODES.recorder is not None:
-        MODES.recorder.examine(array, check)
-    elif type(array) is np.ndarray:
-        check(array)
+    MODES.capture.examine(array, check)
 
 
 def cast(tensor: Tensor, dtype: Any) -> Tensor:

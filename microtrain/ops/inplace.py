@@ -17,7 +17,6 @@ from weakref import ref
 import numpy as np
 
 from ..backend import MODES, XP, address
-from ..errors import CaptureError
 from ..tensor import TENSORS, Tensor, kind_of, wrap
 from .coercion import NUMBERS, cast
 from .index.gathering import line, places, shaped_like
@@ -99,8 +98,7 @@ def change_shape(x: Tensor, operation: Callable[[Tensor], Tensor], name: str) ->
     CaptureError while a step is captured, as the Tensor of another call would keep its shape.
     """
     instead = f"write x = x.{name[:-1]}(...)"
-    if MODES.recorder is not None:
-        raise CaptureError(f"{name}: the shape of a Tensor cannot change in a step; {instead}")
+    MODES.capture.refuse(f"{name}: the shape of a Tensor cannot change in a step; {instead}")
     root = _root(x, name)
     leaf = any(t._rg and t._edge is None for t in (x, root))
     if leaf or type(x) is not Tensor or (x._rg and not MODES.grad):

@@ -199,9 +199,8 @@ class FlatStorage:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Mark every gradient absent, or set those that are present to zeros."""
-        recorder = MODES.recorder
-        if recorder is not None:
-            recorder.cleared(self, set_to_none)
+        if MODES.capture.on:
+            MODES.capture.cleared(self, set_to_none)
             return
         self.cleared += 1
         if set_to_none:

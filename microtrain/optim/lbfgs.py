@@ -12,7 +12,6 @@ import numpy as np
 
 from ..autograd.grad_mode import enable_grad
 from ..backend import MODES, XP, to_host
-from ..errors import CaptureError
 from ..random import end_step
 from ..tensor import TENSORS, Tensor, wrap
 from .line_search import Point, strong_wolfe
@@ -192,13 +191,12 @@ class LBFGS(Optimizer):
         """
         if closure is None:
             raise TypeError("LBFGS.step() needs a closure that computes the loss and its gradient")
-        if MODES.recorder is not None:
-            raise CaptureError(
-                "compile: LBFGS.step() inside a captured step: it decides from the loss how often "
-                "it calls the closure, which no replay can. Capture what the closure does (clear "
-                "the gradients, compute the loss, backward), evaluate = mt.compile(evaluate), and "
-                "call optimizer.step(lambda: evaluate(x, y)) outside"
-            )
+        MODES.capture.refuse(
+            "LBFGS.step() inside a captured step: it decides from the loss how often it calls the "
+            "closure, which no replay can. Capture what the closure does (clear the gradients, "
+            "compute the loss, backward), evaluate = mt.compile(evaluate), and call "
+            "optimizer.step(lambda: evaluate(x, y)) outside"
+        )
         first: Any = None
 
         def compute() -> tuple[float, Any]:

@@ -16,7 +16,7 @@ from itertools import zip_longest
 from typing import Any
 
 from ..backend import MODES
-from .optimizer import Optimizer, refuse_schedule
+from .optimizer import SCHEDULES, Optimizer
 
 __all__ = [
     "ChainedScheduler", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts",
@@ -118,8 +118,7 @@ class LRScheduler:
         return self.get_lr()
 
     def _write(self, rates: list[float]) -> None:
-        if MODES.recorder is not None:
-            refuse_schedule()
+        MODES.capture.refuse(SCHEDULES)
         for group, lr in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = lr
         self._last_lr = list(rates)
@@ -733,8 +732,7 @@ class ReduceLROnPlateau(LRScheduler):
 
     def step(self, metrics: Any) -> None:  # type: ignore[override]
         """Look at a value of the metric, and reduce the rates if it is time to."""
-        if MODES.recorder is not None:
-            refuse_schedule()
+        MODES.capture.refuse(SCHEDULES)
         current = float(metrics)
         self.last_epoch += 1
         self.num_bad_epochs += 1

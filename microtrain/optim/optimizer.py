@@ -15,7 +15,6 @@ import numpy as np
 from ..autograd.grad_mode import enable_grad
 from ..autograd.hooks import RemovableHandle, add_hook
 from ..backend import ARRAYS, LIBRARIES, MODES, XP, to_host
-from ..errors import CaptureError
 from ..random import end_step
 from ..tensor import TENSORS, Tensor, wrap
 from .flat import FlatStorage, checked, flat_like, owner, shaped
@@ -65,12 +64,11 @@ def arguments(scope: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in scope.items() if name not in NO_OPTIONS}
 
 
-def refuse_schedule() -> NoReturn:
-    """CaptureError: a replay does not run Python that chooses learning rates."""
-    raise CaptureError(
-        "compile: the step changes an optimizer's options (a scheduler's step()?); on replay they "
-        "would stay as they are. Do it outside the step"
-    )
+# A replay does not run Python that chooses learning rates.
+SCHEDULES = (
+    "the step changes an optimizer's options (a scheduler's step()?); on replay they would stay "
+    "as they are. Do it outside the step"
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -294,7 +292,7 @@ class Optimizer:
 
     def update(self, run: Run) -> None:
         """Apply one step to one run."""
-        if run.bound is not None and MODES.recorder is None:
+        if run.bound is not None and not MODES.capture.on:
             run.bound()
             return
         if run.fresh:
@@ -306,7 +304,7 @@ class Optimizer:
         found = self._recorded(run)
         bound = found.bound(XP[type(run.param)], arrays + self.scratch(run))
         bound()
-        if MODES.recorder is None and not run.fresh:
+        if not (MODES.capture.on or run.fresh):
             run.bound = bound
 
     def _recorded(self, run: Run) -> Any:
@@ -349,9 +347,8 @@ class Optimizer:
         if closure is not None:
             with enable_grad():
                 loss = closure()
-        recorder = MODES.recorder
-        if recorder is not None:
-            recorder.step(self)
+        if MODES.capture.on:
+            MODES.capture.step(self)
             return loss
         self.begin_step()
         for run in self.runs:

@@ -99,7 +99,7 @@ def _written(
     given = {name: np.ones(length, dtype) for name in ("0", "1", *states)}
     given |= {name: np.ones((), dtype) for name in numbers}
     traced = {name: library.traced(array, "state") for name, array in given.items()}
-    before, MODES.recorder = MODES.recorder, library
+    before, MODES.capture = MODES.capture, library
     try:
         with np.errstate(all="ignore"):
             formula(
@@ -107,7 +107,7 @@ def _written(
                 **{name: traced.get(name) if value is NUMBER else value for name, value in options},
             )  # fmt: skip
     finally:
-        MODES.recorder = before
+        MODES.capture = before
     lines: list[Any] = library.program.lines
     steps = [[*map(owner_of, works_on(line))] for line in lines]  # the last one is written
     last = {id(array): n for n, arrays in enumerate(steps) for array in arrays}

@@ -14,7 +14,6 @@ from typing import Any
 from ..autograd.grad_mode import no_grad
 from ..backend import MODES, XP
 from ..creation import tensor
-from ..errors import CaptureError
 from ..nn.module import Module
 from ..nn.normalization import BatchNorm
 from ..tensor import TENSORS, Tensor
@@ -174,8 +173,8 @@ class AveragedModel(Module):
                 averaged = [*zip(mine, theirs, strict=True)]
             for pair in buffers if self.use_buffers else ():
                 averaged.append(pair)
-            if averaged and MODES.recorder is not None:
-                raise CaptureError(
+            if averaged:
+                MODES.capture.refuse(
                     "AveragedModel: with use_buffers=True, or a function of your own, the average "
                     "begins by a look at n_averaged, which a captured step cannot take: call "
                     "update_parameters(model) behind the step"
@@ -222,11 +221,7 @@ class AveragedModel(Module):
             way = xp.subtract(value, average)
             xp.multiply(way, part.to(average.dtype)._array, way)
             xp.add(average, way, average)
-        recorder = MODES.recorder
-        if recorder is None:
-            self._storage.stamp()
-        else:
-            recorder.bookkeeping("the averages are new", self._storage.stamp)
+        MODES.capture.bookkeeping("the averages are new", self._storage.stamp)
 
 
 def _layout(storage: FlatStorage) -> Any:

@@ -398,11 +398,7 @@ class Trainer(TrainingRun):
 
     def update(self) -> None:
         """The optimiser's step, if the gradients are finite; they are clipped first."""
-        recorder = MODES.recorder
-        if recorder is None:
-            self.guard()
-        else:
-            recorder.bookkeeping("stop unless finite", self.guard)
+        MODES.capture.bookkeeping("stop unless finite", self.guard)
         self.optimizer.step()
 
     def _skip_or_stop(self, micro_batches: MicroBatches) -> None:

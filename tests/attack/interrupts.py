@@ -73,7 +73,7 @@ def trainer(seed: int, folder: Path) -> Any:
 
 
 def surroundings() -> dict[str, Any]:
-    modes = ("grad", "inference", "default_dtype", "recorder", "anomaly")
+    modes = ("grad", "inference", "default_dtype", "capture", "anomaly")
     return {
         **{name: MODES.__dict__.get(name) for name in modes},
         "compile": MODES.__dict__.get("compile"),

@@ -112,7 +112,7 @@ def test_errors_of_numpy_are_those_of_the_eager_step(name: str) -> None:
         assert replayed.type is eager.type
         assert f"{__file__}:" in replayed.value.__notes__[0]
         assert mt.equal(step(good), function(good))
-    assert MODES.recorder is None
+    assert not MODES.capture.on
 
 
 @pytest.mark.parametrize("executor", ["numpy", pytest.param("numba", marks=pytest.mark.slow)])

@@ -102,7 +102,7 @@ def test_threads_capture_and_replay_steps_of_their_own(
     assert at_the_same_time(work, work) == [alone] * 2
     (expected,) = training(lambda step: step, 20)()
     assert alone[0] == (expected if executor == "numpy" else pytest.approx(expected, rel=1e-5))
-    assert MODES.recorder is None
+    assert not MODES.capture.on
     assert XP[np.ndarray] is NUMPY
 
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from ...backend import MODES
 from ...creation import full, tensor
-from ...errors import CaptureError
 from ...ops.index.gathering import index_select
 from ...ops.index.masking import where
 from ...ops.shape.joining import cat, stack
@@ -174,8 +173,8 @@ def pack_padded_sequence(
     """
     if batch_first:
         input = input.transpose(0, 1)
-    if type(lengths) in TENSORS and MODES.recorder is not None:
-        raise CaptureError(
+    if type(lengths) in TENSORS:
+        MODES.capture.refuse(
             "pack_padded_sequence: the lengths decide which instructions there are, so a captured "
             "step takes them as numbers. For lengths that vary give the recurrent layer the padded "
             "batch, take its outputs at the ends, output[mt.arange(batch), lengths - 1], and mask "

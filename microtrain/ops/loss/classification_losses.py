@@ -264,7 +264,7 @@ def _may_ignore(target: Any, classes: int, ignore_index: int) -> bool:
             )
 
     examine(target, check)
-    return found or MODES.recorder is not None
+    return found or MODES.capture.on
 
 
 def _with_probabilities(

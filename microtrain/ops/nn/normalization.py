@@ -421,7 +421,7 @@ def cosine_similarity(x1: T, x2: Any, dim: int = 1, eps: float = 1e-8) -> Tensor
 
 def _unit(x: Any, dim: int, eps: float) -> Any:
     length = norm(x, 2, dim, True)
-    known = type(length._array) is np.ndarray and MODES.recorder is None
+    known = type(length._array) is np.ndarray and not MODES.capture.on
     if x.numel() and not (known and np.isfinite(length._array).all()):
         # Of vectors whose squares overflow shorter ones.
         size = norm(x.detach(), math.inf, dim, True)

@@ -228,8 +228,7 @@ class Execution:
 
         def training_step(first: bool, last: bool, *batch: Tensor) -> None:
             """Called where it is recorded; replays come past it."""
-            recorder = MODES.recorder
-            assert recorder is not None
+            recorder = MODES.capture
             self._recorders.add(recorder)
             before = Snapshot(model, loss, not first)
             recording = self._recording = _Recording(before, recorder.exchanged)
