@@ -36,7 +36,6 @@ class Closure:
     def __init__(self, function: Any) -> None:
         self._objects: list[Any] = [function]
         self._numbers = {id(function): 0}
-        self._above = [0]  # of each object the number of the one that it was first reached from
         self._edges: list[tuple[int, Step, Any]] = []
         for number, value in enumerate(self._objects):
             if number >= FURTHEST:
@@ -46,7 +45,6 @@ class Closure:
                 if type(part) not in TENSORS and id(part) not in self._numbers:
                     self._numbers[id(part)] = len(self._objects)
                     self._objects.append(part)
-                    self._above.append(number)
 
     def tensors(self, modules: bool = False) -> list[Tensor]:
         """The Tensors; `modules`: also parameters in flat memory, and buffers, of modules."""
@@ -63,8 +61,10 @@ class Closure:
         own = isinstance(self._objects[number], Module) and step[0] == _OWN
         return own and not (is_leaf(part) and not is_flat(part))
 
-    def lead(self, targets: Iterable[Any]) -> Callable[[], bool] | None:
+    def lead(self, targets: Iterable[Any]) -> tuple[Callable[[], bool] | None, Any]:
         """A function that says whether all names lead where they did; None where none leads there.
+
+        And what tells apart which names lead where now, for as long as the targets are there.
 
         Args:
             targets: where to: Tensors and modules, which are held weakly, and other objects.
@@ -79,24 +79,16 @@ class Closure:
             goal, last = waiting.pop()
             for place in towards.get(goal, ()):
                 number, step, part = self._edges[place]
-                if self._goes_back(number, part) or (last and self._of_module(number, step, part)):
+                if last and self._of_module(number, step, part):
                     continue
                 used.add(place)
                 above = id(self._objects[number]), False
                 if above not in seen:
                     seen.add(above)
                     waiting.append(above)
-        return (
-            self._function([self._edges[place] for place in sorted(used)], ends) if used else None
-        )
-
-    def _goes_back(self, number: int, part: Any) -> bool:
-        """Whether `part` is what object `number` was reached through."""
-        while self._objects[number] is not part:
-            if number == 0:
-                return False
-            number = self._above[number]
-        return True
+        edges = [self._edges[place] for place in sorted(used)]
+        led = tuple([(step, id(part)) for _, step, part in edges if id(part) in ends])
+        return (self._function(edges, ends) if edges else None), led
 
     def _function(self, edges: list[Any], ends: dict[int, Any]) -> Any:
         scope: dict[str, Any] = {"v0": self._objects[0]}
@@ -116,9 +108,11 @@ class Closure:
         for number, (before, after, *key), part in edges:
             value, inner = self._objects[number], self._numbers.get(id(part), -1)
             if number not in parents and isinstance(value, dict):
-                must(f"(*v{number},) == {name((*value,))}")
+                keys = name((*value,))
+                must(f"(*v{number},) == {keys} or {name(_Grown((*value,)))}([*v{number}.items()])")
             elif number not in parents and isinstance(value, SEQUENCES):
-                must(f"len(v{number}) == {len(value)}")
+                grown = name(_Grown((*range(len(value)),)))
+                must(f"len(v{number}) == {len(value)} or {grown}([*enumerate(v{number})])")
             parents.add(number)
             text = f"v{number}{before}{''.join(map(name, key))}{after}"
             if inner in known:
@@ -136,6 +130,27 @@ class Closure:
         body = "".join(f"        {line}\n" for line in [*lines, "return True"])
         source = f"def lead():\n    try:\n{body}    except Exception:\n        return False"
         return generated(source, "lead", ENTRY, scope)
+
+
+class _Grown:
+    """Whether a list or dict has got nothing but numbers and text behind what it had, as logs do.
+
+    Args:
+        keys: what it had.
+    """
+
+    def __init__(self, keys: tuple[Any, ...]) -> None:
+        self.keys = keys
+
+    def __call__(self, items: list[Any]) -> bool:
+        """Of these keys and values; the next call looks at newer ones."""
+        new = items[len(self.keys) :]
+        found = [key for key, _ in items[: len(self.keys)]] == [*self.keys] and all(
+            type(value) in (bool, int, float, str) for _, value in new
+        )
+        if found:
+            self.keys += tuple([key for key, _ in new])
+        return found
 
 
 def is_leaf(value: Any) -> bool:

@@ -282,6 +282,7 @@ class Compiled:
             key,
             capture.structure.then,
             capture.leaves.then,
+            capture.leaves.led,
             *(then for _, then in capture.presence + capture.counted),
             *(_flags(optimizer) for optimizer, _, _ in capture.optimizers),
             capture.drawing,
@@ -426,7 +427,7 @@ class Compiled:
             outside = Outside(recorder, differentiable, numbers)
         structure = Structure(before, program, recorder.called, self.state)
         modules = [module() for module, _ in structure.modules]
-        leaves.lead = closure.lead([*leaves.bound(), *modules, *recorder.optimizers])
+        leaves.lead, leaves.led = closure.lead([*leaves.bound(), *modules, *recorder.optimizers])
         recorder.called, recorder.layers = set(), {}  # modules
         if changed := structure.changed:
             problem = (

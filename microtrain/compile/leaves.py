@@ -38,6 +38,7 @@ class Leaves:
         ends: whether the step ends with something to be done about them.
         tensors: the arguments of the call that is replayed, if so.
         lead: says whether names lead to what the step has to do with, as then; None: none does.
+        led: where they lead.
     """
 
     def __init__(self, closure: Closure, further: Iterable[Tensor]) -> None:
@@ -56,6 +57,7 @@ class Leaves:
         self.tensors: Sequence[Tensor] = ()
         self.then: Any = ()
         self.lead: Any = None
+        self.led: Any = ()
         self.changed: list[Tensor] = []
 
     # While the step is recorded -------------------------------------------------------------------

@@ -684,3 +684,134 @@ def test_a_table_with_a_graph_of_its_own() -> None:
 def test_state_that_is_not_a_tensor(state: Any) -> None:
     with pytest.raises(TypeError, match=r"state"):
         mt.compile(lambda x: x, state=state)
+
+
+def _filled(number: float) -> Any:
+    return mt.full((3,), number)
+
+
+def _train(x: Any, model: Any, optimizer: Any) -> Any:
+    optimizer.zero_grad()
+    loss = model(x).sum()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+def _multiplied(tables: Any) -> Callable[[Any], Any]:
+    def step(x: Any) -> Any:
+        for table in tables.values() if isinstance(tables, dict) else tables:
+            x = x * 2 + table
+        return x
+
+    return step
+
+
+def _reordered(tables: dict[str, Any]) -> None:
+    tables["a"] = tables.pop("a")
+
+
+def _aliased() -> tuple[Any, Any]:
+    one = {"t": _filled(2.0)}
+    first, second = [one], [one]
+    step = lambda x: x * second[0]["t"] + len(first)  # noqa: E731
+    return step, lambda: second.__setitem__(0, {"t": _filled(9.0)})
+
+
+def _leading_back() -> tuple[Any, Any]:
+    root = types.SimpleNamespace(t=_filled(2.0), child=types.SimpleNamespace())
+    root.child.parent = root
+    other = types.SimpleNamespace(t=_filled(9.0))
+    change = functools.partial(setattr, root.child, "parent", other)
+    return (lambda x: x * root.child.parent.t), change
+
+
+def _missing_key() -> tuple[Any, Any]:
+    tables = {"default": _filled(1.0)}
+    step = lambda x: x * tables.get("own", tables["default"])  # noqa: E731
+    return step, functools.partial(tables.update, own=_filled(5.0))
+
+
+def _last_of_a_list() -> tuple[Any, Any]:
+    tables = [_filled(1.0)]
+    return (lambda x: x * tables[-1]), functools.partial(tables.append, _filled(5.0))
+
+
+def _of_a_function() -> tuple[Any, Any]:
+    def owner() -> None: ...
+
+    return _of_attribute(owner)
+
+
+def _of_attribute(owner: Any) -> tuple[Any, Any]:
+    owner.t = _filled(1.0)
+    return (lambda x: x * owner.t), functools.partial(setattr, owner, "t", _filled(5.0))
+
+
+def _model_of(owner: Any, both: bool) -> tuple[Any, Any]:
+    models = nn.ModuleList([nn.Linear(3, 1), nn.Linear(3, 1)])
+    owned: list[Any] = [*models] if both else [models, models]
+    optimizers = [mt.optim.SGD(one.parameters(), lr=0.01) for one in owned]
+    pairs = [*zip(models, optimizers, strict=True)]
+    owner.model, owner.optimizer = pairs[0]
+
+    def change() -> None:
+        owner.model, owner.optimizer = pairs[1]
+
+    return (lambda x: _train(x, owner.model, owner.optimizer)), change
+
+
+def _model_in_a_list_of_a_module() -> tuple[Any, Any]:
+    module, more = nn.Module(), nn.Linear(3, 3)
+    vars(module)["layers"] = [nn.Linear(3, 3)]
+    step = lambda x: functools.reduce(lambda x, layer: layer(x), module.layers, x)  # noqa: E731
+    return step, functools.partial(module.layers.append, more)
+
+
+def _of_tables(tables: Any, change: Callable[[Any], Any]) -> tuple[Any, Any]:
+    return _multiplied(tables), functools.partial(change, tables)
+
+
+# A step, and what changes the names that it looks up, or what lies on the way.
+CHANGED_NAMES: dict[str, Callable[[], tuple[Any, Any]]] = {
+    "a list grows": lambda: _of_tables([_filled(1.0)], lambda t: t.append(_filled(3.0))),
+    "a list shrinks": lambda: _of_tables([_filled(1.0), _filled(2.0)], lambda t: t.pop()),
+    "a dict grows": lambda: _of_tables({"a": _filled(1.0)}, lambda t: t.update(b=_filled(3.0))),
+    "a dict in another order": lambda: _of_tables({"a": _filled(1), "b": _filled(2)}, _reordered),
+    "a key that was missing": _missing_key,
+    "the last of a list": _last_of_a_list,
+    "two lists with one dict": _aliased,
+    "an object that leads back": _leading_back,
+    "an attribute of a function": _of_a_function,
+    "a model and its optimizer": lambda: _model_of(types.SimpleNamespace(), both=True),
+    "a model of one optimizer": lambda: _model_of(types.SimpleNamespace(), both=False),
+    "a list of models in a module": _model_in_a_list_of_a_module,
+}
+
+
+@pytest.mark.parametrize("name", CHANGED_NAMES)
+def test_a_name_on_the_way_that_is_bound_anew(name: str) -> None:
+    """Also while what it led to is still there, and alive."""
+    results = []
+    for wrap in (lambda f: f, mt.compile):
+        mt.manual_seed(0)
+        step, change = CHANGED_NAMES[name]()
+        captured, found = wrap(step), []
+        for i in range(12):
+            if i == 6:
+                change()
+            found.append(captured(_filled(0.5 * i)).tolist())
+        results.append(found)
+    assert results[0] == results[1]
+    assert captured.recorded == 4
+
+
+def test_a_log_beside_a_table() -> None:
+    """Numbers that are added to a list or dict make no new capture."""
+    kept: dict[str, Any] = {"table": _filled(2.0), "more": [_filled(1.0)]}
+    step = mt.compile(lambda x: x * kept["table"] + kept["more"][0])
+    for i in range(6):
+        step(_filled(1.0))
+        kept[f"loss {i}"] = 0.1 * i
+        kept["more"].append(i)
+    assert len(step.programs) == 1 and step.recorded == 2
