@@ -28,7 +28,7 @@ from .bookkeeping import optimise
 from .executors import EXECUTORS
 from .program import DRAWS, Program, copies_like
 from .recorder import Recorder, ended, recording
-from .traced import Traced
+from .trace import Traced
 
 ATTEMPTS = 4  # calls, or passes, until two in a row must have done the same
 MOST = 32  # programs of one capture

@@ -23,9 +23,8 @@ from ..recording import EAGER
 from ..tensor import TENSORS, wrap
 from .bookkeeping import Clear, Count, End, Mark, Pass, skip
 from .leaves import Leaves
-from .library import Library
 from .program import Host, arrays_in
-from .traced import Traced, refuse
+from .trace import Library, Traced, refuse
 
 
 class Recorder(Library):

@@ -33,7 +33,7 @@ from ...backend import MODES
 from ...compile import compile
 from ...compile.executors import UNKNOWN, choose, numba_absent
 from ...compile.notice import ANNOUNCE
-from ...compile.traced import Traced
+from ...compile.trace import Traced
 from ...distributed.agreement import agreed, first_word, together
 from ...distributed.communicator import alone
 from ...errors import CaptureError, ConfigError, UserError
