@@ -19,9 +19,9 @@ import numpy as np
 from .autograd.grad_mode import no_grad
 from .backend import is_plain, owner_of, to_host
 from .compile import compile
-from .compile.compiled import Compiled
 from .compile.guard import look_at
 from .compile.scan import Scan, scannable
+from .compile.step import Compiled
 from .data.loading.loader import DataLoader
 from .distributed.communicator import Communicator
 from .distributed.connection import ranks_of

@@ -1,6 +1,6 @@
 """Capture and replay: a step is run once, written down, and replayed as straight-line calls."""
 
-from .compiled import Compiled, compile
 from .program import Program
+from .step import Compiled, compile
 
 __all__ = ["Compiled", "Program", "compile"]

@@ -22,8 +22,8 @@ from ..random import default_generator
 from ..recording import EAGER
 from ..tensor import TENSORS, wrap
 from .bookkeeping import Clear, Count, End, Mark, Pass, skip
-from .leaves import Leaves
 from .program import Host, arrays_in
+from .state import Leaves
 from .trace import Library, Traced, refuse
 
 

@@ -16,7 +16,7 @@ import pytest
 from test_compile import bits
 
 import microtrain as mt
-from microtrain.compile.compiled import MOST, Compiled
+from microtrain.compile.step import MOST, Compiled
 from microtrain.distributed.data_parallel import DataParallel
 from microtrain.errors import CaptureError
 from microtrain.random import STREAM
