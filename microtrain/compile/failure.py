@@ -42,14 +42,8 @@ def failed(program: Program, origins: list[Line | Host], error: BaseException) -
 
 def _count_draws(program: Program, origin: Line | Host) -> None:
     """Count the draws before `origin`, which a replay counts at its end."""
-    count = 0
-    for line in program.lines:
-        if line is origin:
-            break
-        if isinstance(line, End):
-            count = 0
-        elif isinstance(line, Line) and line.name in DRAWS:
-            count += line.args[1] is not None
-    else:
-        return
-    skip(count)
+    lines = program.lines
+    place = next((n for n, line in enumerate(lines) if line is origin), 0)
+    start = max((n for n in range(place) if isinstance(lines[n], End)), default=0)
+    draws = (line for line in lines[start:place] if getattr(line, "name", "") in DRAWS)
+    skip(sum(line.args[1] is not None for line in draws))  # type: ignore[union-attr]

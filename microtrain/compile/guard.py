@@ -226,10 +226,11 @@ class Structure:
         self._kept = [t._array for module in concerned for _, t in _tensors(module)]
         self._kept += [leaf._array for leaf in self._leaves]
         self.count = -1
+        self.changed = next(filter(None, (_changed(m, before[m]) for m in concerned)), None)
         modules, leaves = self._look()
-        self.changed = _changed([(m, before[m], look_at(m)) for m in concerned])
         flags = [(before[m][0], *now[1:]) for m, now in zip(concerned, modules, strict=True)]
         self.then = tuple(flags), leaves
+        hash(self.then)  # while its modules are there: weak references keep it
 
     def lives(self) -> bool:
         """Whether its modules are there, or it can never fit again."""
@@ -254,10 +255,8 @@ class Structure:
         return True
 
     def _look(self) -> Any:
-        return (
-            tuple([look_at(module(), names) for module, names in self.modules]),
-            tuple([_place(leaf) for leaf in self._leaves]),
-        )
+        modules = tuple([look_at(module(), names) for module, names in self.modules])
+        return modules, tuple(map(_place, self._leaves))
 
 
 def look_at_all() -> dict[Module, Any]:
@@ -276,19 +275,12 @@ def look_at(module: Module | None, names: Sequence[str] = ()) -> Any:
     for name, value in vars(module).copy().items():
         kind = type(value)
         if isinstance(value, Module):
-            parts.append((name, _reference(value)))
+            parts.append((name, weakref.ref(value)))
         elif kind is Parameter or (kind in TENSORS and (name in module._buffers or name in names)):
             parts.append((name, _place(value)))
         elif kind in PLAIN and module._structural and name not in ("training", "_hooked"):
             parts.append((name, _plain(value)))
-    return module.training, module._any_hooks(), _reference(module), *parts
-
-
-def _reference(module: Module) -> weakref.ref[Module]:
-    """A weak reference that can be hashed, also when the module is gone."""
-    reference = weakref.ref(module)
-    hash(reference)  # once asked for, it is kept
-    return reference
+    return module.training, module._any_hooks(), weakref.ref(module), *parts
 
 
 def _plain(value: Any) -> Any:
@@ -301,17 +293,14 @@ def _plain(value: Any) -> Any:
     return kind, (value if kind in PLAIN else kind)
 
 
-def _changed(looks: list[tuple[Module, Any, Any]]) -> str | None:
-    """What is not as before, of modules with what they were and what they are."""
-    for module, before, now in looks:
-        if before[1:] == now[1:]:
-            continue
-        then, kind = dict(before[3:]), type(module).__name__
-        for name, value in now[3:]:
-            if then.get(name) != value and type(vars(module).get(name)) in PLAIN:
-                return f"the attribute {name} of {kind} (now {vars(module)[name]!r})"
-        return f"requires_grad, hooks, parameters, buffers or modules of {kind}"
-    return None
+def _changed(module: Module, before: Any) -> str | None:
+    """What is not as before."""
+    now, then, kind = look_at(module), dict(before[3:]), type(module).__name__
+    for name, value in now[3:]:
+        if then.get(name) != value and type(vars(module)[name]) in PLAIN:
+            return f"the attribute {name} of {kind} (now {vars(module)[name]!r})"
+    same = before[1:] == now[1:]
+    return None if same else f"requires_grad, hooks, parameters, buffers or modules of {kind}"
 
 
 def _place(tensor: Tensor) -> Any:
@@ -321,11 +310,8 @@ def _place(tensor: Tensor) -> Any:
 
 
 def _tensors(module: Module) -> list[tuple[str, Tensor]]:
-    return [
-        (name, value)
-        for name, value in vars(module).copy().items()
-        if type(value) in TENSORS and type(value._array) in LIBRARIES
-    ]
+    found = [(name, value) for name, value in vars(module).copy().items() if type(value) in TENSORS]
+    return [(name, value) for name, value in found if type(value._array) in LIBRARIES]
 
 
 def _names(module: Module, used: set[int]) -> list[str]:
@@ -386,7 +372,7 @@ def guard(
         enter.__code__ = code.replace(co_varnames=varnames)
     step = owner()  # errors about the arguments begin with its name
     enter.__qualname__ = getattr(step, "__qualname__", step.name)
-    scope = {**text.scope, "miss": lambda *_: MISSING}
+    scope = text.scope | {"miss": lambda *_: MISSING}
     return enter, FunctionType(enter.__code__, scope, enter.__name__, enter.__defaults__)
 
 

@@ -51,28 +51,12 @@ class Traced:
     def __len__(self) -> int:
         return len(self.host)
 
-    def __getitem__(self, index: Any) -> Traced:
-        found: Traced = self.recorder.getitem(self, index)
-        return found
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        self.recorder.setitem(self, index, value)
-
-    def copy(self, order: str = "C") -> Traced:
-        """A copy of its own."""
-        found: Traced = self.recorder.copy(self, order)
-        return found
-
     def astype(self, dtype: Any, order: str = "K", copy: bool = True) -> Traced:
         """A copy in another dtype."""
         if not copy and self.host.dtype == dtype:
             return self
         found: Traced = self.recorder.asarray(self, dtype)
-        return self.copy() if found is self else found
-
-    def fill(self, value: Any) -> None:
-        """Set every element."""
-        self.recorder.copyto(self, value)
+        return self.recorder.copy(self) if found is self else found  # type: ignore[no-any-return]
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         """What plain NumPy arrays (the state) and Traced ones make together is recorded."""
@@ -97,27 +81,21 @@ class Traced:
 # write instead.
 _OUTSIDE = "Return it from the step and look at it outside"
 _KEEP = f"Calculate with the Tensor itself, which needs no number. {_OUTSIDE}"
-_INDEX = "Index with a Tensor that has a dimension, as in table[i.reshape(1)]"
+_INDEX = (
+    "a Tensor of one number as an index",
+    ("Index with a Tensor that has a dimension, as in table[i.reshape(1)]"),
+)
 _PRINTED = "print, an f-string or str()", "Return it from the step and print it outside"
 _LOOKS = {
-    "__bool__": (
-        "if, while, and, or, not or bool()",
-        "Choose with mt.where(condition, a, b), or decide outside the step",
-    ),
-    "__repr__": _PRINTED,
-    "__format__": _PRINTED,
+    "__bool__": ("if, while, and, or, not or bool()",
+                 "Choose with mt.where(condition, a, b), or decide outside the step"),
     "__array__": ("NumPy", f"Use the function of microtrain that does the same. {_OUTSIDE}"),
-    "__float__": ("float()", _KEEP),
-    "__int__": ("int()", _KEEP),
-    "__index__": (
-        "an index, a size or range()",
-        "Index with the Tensor (index_select, gather), or pass the number as an argument",
-    ),
-    "getitem": ("a Tensor of one number as an index", _INDEX),
-    "setitem": ("a Tensor of one number as an index", _INDEX),
-    "item": ("item()", _KEEP),
+    "__index__": ("an index, a size or range()", "Index with the Tensor (index_select, gather), or "
+                  "pass the number as an argument"),
+    "__repr__": _PRINTED, "__format__": _PRINTED, "getitem": _INDEX, "setitem": _INDEX,
+    "__float__": ("float()", _KEEP), "__int__": ("int()", _KEEP), "item": ("item()", _KEEP),
     "tolist": ("tolist()", _KEEP),
-}
+}  # fmt: skip
 
 
 def look(what: str) -> tuple[str, str]:
@@ -173,6 +151,7 @@ BINARY = {
 OTHERS = {
     "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater",
     "ge": "greater_equal", "neg": "negative", "abs": "absolute", "invert": "invert",
+    "getitem": "getitem", "setitem": "setitem",
 }  # fmt: skip
 
 for _name in ("base", "device", "dtype", "flags", "itemsize", "nbytes", "ndim", "shape", "size",
@@ -183,8 +162,9 @@ for _name, _instruction in BINARY.items():
     setattr(Traced, f"__i{_name}__", _in_place(_instruction))
 for _name, _instruction in (BINARY | OTHERS).items():
     setattr(Traced, f"__{_name}__", _method(_instruction))
-for _name in ("reshape", "transpose", "sum", "max", "min", "take", "all", "any"):
+for _name in ("reshape", "transpose", "sum", "max", "min", "take", "all", "any", "copy"):
     setattr(Traced, _name, _method(_name))
+Traced.fill = _method("copyto")  # type: ignore[attr-defined]
 for _name in ("item", "tolist", "get"):
     setattr(Traced, _name, _refusing(f"{_name}()"))
 for _name in ("bool", "float", "int", "index", "iter", "complex"):
