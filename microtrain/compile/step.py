@@ -270,13 +270,17 @@ class Compiled:
     def _capture(self, args: Any, kwargs: Any) -> Any:
         """Run the step with the recorder on, and keep what it did if the last run did the same."""
         self.recorded += 1
-        key = Key(args, kwargs, [name for name, _ in self._arguments(args, kwargs)])
+        try:  # what the step calls its arguments
+            named = self._signature.bind(*args, **kwargs).arguments
+        except TypeError:  # a wrong call
+            named = {}
+        key = Key(args, kwargs, [*named])
         hash(key)
         tensors = key.tensors
         self._forget()
         if self._full() and all(key != place[0] for place in [*self._pending]):
             self._too_many(key.facts)
-        capture = self._in_turn(key, args, kwargs)
+        capture = self._in_turn(key, args, kwargs, named)
         program, outside = capture.program, capture.outside
         place = (
             key,
@@ -284,7 +288,8 @@ class Compiled:
             capture.leaves.then,
             capture.leaves.led,
             *(then for _, then in capture.presence + capture.counted),
-            *(_flags(optimizer) for optimizer, _, _ in capture.optimizers),
+            # Which options are 0, off or None: with another set an update is another one.
+            *(tuple(map(bool, o)) for one, *_ in capture.optimizers for o in one.options_now()),
             capture.drawing,
         )
         if self._full() and place not in self._pending:
@@ -352,7 +357,7 @@ class Compiled:
             f"{varying([*found, facts])}"
         )
 
-    def _in_turn(self, key: Key, args: Any, kwargs: Any) -> Capture:
+    def _in_turn(self, key: Key, *call: Any) -> Capture:
         """`_record` while no other thread trains: what the step comes to is not known before."""
         closure = Closure(self.function)
         state = [*self.state, *closure.tensors(True)]
@@ -362,14 +367,14 @@ class Compiled:
             try:
                 for turn in () if MODES.apart else turns((), everything):
                     take(held, turn, wait=True)
-                return self._record(key, args, kwargs, closure, state, held)
+                return self._record(key, *call, closure, state, held)
             finally:
                 broken_off(held)
         finally:
             broken_off(held)  # a Ctrl-C may have come into the first one
 
     def _record(
-        self, key: Key, args: Any, kwargs: Any, closure: Closure, state: Any, held: list[Any]
+        self, key: Key, args: Any, kwargs: Any, named: Any, closure: Closure, state: Any, held: Any
     ) -> Capture:
         """One call with the recorder on; `state`: what the closure leads to."""
         tensors = key.tensors
@@ -381,14 +386,13 @@ class Compiled:
         recorder = Recorder(xp, _state(self.state, xp), leaves, held)
         program = recorder.program
         inputs: dict[int, Tensor] = {}
-        named = self._arguments(args, kwargs)
         if tensors and len(found) > 1:
             raise CaptureError(
                 f"compile: the arguments of {self.name} are on cpu and cuda; move all to one device"
             )
         for tensor, array in zip(tensors, copies(tensors), strict=True):
             program.inputs.append(array)
-            program.names += [(name, array) for name, t in named if t is tensor]
+            program.names += [(name, array) for name, t in named.items() if t is tensor]
             inner = inputs.setdefault(id(tensor), wrap(recorder.traced(array, "input")))
             if tensor._rg:
                 inner.requires_grad_()
@@ -440,6 +444,7 @@ class Compiled:
             [s.turn for s in recorder.presence] + [COMMON] * leaves.of_arguments,
         )  # fmt: skip
         leaves.changed = []
+        names = {getattr(line, "name", "") for line in program.lines}
         return Capture(
             key, program, result, problem, leaves,
             presence=[(s, there) for s, there in recorder.presence.items() if there is not None],
@@ -447,15 +452,8 @@ class Compiled:
             optimizers=[(o, o.runs, [r.constants for r in o.runs]) for o in recorder.optimizers],
             written=written, turns=shared,
             outside=outside, structure=structure,
-            drawing=drawing if any(map(_draws_numbers, program.lines)) else None,
+            drawing=drawing if "random_numbers" in names else None,
         )  # fmt: skip
-
-    def _arguments(self, args: Any, kwargs: Any) -> list[tuple[str, Any]]:
-        """What the step calls its arguments."""
-        try:
-            return list(self._signature.bind(*args, **kwargs).arguments.items())
-        except TypeError:  # a wrong call
-            return []
 
     # Looking at it --------------------------------------------------------------------------------
 
@@ -520,11 +518,6 @@ def _names(signature: inspect.Signature) -> tuple[str, ...]:
     return tuple([parameter.name for parameter in found])
 
 
-def _flags(optimizer: Any) -> Any:
-    """Which options of its groups are 0, off or None: with another set an update is another one."""
-    return tuple([tuple(map(bool, options)) for options in optimizer.options_now()])
-
-
 def copies(tensors: list[Tensor]) -> list[Any]:
     """Copies of the arguments, laid out as they are; two that begin at one address still do."""
     found: dict[int, Any] = {}
@@ -543,22 +536,16 @@ def taken(value: Any, outputs: list[Any], recorder: Any, roots: list[Tensor]) ->
     """
 
     def output(value: Any) -> Any:
-        kind = type(value)
-        if kind in ARRAYS:
+        if type(value) in ARRAYS:
             raise CaptureError("compile: the step returns an array; return the Tensor")
-        if kind not in TENSORS:
+        if type(value) not in TENSORS:
             return value
         outputs.append(recorder.host(value._array))
-        if not value._rg or not MODES.grad or recorder.passes:
-            return Output(len(outputs) - 1, None)
-        roots.append(value)
-        return Output(len(outputs) - 1, len(roots) - 1)
+        root = value._rg and MODES.grad and not recorder.passes
+        roots.extend([value] if root else [])
+        return Output(len(outputs) - 1, len(roots) - 1 if root else None)
 
     return replaced(value, output)
-
-
-def _draws_numbers(line: Any) -> bool:
-    return getattr(line, "name", "") == "random_numbers"
 
 
 def _state(further: Sequence[Tensor], xp: Any) -> list[Any]:
@@ -571,4 +558,4 @@ def _state(further: Sequence[Tensor], xp: Any) -> list[Any]:
 def _tensors(further: Sequence[Tensor]) -> list[Tensor]:
     """Those of all modules, and `further` ones."""
     values = [value for module in alive(MODULES) for value in vars(module).copy().values()]
-    return [*(value for value in values if type(value) in TENSORS), *further]
+    return [value for value in [*values, *further] if type(value) in TENSORS]
