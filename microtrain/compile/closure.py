@@ -165,10 +165,12 @@ def is_flat(leaf: Tensor) -> bool:
 
 
 _OWN = ".__dict__["
-
-
-def _attribute(name: str) -> Step:
-    return f".{name}", ""
+# What holds a function, and its attributes that lead on.
+WRAPPERS: dict[Any, tuple[str, ...]] = {
+    types.MethodType: ("__func__", "__self__"),
+    functools.partial: ("func", "args", "keywords"),
+    staticmethod: ("__func__",), classmethod: ("__func__",), property: ("fget",),
+}  # fmt: skip
 
 
 def _parts(value: Any, first: bool) -> Iterator[tuple[Step, Any]]:
@@ -176,17 +178,11 @@ def _parts(value: Any, first: bool) -> Iterator[tuple[Step, Any]]:
     if isinstance(value, types.FunctionType):
         if first or not _library(value.__module__):
             yield from _names(value)
-    elif isinstance(value, types.MethodType):
-        yield _attribute("__func__"), value.__func__
-        yield _attribute("__self__"), value.__self__
-    elif isinstance(value, functools.partial):
-        for name in ("func", "args", "keywords"):
-            yield _attribute(name), getattr(value, name)
+    elif isinstance(value, (*WRAPPERS,)):
+        for name in next(names for kind, names in WRAPPERS.items() if isinstance(value, kind)):
+            yield (f".{name}", ""), getattr(value, name)
     elif isinstance(value, weakref.ref):
         yield ("()", ""), value()
-    elif isinstance(value, staticmethod | classmethod | property):
-        name = "fget" if isinstance(value, property) else "__func__"
-        yield _attribute(name), getattr(value, name)
     elif isinstance(value, list | tuple | dict | collections.deque):
         if len(value) <= LARGEST:
             items = value.items() if isinstance(value, dict) else enumerate(value)
@@ -201,7 +197,7 @@ def _parts(value: Any, first: bool) -> Iterator[tuple[Step, Any]]:
         return
     elif first or isinstance(value, Module) or not _library(type(value).__module__):
         yield from _attributes(value, type(value).__mro__)
-        yield _attribute("__class__"), type(value)
+        yield (".__class__", ""), type(value)
 
 
 def _attributes(value: Any, classes: Iterable[type]) -> Iterator[tuple[Step, Any]]:
@@ -210,12 +206,10 @@ def _attributes(value: Any, classes: Iterable[type]) -> Iterator[tuple[Step, Any
         yield (_OWN, "]", name), part
     for one in classes:
         for name, part in [] if _foreign(one) else [*vars(one).items()]:
-            if not name.isidentifier() or keyword.iskeyword(name):
-                continue
-            if isinstance(part, types.MemberDescriptorType):
-                yield _attribute(name), getattr(value, name, None)
-            elif not hasattr(part, "__get__") and inspect.getattr_static(value, name, 0) is part:
-                yield _attribute(name), part
+            slot = isinstance(part, types.MemberDescriptorType)
+            plain = not hasattr(part, "__get__") and inspect.getattr_static(value, name, 0) is part
+            if (slot or plain) and name.isidentifier() and not keyword.iskeyword(name):
+                yield (f".{name}", ""), getattr(value, name, None) if slot else part
 
 
 def _names(function: types.FunctionType) -> Iterator[tuple[Step, Any]]:

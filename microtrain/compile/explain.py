@@ -202,8 +202,8 @@ def _of_modules() -> Iterator[tuple[str, Any]]:
 
 def _of_optimizers(program: Program) -> Iterator[tuple[str, Any]]:
     """The stretches of flat memory that an update goes over."""
-    for line in program.lines:
-        for run in line.runs if isinstance(line, Count) else ():
+    for line in (line for line in program.lines if isinstance(line, Count)):
+        for run in line.runs:
             optimizer, owner = line.optimizer, owner_of(run.param)
             flat = (buffer.data for buffer in optimizer.storage.buffers)
             whole = next(data for data in flat if owner_of(data) is owner)

@@ -185,7 +185,13 @@ class Outside:
             now = None if call.memory is None else [array.copy() for array in self._memory]
             try:
                 self._put(call.memory)
-                return self._record(way, arrays) if way.run is None else _replay(way, arrays)
+                if way.run is None:
+                    return self._record(way, arrays)
+                given = [v for v in arrays if v is not None]
+                for buffer, v in zip(way.program.inputs, given, strict=True):
+                    buffer[...] = v if buffer.shape == v.shape else _once(v)
+                way.run()
+                return _found(way)
             finally:
                 self._put(now)
 
@@ -228,14 +234,6 @@ class Outside:
         return result
 
 
-def _replay(way: _Way, given: list[Any]) -> list[Any]:
-    arrays = [v for v in given if v is not None]
-    for buffer, v in zip(way.program.inputs, arrays, strict=True):
-        buffer[...] = v if buffer.shape == v.shape else _once(v)
-    way.run()
-    return _found(way)
-
-
 def _found(way: _Way) -> list[Any]:
     return [None if n is None else way.program.outputs[n].copy("K") for n in way.places]
 
@@ -265,21 +263,19 @@ def _arrays(value: Any) -> list[Any]:
     return [value] if type(value) in LIBRARIES else []
 
 
+@dataclass(slots=True, eq=False)
 class _Call:
     """What the node of one call keeps until it is differentiated."""
 
-    __slots__ = ("memory", "outside", "versions")
-
-    def __init__(self, outside: Outside, versions: list[int]) -> None:
-        self.outside, self.versions = outside, versions
-        self.memory: list[Any] | None = None  # copies, where a later call came first
+    outside: Outside
+    versions: list[int]
+    memory: Any = None  # copies, where a later call came first
 
     def value(self, array: Any) -> Any:
         """What a kept array held in this call."""
         array = array.host if type(array) is Traced else array
-        places = [id(one) for one in self.outside._memory]
-        known = self.memory is not None and id(array) in places
-        return self.memory[places.index(id(array))] if known else array  # type: ignore[index]
+        pairs = zip(self.outside._memory, self.memory or (), strict=False)
+        return next((then for now, then in pairs if now is array), array)
 
 
 class _Operation(Backward):

@@ -357,7 +357,7 @@ class Compiled:
             f"{varying([*found, facts])}"
         )
 
-    def _in_turn(self, key: Key, *call: Any) -> Capture:
+    def _in_turn(self, key: Key, args: Any, kwargs: Any, named: Any) -> Capture:
         """`_record` while no other thread trains: what the step comes to is not known before."""
         closure = Closure(self.function)
         state = [*self.state, *closure.tensors(True)]
@@ -367,7 +367,7 @@ class Compiled:
             try:
                 for turn in () if MODES.apart else turns((), everything):
                     take(held, turn, wait=True)
-                return self._record(key, *call, closure, state, held)
+                return self._record(key, args, kwargs, named, closure, state, held)
             finally:
                 broken_off(held)
         finally:

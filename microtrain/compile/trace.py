@@ -56,7 +56,7 @@ class Traced:
         if not copy and self.host.dtype == dtype:
             return self
         found: Traced = self.recorder.asarray(self, dtype)
-        return self.recorder.copy(self) if found is self else found  # type: ignore[no-any-return]
+        return self.recorder.copy(self) if found is self else found
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         """What plain NumPy arrays (the state) and Traced ones make together is recorded."""
