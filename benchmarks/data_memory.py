@@ -347,7 +347,8 @@ MEMORY, PAGES = "memory", "npy, 4 kB"
 def sources(directory: str, rows: int) -> dict[str, Any]:
     """The same numbers in memory and in files, which are written and then mapped."""
     import microtrain as mt
-    from microtrain.data.readers.npy import Stored, map_npz
+    from microtrain.data.readers.npy import Stored
+    from microtrain.data.readers.npz import map_npz
 
     x = np.random.default_rng(0).standard_normal((rows, COLUMNS), np.float32)
     y = x[:, :1] - x[:, 1:2]

@@ -21,7 +21,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+from .errors import DataError, absent
+from .spelling import did_you_mean
 
 Place = str | os.PathLike[str]
 
@@ -280,3 +283,33 @@ def reason(error: OSError) -> str:
     """The system's words and the path they are about: `No space left on device: runs/x`."""
     where = f": {error.filename}" if error.filename is not None else ""
     return f"{error.strerror or error}{where}"
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[BinaryIO]:
+    """A file that is read meanwhile; DataError where that fails."""
+    try:
+        with open_plain(path) as file:
+            yield file
+    except FileNotFoundError:
+        raise DataError(f"there is no file {path}{_nearby(path)}") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise DataError(f"cannot read {path}: {getattr(error, 'strerror', error)}") from error
+
+
+def _nearby(path: Path) -> str:
+    where = "" if path.is_absolute() else f" (looked for {path.absolute()})"
+    near = ""
+    with contextlib.suppress(OSError):  # there is no such folder either
+        near = did_you_mean(path.name, sorted(other.name for other in path.parent.iterdir()))
+    return where + near
+
+
+def library(name: str, path: Path, extra: str) -> Any:
+    """A library that reads a kind of file; DataError that says how to install it."""
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise DataError(f"{path} is read by {name}: {absent(name, extra, error)}") from error

@@ -126,8 +126,8 @@ def test_import_loads_numpy_and_nothing_heavier() -> None:
 
 # Imports point to the same row or to one above, never below; docs/architecture.md has the picture.
 LAYERS = [
-    {"errors", "files", "recording", "stack_frames"},
-    {"missing_names", "numerics", "spelling", "threads", "version", "words"},
+    {"errors", "files", "recording", "spelling", "stack_frames"},
+    {"missing_names", "numerics", "threads", "version", "words"},
     {"backend", "cuda", "random"},
     {"formatting"},
     {"tensor"},
@@ -224,12 +224,12 @@ from ..train import trainer
 from ..runs.directory import newest_run
 import microtrain.verify
 if TYPE_CHECKING:
-    from . import dataset
+    from . import source
 def late():
     from ..cli import main
 """
     found = imports_of(source, ("microtrain", "data"), {*import_graph()})
-    places = {"train.trainer", "runs.directory", "verify", "data.dataset", "cli.main"}
+    places = {"train.trainer", "runs.directory", "verify", "data.source", "cli.main"}
     assert found == {f"microtrain.{place}" for place in places}
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import click
 
 from ..config.resolved import as_yaml
-from ..data.readers.files import read_csv, read_parquet
-from ..data.tables.cells import GROUPS, number
-from ..data.tables.frame import Frame, other_delimiter, shortened
+from ..data.readers.csv import read_csv
+from ..data.readers.parquet import read_parquet
+from ..data.tables.columns import read_target
+from ..data.tables.frame import GROUPS, Frame, number, other_delimiter, shortened
 from ..data.tables.propose import CODE, Proposal, guess_target, propose
-from ..data.tables.target import read_target
 from ..errors import ConfigError, DataError, LaunchError
 from ..files import reason
 from ..words import plural, printable, size, table

@@ -8,8 +8,10 @@ __all__ = ["PARTS", "REGISTERED"]
 _OF: dict[str, dict[str, str]] = {
     "data": {
         "data.readers.synthetic": "synthetic_linear synthetic_random synthetic_relu",
-        "data.readers.files": "csv npz parquet",
+        "data.readers.csv": "csv",
+        "data.readers.npz": "npz",
         "data.readers.bundled": "sklearn",
+        "data.readers.parquet": "parquet",
         "data.readers.npy": "npy",
         "data.readers.stores": "hdf5 zarr",
     },

@@ -6,20 +6,19 @@ run, and a `DataLoader` into batches.
 """
 
 from ..missing_names import say_instead
-from .dataset import ArrayDataset
 from .loading.loader import Batch, DataLoader
-from .loading.sampler import contiguous_slice, contiguous_slices, epoch_order
-from .preparation.prepare import prepare
-from .preparation.prepared import Prepared
+from .loading.order import contiguous_slice, contiguous_slices, epoch_order
+from .preparation.prepare import Prepared, prepare
 from .preparation.split import split_sizes
-from .preparation.standardize import Preprocessing
 from .readers.bundled import sklearn
-from .readers.files import csv, npz, parquet
+from .readers.csv import csv
 from .readers.npy import npy
+from .readers.npz import npz
+from .readers.parquet import parquet
 from .readers.stores import hdf5, zarr
 from .readers.synthetic import synthetic_linear, synthetic_random, synthetic_relu
-from .rows import Rows
-from .source import FunctionSource, Source, blocks
+from .rows import Preprocessing, Rows
+from .source import ArrayDataset, FunctionSource, Source, blocks
 from .tables.columns import Column
 from .tables.table import Encoder, Table
 

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from ..config.components import load
 from ..data import Prepared, Source, prepare
 from ..data.kept.shared import share
-from ..data.preparation.match_schema import check_names
+from ..data.preparation.prepare import check_names
 from ..distributed.agreement import agreed, from_root, together
 from ..errors import ConfigError, DataError
 from ..runs.arrays import params_sha256

@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 from ..config.document import cut_by_yaml
 from ..data import Source
 from ..data.readers.csv import parse_csv, read_csv
-from ..data.readers.files import load_npz, read_parquet
-from ..data.readers.npy import Column, Loaded, Mapped, Stored, map_npz
-from ..data.readers.stores import ParquetRows, hdf5_arrays, zarr_arrays
+from ..data.readers.npy import Column, Loaded, Mapped, Stored
+from ..data.readers.npz import load_npz, map_npz
+from ..data.readers.parquet import ParquetRows, read_parquet
+from ..data.readers.stores import hdf5_arrays, zarr_arrays
 from ..data.rows import in_memory
+from ..data.tables.columns import codes_of
 from ..data.tables.frame import Frame
-from ..data.tables.target import codes_of
 from ..errors import ConfigError, DataError
 from ..spelling import did_you_mean
 from ..words import plural

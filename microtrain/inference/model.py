@@ -18,7 +18,7 @@ from ..backend import MASKED, default_dtype, to_host
 from ..config.components import GIVEN, build, is_import_path
 from ..creation import from_numpy
 from ..data import Source
-from ..data.preparation.checks import as_source, cast, check_finite
+from ..data.preparation.survey import as_source, cast, check_finite
 from ..data.source import BLOCK, location_in, read_checked
 from ..data.tables.frame import Frame, shortened
 from ..errors import ConfigError, DataError

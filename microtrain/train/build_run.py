@@ -15,8 +15,8 @@ from ..backend import default_dtype
 from ..config.components import build, is_import_path, load, own, parameters
 from ..config.schema import Config
 from ..data import ArrayDataset, DataLoader, Encoder, Prepared, Preprocessing, prepare
-from ..data.kept.cache import CHECKED, during
-from ..data.kept.shared import share
+from ..data.kept.cache import CHECKED
+from ..data.kept.shared import during, share
 from ..data.rows import Rows, layout
 from ..distributed import watchdog
 from ..distributed.agreement import agreed, all_equal, first_word, settled, together

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from ..config.resolved import read_settings, whole_yaml
 from ..config.same_run import compare_configs
 from ..config.schema import Config
-from ..data.loading.sampler import order_name
-from ..data.preparation.match_schema import check_names
+from ..data.loading.order import order_name
+from ..data.preparation.prepare import check_names
 from ..distributed.agreement import from_root, settled
 from ..errors import ConfigError, DataError, LaunchError
 from ..files import reason

@@ -28,8 +28,8 @@ from ..config.components import load
 from ..config.library import library_config
 from ..config.resolved import compared
 from ..config.schema import Config
-from ..data.kept.cache import during
 from ..data.kept.npy_writer import PROGRESS
+from ..data.kept.shared import during
 from ..data.rows import layout
 from ..distributed import warden, watchdog
 from ..distributed.agreement import agreed, same, settled

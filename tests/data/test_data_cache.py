@@ -21,7 +21,7 @@ from resuming import facts, metrics, train, write_run
 
 from microtrain.config.load import load_config
 from microtrain.data import FunctionSource, Prepared, prepare
-from microtrain.data.kept import cache, npy_writer
+from microtrain.data.kept import cache, npy_writer, shared
 from microtrain.data.kept.cache import opened
 from microtrain.data.kept.shared import share
 from microtrain.data.readers.stores import Chunked
@@ -271,7 +271,7 @@ import os, signal, sys
 import numpy as np
 from pathlib import Path
 from microtrain.data import prepare
-from microtrain.data.kept import cache, npy_writer
+from microtrain.data.kept import cache, npy_writer, shared
 
 def die(file):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -460,7 +460,7 @@ def test_a_bar_shows_how_far_decoding_is(tmp_path: Path) -> None:
             looks.append((step, self.total))
             return 0.0
 
-    with cache.during(npy_writer.PROGRESS, Watched()):
+    with shared.during(npy_writer.PROGRESS, Watched()):
         Slowly(tmp_path / "a").decoded(None)
     assert looks[-1] == (len(X), len(X))
 

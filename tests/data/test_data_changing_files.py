@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from microtrain.data.kept.cache import decoded
-from microtrain.data.readers.stores import Chunked, ParquetRows, hdf5_arrays
+from microtrain.data.readers.parquet import ParquetRows
+from microtrain.data.readers.stores import Chunked, hdf5_arrays
 from microtrain.errors import DataError
 
 # A second has not passed since the last look, and a process that reads behind the end of a file
@@ -19,7 +20,8 @@ import numpy as np
 from pathlib import Path
 from microtrain.data import hdf5, npy, npz
 from microtrain.data.readers.npy import Stored
-from microtrain.data.readers.stores import ParquetRows, hdf5_arrays
+from microtrain.data.readers.parquet import ParquetRows
+from microtrain.data.readers.stores import hdf5_arrays
 from microtrain.errors import DataError
 
 path = Path()

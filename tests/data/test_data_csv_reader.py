@@ -16,9 +16,8 @@ from pace import examples
 from microtrain.data import csv
 from microtrain.data.readers import csv as csv_reader
 from microtrain.data.readers.csv import parse_csv, read_csv
-from microtrain.data.tables.columns import Column, texts
+from microtrain.data.tables.columns import Column, read_target, texts
 from microtrain.data.tables.frame import Frame, OnFile
-from microtrain.data.tables.target import read_target
 from microtrain.errors import DataError
 
 NUMBERS = ["1", "-2.5", "0.123456", "123456.75"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from test_data_loader import Ranks, all_rows, loaders
 
 from microtrain.data import ArrayDataset, DataLoader, epoch_order, prepare
-from microtrain.data.loading.shuffle import CHUNK, TABLE, Permutation
+from microtrain.data.loading.order import CHUNK, TABLE, Permutation
 from microtrain.data.preparation.split import split_rows, split_sizes
 
 SIZES = [320, 1000, 10**7 + 1, 10**9, 2**32 + 15, 10**15]

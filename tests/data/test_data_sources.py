@@ -28,7 +28,7 @@ from microtrain.data import (
 from microtrain.data.preparation.survey import Moments
 from microtrain.data.readers import npy as mapped
 from microtrain.data.readers import stores
-from microtrain.data.readers.files import csv
+from microtrain.data.readers.csv import csv
 from microtrain.data.rows import is_lazy
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError, DataError

@@ -17,7 +17,7 @@ from resuming import RUN, facts, metrics, train, write_run
 from microtrain import load
 from microtrain.cli.main import main
 from microtrain.config.load import load_config
-from microtrain.data.loading.shuffle import TABLE
+from microtrain.data.loading.order import TABLE
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError, DataError
 from microtrain.runs.checkpoint import FILES, MANIFEST, list_checkpoints, name_of, step_of

@@ -30,19 +30,13 @@ from ...distributed.communicator import alone
 from ...errors import DataError
 from ...files import open_plain, read_object, reason
 from ...words import size
-from ..dataset import ArrayDataset
-from ..preparation.prepared import Prepared
+from ..preparation.prepare import Prepared
 from ..preparation.split import PARTS
-from ..preparation.standardize import Preprocessing
 from ..readers.npy import Mapped, Stored, changed, map_npy
-from ..rows import Known
+from ..rows import Known, Preprocessing
+from ..source import ArrayDataset
 from ..tables.table import Encoder
 from .npy_writer import require_room, to_disk, write
-
-__all__ = [
-    "CHECKED", "Kept", "decoded", "during", "find", "keep", "key_of", "opened",
-    "stamps", "where_kept", "written",
-]  # fmt: skip
 
 Array = NDArray[Any]
 
@@ -218,22 +212,6 @@ def decoded(columns: Sequence[Any], directory: Path | None) -> list[Mapped]:
         ready.append(Mapped(column.name, [place / "rows-0.npy"], [array]))
         ready[-1].kept = place
     return ready
-
-
-@contextlib.contextmanager
-def during(variable: ContextVar[Any], value: Any) -> Iterator[None]:
-    """A variable has a value meanwhile."""
-    token = variable.set(value)
-    try:
-        yield
-    finally:
-        variable.reset(token)
-
-
-def where_kept(places: Sequence[Path]) -> str:
-    """Where decoded rows are, and how large they are, in words."""
-    length = sum(each.stat().st_size for place in {*places} for each in place.iterdir())
-    return f"decoded rows are kept in {places[0].parent} ({size(length)})"
 
 
 def _home() -> Path:

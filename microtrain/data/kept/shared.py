@@ -15,7 +15,8 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -28,7 +29,7 @@ from ...distributed.in_process import InProcessCommunicator
 from ...errors import DataError, UserError
 from ...files import reason
 from ...words import size
-from ..preparation.prepared import Prepared
+from ..preparation.prepare import Prepared
 from ..preparation.split import PARTS
 from ..readers.npy import npy_header, read_npy
 from ..rows import is_lazy
@@ -43,6 +44,16 @@ OfArrays = dict[str, list[Any]]  # by part, something for each of its arrays
 Load = Callable[..., Prepared]
 MEMORY: Final = ["/dev/shm"]  # where a file is memory; then comes the temporary directory
 WHY: Final = "it reads and prepares the data for all ranks of its host"
+
+
+@contextlib.contextmanager
+def during(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+    """A variable has a value meanwhile."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,9 @@ from ...distributed.shards import local_shards
 from ...errors import ConfigError
 from ...random import begin_batch, place
 from ...tensor import wrap
-from ..dataset import ArrayDataset
 from ..rows import Rows, is_lazy
-from ..source import Source
-from .sampler import Ahead, contiguous_slice, contiguous_slices, epoch_order
+from ..source import ArrayDataset, Source
+from .order import Ahead, contiguous_slice, contiguous_slices, epoch_order
 
 if TYPE_CHECKING:
     from ...distributed.communicator import Communicator

@@ -14,11 +14,10 @@ from ...words import listed
 from ..readers.npy import Stored
 from ..rows import layout
 from ..source import RowNumbers, Source, location_in
-from ..tables.cells import Codes
+from ..tables.columns import Codes
 from ..tables.frame import missing
-from .prepared import Prepared
 
-__all__ = ["alike", "check_names"]
+__all__ = ["alike"]
 
 Array = NDArray[Any]
 
@@ -113,16 +112,3 @@ def _rows(source: Source) -> str:
         for a in (*inputs, target)
     ]
     return listed(shown) + " and weights" * source.weighted
-
-
-def check_names(data: Prepared, columns: Sequence[str] | None, classes: Any, kind: str) -> None:
-    """DataError where columns or classes are not those, in order, that a model was trained on."""
-    for what, now, then in (
-        ("columns", data.train.feature_names, columns),
-        ("classes", data.classes, classes),
-    ):
-        if tuple(now or ()) != tuple(then or ()):
-            raise DataError(
-                f"data ({kind}): the {what} are not those that the model was trained on\n"
-                f"now: {listed(now or ['none'])}\nthen: {listed(then or ['none'])}"
-            )

@@ -6,35 +6,97 @@ on the seed alone, and the statistics of the standardisation come from the train
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from ...errors import ConfigError, DataError
-from ..kept.cache import where_kept
-from ..rows import Rows, in_memory, is_lazy, layout
+from ...words import listed, size
+from ..rows import Preprocessing, Rows, in_memory, is_lazy, layout
 from ..source import Source
 from ..tables.table import Encoder, Table
-from .checks import (  # fmt: skip
+from .match_schema import alike
+from .split import PartRows, split_rows, way_to_split
+from .survey import (
+    Survey,
     as_source,
     cast,
     check_codes,
     check_stored,
     checked,
+    checked_source,
     class_names,
     one_input_alone,
-    way_to_split,
+    survey,
 )
-from .match_schema import alike
-from .prepared import Prepared
-from .split import PartRows, split_rows
-from .standardize import Preprocessing
-from .survey import Survey, checked_source, survey
 
-__all__ = ["prepare"]
+__all__ = ["Prepared", "check_names", "prepare"]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The parts of a run's data, ready for a DataLoader, and what a model must know of them.
+
+    Attributes:
+        train, val, test: rows of the run's dtype, standardised; None where the split has none.
+        preprocessing: the map from raw inputs to those of the parts.
+        in_features: columns of the input; None unless there is one float input of shape
+            (n, columns), beside which a table may have embedded categories.
+        out_features: the number of classes, or the columns of a target of shape (n, columns).
+        classes: the names of the classes; None for regression.
+        encoder: how the columns of a table become inputs; None for data that are arrays.
+        notes: what a user should know of the data.
+        found: of rows that are not in memory, what other ranks of the host need not find out again.
+        digest: a hash of all rows, where it is known without reading them.
+        cache: where the rows are kept for other runs, in words; nothing where they are not.
+    """
+
+    train: Source
+    val: Source | None
+    test: Source | None
+    preprocessing: Preprocessing
+    in_features: int | None
+    out_features: int | None
+    classes: tuple[str, ...] | None
+    encoder: Encoder | None = None
+    notes: tuple[str, ...] = ()
+    found: Any = None
+    digest: str | None = None
+    cache: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        parts: Mapping[str, Source],
+        preprocessing: Preprocessing,
+        classes: tuple[str, ...] | None,
+        encoder: Encoder | None = None,
+        notes: tuple[str, ...] = (),
+    ) -> Self:
+        """The parts by name, with what their shapes tell."""
+        inputs, target = layout(parts["train"])
+        columns = target.shape[1] if target.ndim == 2 else None
+        width = inputs[0].shape[1] if len(inputs) == 1 and inputs[0].ndim == 2 else None
+        return cls(
+            parts["train"],
+            parts.get("val"),
+            parts.get("test"),
+            preprocessing,
+            in_features=width if encoder is None else encoder.in_features,
+            out_features=columns if classes is None else len(classes),
+            classes=classes,
+            encoder=encoder,
+            notes=notes,
+        )
+
+    @property
+    def categories(self) -> tuple[int, ...] | None:
+        """For each embedded column its number of codes; None where there are none."""
+        return None if self.encoder is None else self.encoder.categories or None
 
 
 def prepare(
@@ -156,8 +218,14 @@ def prepare(
     return replace(
         prepared,
         found={name: (raw[name].rows, surveys[name]) for name in raw},
-        cache=where_kept(kept) if kept else "",
+        cache=_where_kept(kept) if kept else "",
     )
+
+
+def _where_kept(places: Sequence[Path]) -> str:
+    """Where decoded rows are, and how large they are, in words."""
+    length = sum(each.stat().st_size for place in {*places} for each in place.iterdir())
+    return f"decoded rows are kept in {places[0].parent} ({size(length)})"
 
 
 def _checked(data: Any, origin: str, lazy: bool) -> Any:
@@ -186,3 +254,16 @@ def _check_fit(found: Survey, preprocessing: Preprocessing, dtype: DTypeLike, or
         with np.errstate(over="ignore"):  # cast refuses what overflows
             ends = preprocessing.apply(ends) if low is found.low[0] else ends
         cast(ends, dtype if ends.dtype.kind == "f" else np.int64, origin)
+
+
+def check_names(data: Prepared, columns: Sequence[str] | None, classes: Any, kind: str) -> None:
+    """DataError where columns or classes are not those, in order, that a model was trained on."""
+    for what, now, then in (
+        ("columns", data.train.feature_names, columns),
+        ("classes", data.classes, classes),
+    ):
+        if tuple(now or ()) != tuple(then or ()):
+            raise DataError(
+                f"data ({kind}): the {what} are not those that the model was trained on\n"
+                f"now: {listed(now or ['none'])}\nthen: {listed(then or ['none'])}"
+            )

@@ -16,7 +16,11 @@ from numpy.typing import NDArray
 
 from ...errors import ConfigError, DataError
 from ...random import brief_generator, generator
-from ..loading.shuffle import CHUNK, TABLE, Order, Permutation
+from ..loading.order import CHUNK, TABLE, Order, Permutation
+from ..rows import layout, targets
+from ..source import Source, blocks
+from ..tables.frame import missing
+from ..tables.table import Table
 
 __all__ = ["PARTS", "PartRows", "split_rows", "split_sizes"]
 
@@ -142,6 +146,47 @@ class PartRows(Order):
         found -= self._until[found] > positions
         found += self._until[found + 1] <= positions
         return found
+
+
+def way_to_split(
+    data: Source | Table,
+    origin: str,
+    stratify: bool,
+    group: str | None,
+    time: str | None,
+    fold: tuple[int, int] | None = None,
+) -> dict[str, Any]:
+    """What `split_rows` has to know; ConfigError where the data do not allow it."""
+    if fold is not None:
+        if time is not None:
+            raise ConfigError(f"{origin}: split takes one of folds and time")
+        return {**way_to_split(data, origin, stratify, group, time), "fold": fold}
+    if stratify + (group is not None) + (time is not None) > 1:
+        raise ConfigError(f"{origin}: split takes one of stratify, group and time")
+    if stratify:
+        target = data.target if isinstance(data, Table) else layout(data)[1]
+        if data.classes is None and target.dtype.kind not in "biu":
+            raise ConfigError(f"{origin}: split.stratify needs classes, but the target is numbers")
+        if not isinstance(data, Table):
+            target = np.concatenate([each for each, _ in targets(data)])
+        return {"strata": target}
+    name = group or time
+    if name is None:
+        return {}
+    if isinstance(data, Table):
+        values = data.values(name, as_time=time is not None)
+    elif name in (data.feature_names or ()):
+        column = (data.feature_names or ()).index(name)
+        values = np.concatenate([arrays[0][:, column] for _, arrays in blocks(data)])
+    else:
+        key = "group" if time is None else "time"
+        what = missing(f"{origin}: split.{key}", "column", [name], data.feature_names or ())
+        kind = "id" if time is None else "date"
+        raise ConfigError(
+            f"{what}\nhint: a column of a table that is not a plain number is named under "
+            f"data.columns, such as columns: {{{name}: {kind}}}"
+        )
+    return {"units": values, "in_order": time is not None}
 
 
 def split_rows(

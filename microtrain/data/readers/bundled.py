@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from ...errors import ConfigError, DataError, absent
-from ..dataset import ArrayDataset
+from ..source import ArrayDataset
 
 __all__ = ["sklearn"]
 

@@ -9,24 +9,29 @@ for.
 from __future__ import annotations
 
 import contextlib
-import csv
+import csv as python_csv
 import io
 import itertools
 import os
+import re
 from array import array
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ConfigError, DataError
+from ...files import reading
 from ...words import plural
-from ..tables.cells import NO_VALUE, floats
-from ..tables.frame import Frame, OnFile, other_delimiter
-from .opening import reading, require_text, require_utf8
+from ..source import ArrayDataset
+from ..tables.columns import Columns, as_columns
+from ..tables.frame import Frame, OnFile, floats, other_delimiter
+from ..tables.table import Table, table_or_arrays
+from .csv_blocks import blocks, by_numpy, by_pyarrow
 
 __all__ = ["parse_csv", "read_csv"]
 
@@ -34,14 +39,20 @@ Array = NDArray[Any]
 Opening = Callable[[], contextlib.AbstractContextManager[BinaryIO]]
 Row = tuple[int, list[str]]  # the line on which it starts, and its cells
 Read = tuple[dict[int, Array], Sequence[int]]  # columns, and the lines of the rows
-Reader = Callable[[bytes], Mapping[int, Array] | None]
+_SEPARATOR = re.compile(rb'(?:\xef\xbb\xbf)?"?(sep=([\x01-\x7f]))"?\r?\n', re.IGNORECASE)
+_UNPACK = "unpack it first"
+_OTHERS = {
+    b"\x1f\x8b": ("compressed by gzip", _UNPACK),
+    b"BZh91AY&SY": ("compressed by bzip2", _UNPACK),
+    b"\xfd7zXZ": ("compressed by xz", _UNPACK),
+    b"(\xb5/\xfd": ("compressed by zstd", _UNPACK),
+    b"PK\x03\x04": ("a zip archive or a spreadsheet", "unpack it, or save the sheet as CSV"),
+    b"PAR1\x15": ("a Parquet file", "data of type parquet are read from such"),
+}
 ROWS = 1_000  # that `csv` reads at once; what a column holds is what it begins with
 LARGE = 1 << 22  # bytes of a file that are worth another reader
 BLOCK = 1 << 20  # that it reads at once
 SMALL = 1 << 18  # the same of NumPy, whose arrays stay in the processor's cache then
-POWERS = 10.0 ** np.arange(23)  # which are exact
-_BOTH_CASES = [itertools.product(*({x, x.upper()} for x in text)) for text in NO_VALUE]
-_NULLS = [*map("".join, itertools.chain(*_BOTH_CASES))]
 
 
 def read_csv(
@@ -69,6 +80,66 @@ def read_csv(
 def parse_csv(origin: object, content: bytes, delimiter: str = ",", decimal: str = ".") -> Frame:
     """The table that is the content of a CSV file, as `read_csv`; origin names it in errors."""
     return _File(origin, partial(io.BytesIO, content), delimiter, decimal).frame((), lambda _: True)
+
+
+def csv(
+    path: Path,
+    target: str,
+    features: list[str] | None = None,
+    delimiter: str = ",",
+    decimal: Literal[".", ","] = ".",
+    categorical: bool = False,
+    columns: Columns | None = None,
+    drop: list[str] | None = None,
+    weight: str | None = None,
+) -> ArrayDataset | Table:
+    """A table with a header line: its columns as inputs, one column as the target.
+
+    A target column of numbers is a regression target, float64 of shape (n, 1). One of names is
+    class codes, int64 of shape (n,), in the order of the sorted names, which are `classes`. One
+    that holds both is refused, for that is a typing error more often than not.
+
+    Args:
+        path: a UTF-8 file (a byte order mark is fine), quoted as spreadsheets do.
+        target: the name of the target column.
+        features: the names of the input columns, in order; None takes all others of the file.
+        delimiter: the one character between cells.
+        decimal: what stands before the decimals of a number. With "," a point is read between
+            groups of three digits (1.234,5) and refused elsewhere (0.5). What is not read as a
+            number, a category, a class, an id, stays as it is.
+        categorical: read the target as classes whatever its cells look like, each text a class:
+            007 is not 7. Whole numbers are classes in numerical order, unless one is written in
+            another way (01, 1.0, 1e3); then, and of anything else, it is the order of the texts.
+        columns: what columns hold that are no plain numbers: category, date, id, or more of it,
+            such as {missing: median}. They are fitted on the training part.
+        drop: columns to leave out.
+        weight: a column that says how much each row counts, in the loss and the metrics.
+
+    White space around names and cells does not count. Returns a `Table` where there are `columns`
+    to be fitted, else arrays. Raises DataError (what is wrong with the file: line, column and the
+    text found) or ConfigError (arguments that fit no file).
+
+    Example:
+        >>> iris = csv(Path("configs/data/iris.csv"), target="species")
+        >>> iris.classes
+        ('setosa', 'versicolor', 'virginica')
+    """
+    kinds: dict[str, str] = {}
+    with contextlib.suppress(ConfigError):  # told when the file has been read
+        kinds = {name: column.type for name, column in as_columns(columns).items()}
+    texts = {name for name, kind in kinds.items() if kind in ("category", "date")}
+    texts |= {target} if categorical else set()
+    kept = None if features is None else {*features, target, weight}
+    left = {*(drop or ()), *(name for name, kind in kinds.items() if kind == "id")} - {target}
+    frame = read_csv(
+        Path(path), delimiter, decimal, texts=texts,
+        wanted=lambda name: name not in left if kept is None else name in kept,
+    )  # fmt: skip
+    hint = "categorical: true reads every cell of the target as the name of a class"
+    return table_or_arrays(
+        frame, target, columns, features=features, drop=drop, categorical=categorical,
+        weight=weight, hint=hint,
+    )  # fmt: skip
 
 
 class _File:
@@ -128,18 +199,20 @@ class _File:
         delimiter, columns = self._delimiter.encode(), _Columns(is_text)
         if not is_text or len(delimiter) != 1 or len(row) == 1 or line != 2:
             return None
-        half = csv.field_size_limit() // 2  # a longer cell has none of the marks that end one
+        half = (
+            python_csv.field_size_limit() // 2
+        )  # a longer cell has none of the marks that end one
         with self._open() as file:
             length = file.seek(0, io.SEEK_END)
             file.seek(0)
             if length < LARGE or b"\r" in file.readline().rstrip(b"\r\n"):
                 return None
-            read, size = _by_pyarrow(is_text, len(row), self._delimiter, self._decimal), BLOCK
+            read, size = by_pyarrow(is_text, len(row), self._delimiter, self._decimal), BLOCK
             if read is None and not any(is_text.values()):
-                read, size = _by_numpy(len(row), delimiter, self._decimal.encode()), SMALL
+                read, size = by_numpy(len(row), delimiter, self._decimal.encode()), SMALL
             if read is None:
                 return None
-            for block in _blocks(file, size):
+            for block in blocks(file, size):
                 starts = range(0, len(block) - half, half)
                 odd = b"\r" in block or not all(delimiter in block[i : i + half] for i in starts)
                 if odd or (found := read(block)) is None:
@@ -156,7 +229,7 @@ class _File:
             require_text(self._origin, file.read(16))
             file.seek(0)
             text = io.TextIOWrapper(file, "utf-8-sig", newline="")
-            reader = csv.reader(text, delimiter=self._delimiter, strict=True)
+            reader = python_csv.reader(text, delimiter=self._delimiter, strict=True)
             names, line, blank = list[str](), 1, 0
             try:
                 for row in reader:
@@ -170,7 +243,7 @@ class _File:
                     else:
                         yield line, row
                     line = reader.line_num + 1
-            except csv.Error as error:
+            except python_csv.Error as error:
                 raise DataError(f"{self._origin}, line {line}: {error}") from error
             except UnicodeDecodeError:
                 require_utf8(self._origin, text.detach())
@@ -232,112 +305,35 @@ class _Columns:
         return numbers | {j: np.concatenate(parts) for j, parts in self._texts.items()}
 
 
-def _blocks(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """The rows behind a header, each with a newline before it, without blank ones at the end."""
-    newlines = b"\n"
-    while lines := file.read(size):
-        block = b"".join((newlines, lines, file.readline()))
-        if b"\r" in block:
-            block = block.replace(b"\r\n", b"\n")
-        rows = block.rstrip(b"\n")
-        newlines = block[len(rows) :]
-        if rows:
-            yield rows
+def require_text(origin: str, head: bytes) -> None:
+    """DataError where a file begins as one of another kind does, whatever its name is."""
+    for magic, (kind, way_out) in _OTHERS.items():
+        if head.startswith(magic):
+            raise DataError(f"{origin} is {kind}, no CSV file; {way_out}")
+    if told := _SEPARATOR.match(head):
+        line, separator = (text.decode() for text in told.groups())
+        raise DataError(
+            f"{origin}, line 1: {line} tells a spreadsheet what separates cells, and is not a "
+            f"header; delete this line, and write delimiter: {separator!r}"
+        )
 
 
-def _by_numpy(width: int, delimiter: bytes, decimal: bytes) -> Reader:
-    """Reads plain numbers, all columns."""
-    from pydantic_core import from_json
-
-    row = b"\n" + delimiter * (width - 1)
-    marks = np.frombuffer(decimal.join([*map(bytes, zip(row)), b""]), np.uint8)
-    table = bytes.maketrans(delimiter + decimal + b"\n", b",.,")
-
-    def as_json(block: bytes) -> NDArray[np.float64] | None:
-        found = block.translate(None, b"0123456789+-eE" + decimal)
-        if found != len(found) // width * row:
-            return None
-        cells = block[1:].translate(table)
-        numbers = from_json(b"[" + cells + b"]")
-        values = np.fromiter(numbers, np.float64, len(numbers))
-        if not values.all() and b"-0," in cells + b",":
-            return None  # in JSON it is an integer, which has no sign
-        return values if np.isfinite(values).all() else None
-
-    def as_integers(block: bytes) -> NDArray[np.float64] | None:
-        """Decimals of few digits, at which NumPy is quick, divided by powers of ten.
-
-        Both are exact, so that the quotient is what `float` finds.
-        """
-        characters = np.frombuffer(block, np.uint8)
-        at = np.flatnonzero((characters - np.uint8(ord("0")) > 9) & (characters != ord("-")))
-        if len(at) % len(marks) or (characters[at].reshape(-1, len(marks)) != marks).any():
-            return None
-        whole = np.fromstring(block[1:].translate(table, decimal), np.int64, sep=",")
-        places = np.append(at[2::2], len(block)) - at[1::2] - 1
-        if len(whole) != len(places) or places.max() >= len(POWERS):
-            return None
-        if whole.max() >= 2**53 or whole.min() <= -(2**53):
-            return None
-        if (characters[at[::2][whole == 0] + 1] == ord("-")).any():
-            return None  # what has no digits, and what is -0.0
-        return whole / POWERS[places]
-
-    def read(block: bytes) -> dict[int, Array] | None:
-        for attempt in (as_integers, as_json):
-            with contextlib.suppress(ValueError, OverflowError, DeprecationWarning):
-                if (found := attempt(block)) is not None:
-                    return dict(enumerate(found.reshape(-1, width).T))
-        return None
-
-    return read
-
-
-def _by_pyarrow(
-    is_text: Mapping[int, bool], width: int, delimiter: str, decimal: str
-) -> Reader | None:
-    """Reads numbers and texts that are not quoted; None without pyarrow."""
-    try:
-        import pyarrow
-        from pyarrow import csv as arrow
-    except ImportError:
-        return None
-    text = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
-    types = {str(j): text if is_text[j] else pyarrow.float64() for j in is_text}
-    options = (
-        arrow.ReadOptions(
-            column_names=[str(j) for j in range(width)], use_threads=False, block_size=1 << 30
-        ),
-        arrow.ParseOptions(delimiter=delimiter, quote_char=False),
-        arrow.ConvertOptions(
-            column_types=types,
-            include_columns=[*types],
-            null_values=_NULLS,
-            decimal_point=decimal,
-        ),
-    )
-
-    def read(block: bytes) -> dict[int, Array] | None:
-        if b'"' in block:
-            return None
+def require_utf8(origin: str, file: BinaryIO) -> None:
+    """DataError for the first byte that is not UTF-8."""
+    file.seek(0)
+    line, decoder = 1, getincrementaldecoder("utf-8")()
+    while True:
+        chunk = file.read(1 << 18)
+        held = decoder.getstate()[0]  # the beginning of a character
         try:
-            if not block.isascii():
-                str(block, "utf-8")
-            table = arrow.read_csv(pyarrow.BufferReader(block), *options)
-        except (pyarrow.ArrowInvalid, UnicodeDecodeError):
-            return None
-        if table.num_rows != block.count(b"\n"):  # it passes over blank lines
-            return None
-        found = dict[int, Array]()
-        for j, column in zip(is_text, table.columns, strict=True):
-            (cells,) = column.chunks
-            if is_text[j]:
-                different = [text.strip() for text in cells.dictionary.to_pylist()]
-                found[j] = np.array(different, object)[np.from_dlpack(cells.indices)]
-            else:
-                found[j] = np.from_dlpack(cells.fill_null(np.nan) if cells.null_count else cells)
-                if np.isfinite(found[j]).sum() + cells.null_count != len(cells):
-                    return None
-        return found
-
-    return read
+            decoder.decode(chunk, final=not chunk)
+        except UnicodeDecodeError as error:
+            data = held + chunk
+            line += data.count(b"\n", 0, error.start)
+            raise DataError(
+                f"{origin}, line {line}: byte 0x{data[error.start]:02x} is not UTF-8 text; "
+                "save the file as UTF-8"
+            ) from error
+        if not chunk:
+            break
+        line += chunk.count(b"\n")

@@ -6,9 +6,7 @@ A map costs no memory of the process, and all ranks of a host share the pages of
 from __future__ import annotations
 
 import mmap
-import struct
 import time
-import zipfile
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
@@ -19,24 +17,9 @@ from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
 from ...errors import ConfigError, DataError
+from ...files import reading
 from ...words import listed
 from ..source import RowNumbers, Source
-from ..tables.frame import missing
-from .opening import reading
-
-__all__ = [
-    "Column",
-    "Loaded",
-    "Mapped",
-    "Stored",
-    "changed",
-    "map_npy",
-    "map_npz",
-    "npy",
-    "npy_header",
-    "read_npy",
-    "sign_of",
-]
 
 Array = NDArray[Any]
 
@@ -305,37 +288,10 @@ def sign_of(path: Path) -> tuple[int, ...] | None:
 def map_npy(path: Path) -> Array:
     """The array of a .npy file; DataError for what is none that can be mapped."""
     with reading(path) as file:
-        return _by_rows(read_npy(file, 0, str(path)), str(path))
+        return by_rows(read_npy(file, 0, str(path)), str(path))
 
 
-def map_npz(path: Path, name: str) -> Mapped:
-    """An array of a .npz file, mapped: `numpy.savez` writes it as it is.
-
-    Raises DataError for all that is wrong with the file, and for a compressed array.
-    """
-    with reading(path) as file:
-        try:
-            archive = zipfile.ZipFile(file)
-            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            if name in members:
-                archive.open(members[name]).close()  # begins where the directory says
-        except Exception as error:  # of zipfile and struct
-            raise DataError(f"{path} is not a readable npz file: {error}") from error
-        if name not in members:
-            raise DataError(missing(path, "array", [name], [*members]))
-        where, info = f'{path}, array "{name}"', members[name]
-        if info.compress_type != zipfile.ZIP_STORED:
-            raise DataError(
-                f"{where} is compressed and cannot be mapped; save it by numpy.savez or "
-                "numpy.save, or train without in_memory: false"
-            )
-        file.seek(info.header_offset + 26)  # the lengths of the name and of what follows it
-        name_bytes, extra = struct.unpack("<HH", file.read(4))
-        start = info.header_offset + 30 + name_bytes + extra
-        return Mapped(where, [path], [_by_rows(read_npy(file, start, where), where)])
-
-
-def _by_rows(array: Array, where: str) -> Array:
+def by_rows(array: Array, where: str) -> Array:
     if array.ndim > 1 and not array.flags.c_contiguous and array.flags.f_contiguous:
         raise DataError(
             f"{where} is in Fortran order, column after column, and a row is all over the file; "

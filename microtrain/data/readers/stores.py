@@ -15,19 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ConfigError, DataError
+from ...files import library, reading
 from ...words import listed
 from ..kept.cache import decoded
 from ..source import Source
-from ..tables.frame import Frame, missing, pandas_index
-from ..tables.table import Table
-from ..tables.target import read_target
+from ..tables.frame import missing
 from .npy import Column, Mapped, Stored, changed, sign_of
-from .opening import library, reading
-
-__all__ = [
-    "Chunked", "ParquetRows", "hdf5", "hdf5_arrays", "parquet_rows", "source_of", "zarr",
-    "zarr_arrays",
-]  # fmt: skip
 
 Array = NDArray[Any]
 
@@ -182,7 +175,7 @@ def source_of(
     for column in columns:
         _check_numbers(column.name, column)
     return Stored(
-        _mapped(columns, cache), feature_names=features, target_name=target, classes=classes,
+        mapped(columns, cache), feature_names=features, target_name=target, classes=classes,
         weighted=weight is not None,
     )  # fmt: skip
 
@@ -201,7 +194,7 @@ def _check_numbers(where: str, array: Any) -> None:
         raise DataError(f"{where} has shape {array.shape}: the data set is empty")
 
 
-def _mapped(columns: Sequence[Column], cache: Path | None) -> list[Column]:
+def mapped(columns: Sequence[Column], cache: Path | None) -> list[Column]:
     """Columns of which rows can be read in any order."""
     ready = iter(decoded([each for each in columns if isinstance(each, Chunked)], cache))
     return [next(ready) if isinstance(each, Chunked) else each for each in columns]
@@ -289,109 +282,3 @@ class Chunked:
         """
         if self._file is not None and sign_of(self._file) != self._sign:
             raise changed(self._file)
-
-
-def parquet_rows(
-    path: Path,
-    target: str,
-    features: Sequence[str] | None,
-    drop: Sequence[str],
-    weight: str | None,
-    categorical: bool,
-    column: Callable[[], Frame],
-    cache: Path | None,
-) -> Source:
-    """Columns of numbers of a Parquet file by row groups: float64 inputs of shape (n, columns).
-
-    column: reads the target alone, whole: it is classes, or else what it is in a file read whole.
-    cache: as of `hdf5`.
-
-    Raises DataError for a file that cannot be read, and for columns that are missing or no numbers.
-    """
-    stored = ParquetRows(path)
-    features = [*Table(stored.empty, target, features=features, drop=drop, weight=weight).columns]
-    inputs, classes = stored.numbers(features), None
-    if not categorical and stored.has_numbers(target):
-        wanted = stored.numbers([target])
-    else:  # what is a class shows in all rows alone: this one column is read whole
-        whole, classes = read_target(column(), target, categorical)
-        wanted = stored.of(whole, [target, categorical])
-    columns = [inputs, wanted] + ([] if weight is None else [stored.numbers(weight)])
-    return Stored(
-        _mapped(columns, cache), feature_names=features, target_name=target, classes=classes,
-        weighted=weight is not None,
-    )  # fmt: skip
-
-
-class ParquetRows:
-    """Columns of numbers of a Parquet file, of which rows are read by row groups.
-
-    Attributes:
-        empty: the table without its rows.
-
-    Raises DataError for a file that cannot be read, or has no rows.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._kinds = library("pyarrow", path, "data").types
-        parquet = library("pyarrow.parquet", path, "data")
-        with reading(path):
-            pass
-        try:
-            self._file = parquet.ParquetFile(path, memory_map=True)
-        except Exception as error:
-            raise DataError(f"{path} is not a readable Parquet file: {error!s:.300}") from error
-        self._path, self._schema = path, self._file.schema_arrow
-        groups = range(self._file.num_row_groups)
-        counts = [self._file.metadata.row_group(group).num_rows for group in groups]
-        self._bounds = np.cumsum([0, *counts])
-        if not self._bounds[-1]:
-            raise DataError(f"{path} has no rows: the data set is empty")
-        names, index = self._schema.names, pandas_index(self._schema)
-        self.empty = Frame(path, names, [[]] * len(names), index=index)
-
-    def has_numbers(self, name: str) -> bool:
-        """Whether a column holds integers or floats."""
-        kind = self._schema.field(name).type
-        return bool(self._kinds.is_integer(kind) or self._kinds.is_floating(kind))
-
-    def numbers(self, names: str | Sequence[str]) -> Chunked:
-        """Columns as float64 of shape (n, columns), or one of shape (n,).
-
-        Raises DataError for one that is missing, or there twice, or holds something else.
-        """
-        wanted = [names] if isinstance(names, str) else list(names)
-        for name in wanted:
-            self.empty.column(name)
-            kind = self._schema.field(name).type
-            if not (self.has_numbers(name) or self._kinds.is_boolean(kind)):
-                raise DataError(
-                    f'{self._path}, column "{name}": expected numbers, found {kind}; drop it, or '
-                    "train without in_memory: false, where columns may hold other things"
-                )
-
-        def load(first: int, stop: int) -> Array:
-            number = int(np.searchsorted(self._bounds, first, "right")) - 1
-            try:
-                table = self._file.read_row_group(number, columns=wanted)
-            except Exception as error:
-                raise DataError(
-                    f"{self._path}: row group {number} cannot be read: {error!s:.300}"
-                ) from error
-            columns = [table[name].to_numpy().astype(np.float64) for name in wanted]
-            # An empty cell is NaN, which the pass refuses.
-            return columns[0] if isinstance(names, str) else np.stack(columns, axis=1)
-
-        shape = () if isinstance(names, str) else (len(wanted),)
-        length, float64 = int(self._bounds[-1]), np.dtype(np.float64)
-        where, what = str(self._path), ["numbers", names]
-        return Chunked(
-            where, (length, *shape), float64, self._bounds, load, self._path, what, self._path
-        )
-
-    def of(self, whole: Array, what: Sequence[Any] = ()) -> Chunked:
-        """A column that is in memory; `what` tells it from others of the file."""
-        where, bounds = str(self._path), [0, len(whole)]
-        return Chunked(
-            where, whole.shape, whole.dtype, bounds, lambda a, b: whole, self._path, what
-        )

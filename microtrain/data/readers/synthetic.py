@@ -14,7 +14,7 @@ from annotated_types import Ge
 from numpy.typing import NDArray
 
 from ...random import generator
-from ..dataset import ArrayDataset
+from ..source import ArrayDataset
 
 __all__ = ["synthetic_linear", "synthetic_random", "synthetic_relu"]
 

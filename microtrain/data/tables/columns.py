@@ -1,11 +1,14 @@
-"""What a column of a table holds, and its cells as numbers, days or texts.
+"""What a column of a table holds, and its cells as numbers, days, texts or classes.
 
 A cell is read or refused by line and column; what stands for an empty one is the user's to say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, time
 from typing import Any, Literal, get_args
@@ -13,20 +16,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import ConfigError
+from ...errors import ConfigError, DataError
 from ...spelling import did_you_mean
-from .cells import is_empty, is_nothing, number
-from .frame import Frame
-
-__all__ = [
-    "Column",
-    "Columns",
-    "Kind",
-    "Specification",
-    "as_columns",
-    "dates",
-    "texts",
-]
+from .frame import Frame, is_empty, is_nothing, number, other_notation, shortened, text_of
 
 Array = NDArray[Any]
 Kind = Literal["number", "category", "date", "id"]
@@ -35,6 +27,8 @@ Encoding = Literal["one_hot", "embedding"]
 Unknown = Literal["ignore", "error"]
 STATISTICS = ("mean", "median", "most_frequent")
 _EPOCH = datetime(1970, 1, 1)
+_WHOLE = re.compile(r"-?(0|[1-9][0-9]*)\.0+")
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,3 +185,101 @@ def _days(cell: Any, form: str | None) -> Any:
         return None
     epoch = _EPOCH if cell.tzinfo is None else _EPOCH.replace(tzinfo=UTC)
     return (cell - epoch).total_seconds() / 86_400
+
+
+_PLAIN = re.compile(r"0|-?[1-9][0-9]*")  # a whole number, as it is written
+
+
+def read_target(
+    frame: Frame, name: str, categorical: bool = False, hint: str = ""
+) -> tuple[Array, tuple[str, ...] | None]:
+    """Numbers of shape (n, 1), or class codes of shape (n,) and the names of the classes.
+
+    hint: says how to read a doubtful target as classes.
+
+    Raises DataError for a column that holds both, or values that are neither.
+    """
+    found = frame.floats(name)
+    if found is not None and np.isfinite(found).any() and not categorical:
+        return frame.numbers(name, hint).reshape(-1, 1).copy(), None
+    array, which = frame.column(name), np.arange(len(frame))
+    if {*map(type, array.tolist())} == {str}:  # each different text is looked at once
+        place = {cell: i for i, cell in enumerate(dict.fromkeys(array.tolist()))}
+        which = np.fromiter(map(place.__getitem__, array.tolist()), np.intp, len(array))[which]
+        array = np.array([*place], object)
+    each = Frame(frame.origin, [name], [array], frame.lines, decimal=frame.decimal)
+    values = each.values(name)
+    finite = [x for x in values if x is not None and math.isfinite(x)]
+    if finite and not categorical:
+        return frame.numbers(name, hint).reshape(-1, 1).copy(), None
+    cells = each.texts(name)
+    bad = []
+    for i, (x, cell) in enumerate(zip(values, cells, strict=True)):
+        if not cell:
+            bad.append(i)
+        elif isinstance(array[i], bytes | date | np.datetime64):  # texts in a CSV file
+            bad += [i] * (not categorical)
+        elif x is None:
+            bad += [i] * (not categorical and bool(other_notation(cell, frame.decimal)))
+        elif not math.isfinite(x):
+            bad.append(i)
+    if bad:
+        rows = np.flatnonzero(np.isin(which, bad)).tolist()
+        raise frame.refusal(name, rows, "expected a number or a name")
+    if len(finite) == len(cells):
+        exact = np.array([x.is_integer() for x in finite])
+        if array.dtype.kind != "O":  # of texts each is another one, however large
+            exact &= np.abs(finite) < 2**53
+        if rows := np.flatnonzero(~exact[which]).tolist():
+            raise frame.refusal(name, rows, "expected a whole number as the code of a class")
+    in_order = all(map(_PLAIN.fullmatch, cells))  # 007 is a text as others are
+    labels = sorted(set(cells), key=int if in_order else None)
+    # Dates, names of people, "12 kg": a column of nearly unique texts is not a set of classes.
+    if not categorical and len(labels) > max(20, len(which) // 2):
+        raise DataError(
+            f'{frame.origin}, column "{name}": {len(labels)} different texts in {len(which)} rows; '
+            f'is "{shortened(cells[0])}" the name of a class?' + (f"\nhint: {hint}" if hint else "")
+        )
+    codes = {label: code for code, label in enumerate(labels)}
+    return np.array([codes[cell] for cell in cells], np.int64)[which], tuple(labels)
+
+
+class Codes(dict[str, int]):
+    """Codes of texts, from `first` on, and -1 or what stands for others.
+
+    Files of another kind write the same value in other ways: 1.0 for 1, 2024-01-01T00:00 for
+    2024-01-01, true for True. Such a text has the code of the one that it may be; 01 is never 1.
+    """
+
+    def __init__(self, texts: Iterable[str], first: int = 0) -> None:
+        super().__init__((text, code) for code, text in enumerate(texts, start=first))
+        self._none = first - 1
+        self._plain: dict[str, int] = {}
+        for text, code in self.items():
+            plain = _plainly(text)
+            self._plain[plain] = self._none if plain in self._plain else code
+
+    def __missing__(self, text: str) -> int:
+        return self._plain.get(_plainly(text), self._none)
+
+
+def _plainly(text: str) -> str:
+    """A text that all ways to write its value have in common."""
+    if _WHOLE.fullmatch(text):
+        return text.partition(".")[0]
+    if _TIME.fullmatch(text):
+        with contextlib.suppress(ValueError):
+            return text_of(datetime.fromisoformat(text))
+    return text.capitalize() if text.casefold() in ("true", "false") else text
+
+
+def codes_of(frame: Frame, name: str, classes: Sequence[str]) -> Array:
+    """The codes of a column of classes that are known; DataError for a different class."""
+    known, cells = Codes(classes), frame.texts(name)
+    codes = np.array([known[cell] for cell in cells], np.int64)
+    for row in np.flatnonzero(codes < 0)[:1].tolist():
+        raise DataError(
+            f'{frame.location(row, name)}: "{shortened(cells[row])}" is none of the {len(known)} '
+            f"classes of the model{did_you_mean(cells[row], known)}"
+        )
+    return codes

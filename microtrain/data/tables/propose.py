@@ -15,9 +15,8 @@ import numpy as np
 
 from ...errors import DataError
 from ...words import plural
-from .cells import is_empty, number, other_notation
 from .columns import Column, dates, texts
-from .frame import Frame, shortened
+from .frame import Frame, is_empty, number, other_notation, shortened
 
 __all__ = ["CODE", "Proposal", "advice", "guess_target", "propose"]
 

@@ -18,12 +18,10 @@ from numpy.typing import NDArray
 
 from ...errors import ConfigError, DataError, absent
 from ...words import listed, plural
-from ..dataset import ArrayDataset
-from ..preparation.standardize import Preprocessing
-from .cells import Codes
-from .columns import STATISTICS, Column, Specification, as_columns, dates, texts
+from ..rows import Preprocessing
+from ..source import ArrayDataset
+from .columns import STATISTICS, Codes, Column, Specification, as_columns, dates, read_target, texts
 from .frame import Frame, shortened, together
-from .target import read_target
 
 __all__ = ["Encoder", "Table", "table_or_arrays"]
 

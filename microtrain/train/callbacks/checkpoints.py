@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ...config.schema import Component
-from ...data.loading.sampler import order_name
+from ...data.loading.order import order_name
 from ...distributed.abort import exit_status
 from ...distributed.agreement import from_root, settled
 from ...distributed.communicator import alone

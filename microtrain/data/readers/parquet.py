@@ -1,0 +1,218 @@
+"""Parquet files, read by pyarrow: whole, or columns of numbers by row groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import ConfigError, DataError
+from ...files import library, reading
+from ..source import Source
+from ..tables.columns import Columns, read_target
+from ..tables.frame import Frame, pandas_index
+from ..tables.table import Table, check_features, table_or_arrays
+from .npy import Stored
+from .stores import Chunked, mapped
+
+Array = NDArray[Any]
+
+
+def parquet(
+    path: Path,
+    target: str,
+    features: list[str] | None = None,
+    categorical: bool = False,
+    columns: Columns | None = None,
+    drop: list[str] | None = None,
+    weight: str | None = None,
+    in_memory: bool = True,
+    cache: Path | None = None,
+) -> Source | Table:
+    """A Parquet file: its columns as inputs, one column as the target; pyarrow reads it.
+
+    A target of numbers is a regression target, float64 of shape (n, 1); one of texts is class
+    codes in the order of the sorted names, which are `classes`.
+
+    Args:
+        path: a .parquet file.
+        target: the name of the target column.
+        features: the names of the input columns, in order; None takes all others of the file but
+            the index that pandas stores.
+        categorical: read the target as classes, numbers too.
+        columns: what columns hold that are no plain numbers: category, date, id, or more of it,
+            such as {missing: median}. They are fitted on the training part.
+        drop: columns to leave out.
+        weight: a column that says how much each row counts, in the loss and the metrics.
+        in_memory: read the file whole; false: decode columns of numbers once, by row groups, into
+            files that are mapped into memory.
+        cache: a directory that keeps these files; None: microtrain/data in $XDG_CACHE_HOME or
+            ~/.cache.
+
+    Returns a `Table` where there are `columns` to be fitted, else arrays, or a source of rows that
+    are not in memory. Raises ConfigError for `columns` of such, DataError for a file that cannot be
+    read, a column that is missing, and values that are not what the column holds, by row and
+    column.
+
+    Example:
+        >>> data = parquet(Path("measured.parquet"), target="price")
+    """
+    if not in_memory:
+        if columns:
+            raise ConfigError(
+                f"{path}: what columns describe is fitted to rows in memory; with in_memory: false "
+                "leave columns out, then all that are used must be numbers"
+            )
+        check_features(path, target, features)
+        return parquet_rows(
+            Path(path),
+            target,
+            features,
+            drop or (),
+            weight,
+            categorical,
+            partial(read_parquet, Path(path), [target]),
+            cache,
+        )
+    return table_or_arrays(
+        read_parquet(Path(path)), target, columns, features=features, drop=drop,
+        categorical=categorical, weight=weight,
+    )  # fmt: skip
+
+
+def parquet_rows(
+    path: Path,
+    target: str,
+    features: Sequence[str] | None,
+    drop: Sequence[str],
+    weight: str | None,
+    categorical: bool,
+    column: Callable[[], Frame],
+    cache: Path | None,
+) -> Source:
+    """Columns of numbers of a Parquet file by row groups: float64 inputs of shape (n, columns).
+
+    column: reads the target alone, whole: it is classes, or else what it is in a file read whole.
+    cache: as of `hdf5`.
+
+    Raises DataError for a file that cannot be read, and for columns that are missing or no numbers.
+    """
+    stored = ParquetRows(path)
+    features = [*Table(stored.empty, target, features=features, drop=drop, weight=weight).columns]
+    inputs, classes = stored.numbers(features), None
+    if not categorical and stored.has_numbers(target):
+        wanted = stored.numbers([target])
+    else:  # what is a class shows in all rows alone: this one column is read whole
+        whole, classes = read_target(column(), target, categorical)
+        wanted = stored.of(whole, [target, categorical])
+    columns = [inputs, wanted] + ([] if weight is None else [stored.numbers(weight)])
+    return Stored(
+        mapped(columns, cache), feature_names=features, target_name=target, classes=classes,
+        weighted=weight is not None,
+    )  # fmt: skip
+
+
+class ParquetRows:
+    """Columns of numbers of a Parquet file, of which rows are read by row groups.
+
+    Attributes:
+        empty: the table without its rows.
+
+    Raises DataError for a file that cannot be read, or has no rows.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._kinds = library("pyarrow", path, "data").types
+        parquet = library("pyarrow.parquet", path, "data")
+        with reading(path):
+            pass
+        try:
+            self._file = parquet.ParquetFile(path, memory_map=True)
+        except Exception as error:
+            raise DataError(f"{path} is not a readable Parquet file: {error!s:.300}") from error
+        self._path, self._schema = path, self._file.schema_arrow
+        groups = range(self._file.num_row_groups)
+        counts = [self._file.metadata.row_group(group).num_rows for group in groups]
+        self._bounds = np.cumsum([0, *counts])
+        if not self._bounds[-1]:
+            raise DataError(f"{path} has no rows: the data set is empty")
+        names, index = self._schema.names, pandas_index(self._schema)
+        self.empty = Frame(path, names, [[]] * len(names), index=index)
+
+    def has_numbers(self, name: str) -> bool:
+        """Whether a column holds integers or floats."""
+        kind = self._schema.field(name).type
+        return bool(self._kinds.is_integer(kind) or self._kinds.is_floating(kind))
+
+    def numbers(self, names: str | Sequence[str]) -> Chunked:
+        """Columns as float64 of shape (n, columns), or one of shape (n,).
+
+        Raises DataError for one that is missing, or there twice, or holds something else.
+        """
+        wanted = [names] if isinstance(names, str) else list(names)
+        for name in wanted:
+            self.empty.column(name)
+            kind = self._schema.field(name).type
+            if not (self.has_numbers(name) or self._kinds.is_boolean(kind)):
+                raise DataError(
+                    f'{self._path}, column "{name}": expected numbers, found {kind}; drop it, or '
+                    "train without in_memory: false, where columns may hold other things"
+                )
+
+        def load(first: int, stop: int) -> Array:
+            number = int(np.searchsorted(self._bounds, first, "right")) - 1
+            try:
+                table = self._file.read_row_group(number, columns=wanted)
+            except Exception as error:
+                raise DataError(
+                    f"{self._path}: row group {number} cannot be read: {error!s:.300}"
+                ) from error
+            columns = [table[name].to_numpy().astype(np.float64) for name in wanted]
+            # An empty cell is NaN, which the pass refuses.
+            return columns[0] if isinstance(names, str) else np.stack(columns, axis=1)
+
+        shape = () if isinstance(names, str) else (len(wanted),)
+        length, float64 = int(self._bounds[-1]), np.dtype(np.float64)
+        where, what = str(self._path), ["numbers", names]
+        return Chunked(
+            where, (length, *shape), float64, self._bounds, load, self._path, what, self._path
+        )
+
+    def of(self, whole: Array, what: Sequence[Any] = ()) -> Chunked:
+        """A column that is in memory; `what` tells it from others of the file."""
+        where, bounds = str(self._path), [0, len(whole)]
+        return Chunked(
+            where, whole.shape, whole.dtype, bounds, lambda a, b: whole, self._path, what
+        )
+
+
+def read_parquet(path: Path, names: Sequence[str] | None = None) -> Frame:
+    """The columns of a Parquet file, those of `names` that it has; None: all.
+
+    Raises DataError where pyarrow is absent, the file cannot be read, or has no rows.
+    """
+    pyarrow = library("pyarrow", path, "data")
+    reader = library("pyarrow.parquet", path, "data")
+    columns = []
+    with reading(path) as file:
+        try:
+            stored = reader.ParquetFile(file)
+            existing = stored.schema_arrow.names
+            table = stored.read([n for n in existing if names is None or n in names])
+            for column in table.columns:
+                if pyarrow.types.is_dictionary(column.type):
+                    column = column.cast(column.type.value_type)
+                # NumPy's integers have no gaps, and floats would round large ones.
+                gaps = pyarrow.types.is_integer(column.type) and column.null_count
+                values = np.array(column.to_pylist(), object) if gaps else None
+                columns.append(column.to_numpy(zero_copy_only=False) if values is None else values)
+        except Exception as error:  # ArrowException, ValueError, OSError, KeyError, MemoryError ...
+            text = " ".join(str(error).split())
+            raise DataError(f"{path} is not a readable Parquet file: {text:.300}") from error
+    if columns and not table.num_rows:
+        raise DataError(f"{path} has no rows: the data set is empty")
+    return Frame(path, table.column_names, columns, index=pandas_index(table.schema))
