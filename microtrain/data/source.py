@@ -228,7 +228,7 @@ class ArrayDataset:
         self.arrays = tuple(_as_array(a, f"argument {i}") for i, a in enumerate(arrays))
         self.weighted = weights is not None
         if self.weighted:
-            self.arrays += (_as_weights(weights),)
+            self.arrays += (_as_array(weights, "weights"),)
         if len({len(array) for array in self.arrays}) > 1:
             shapes = ", ".join(str(array.shape) for array in self.arrays)
             raise ValueError(
@@ -238,27 +238,17 @@ class ArrayDataset:
         self.target_name = target_name
         self.classes = None if classes is None else tuple(classes)
         self.truth = None if truth is None else dict(truth)
-        self._check_names()
-
-    def _check_names(self) -> None:
-        first, last = self.arrays[0], self.target
-        if self.feature_names is not None and (len(self.feature_names),) != first.shape[1:]:
-            raise ValueError(
-                f"ArrayDataset: {len(self.feature_names)} feature_names for a first array of shape "
-                f"{first.shape}; expected one name a column"
-            )
-        if self.classes is None:
-            return
-        if last.dtype.kind not in "biu" or last.ndim != 1:
-            raise ValueError(
-                "ArrayDataset: classes are names of integer codes in a last array of shape "
-                f"({len(last)},), got {last.dtype} of shape {last.shape}"
-            )
-        if len(last) and not 0 <= int(last.min()) <= int(last.max()) < len(self.classes):
+        if what := misfit(self, self.arrays):
+            raise ValueError(f"ArrayDataset: {what}")
+        last = self.target
+        if self.classes and len(last) and not 0 <= last.min() <= last.max() < len(self.classes):
             raise ValueError(
                 f"ArrayDataset: {len(self.classes)} classes need codes from 0 to "
                 f"{len(self.classes) - 1}, found {last.min()} to {last.max()}"
             )
+        if self.weighted and (self.arrays[-1] < 0).any():
+            lowest = self.arrays[-1].min()
+            raise ValueError(f"ArrayDataset: weights must be at least 0, the lowest is {lowest}")
 
     @property
     def inputs(self) -> tuple[NDArray[Any], ...]:
@@ -329,13 +319,14 @@ def _as_array(value: Any, position: str) -> NDArray[Any]:
     return np.asarray(value)  # a memory map becomes a plain array over the same memory
 
 
-def _as_weights(value: Any) -> NDArray[Any]:
-    """Weights of rows as an array."""
-    array = _as_array(value, "weights")
-    if array.dtype.kind != "f" or array.ndim != 1 or (array < 0).any():
-        lowest = f", the lowest {array.min()}" if array.size else ""
-        raise ValueError(
-            "ArrayDataset: weights must be floats of shape (n,), none negative; got "
-            f"{array.dtype} of shape {array.shape}{lowest}"
-        )
-    return array
+def misfit(source: Source, arrays: Sequence[Array]) -> str:
+    """Why names or weights of a source do not fit its arrays; empty where they do."""
+    names, first, target = source.feature_names, arrays[0], arrays[-1 - source.weighted :][0]
+    if names is not None and (len(names),) != first.shape[1:]:
+        return f"{len(names)} feature_names for a first input in rows of {first.shape[1:]}"
+    if source.weighted and (arrays[-1].dtype.kind != "f" or arrays[-1].ndim != 1):
+        return f"weights must be floats of shape (n,), got {arrays[-1].dtype} {arrays[-1].shape}"
+    if source.classes is not None and (target.dtype.kind not in "biu" or target.ndim != 1):
+        shown = f"{target.dtype} in rows of {target.shape[1:]}"
+        return f"classes are names of integer codes of shape (n,), but the target is {shown}"
+    return ""

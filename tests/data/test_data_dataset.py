@@ -116,12 +116,12 @@ def test_names_go_along_with_other_arrays(x, y):
         (
             lambda: ArrayDataset(np.ones((3, 2)), feature_names=["a"]),
             ValueError,
-            r"1 feature_names for a first array of shape \(3, 2\)",
+            r"1 feature_names for a first input in rows of \(2,\)",
         ),
         (
             lambda: ArrayDataset(np.ones(3), np.ones(3), classes=["a", "b"]),
             ValueError,
-            r"integer codes in a last array of shape \(3,\), got float64",
+            r"integer codes of shape \(n,\), but the target is float64",
         ),
         (
             lambda: ArrayDataset(np.ones(3), np.array([0, 1, 2]), classes=["a", "b"]),
@@ -157,5 +157,5 @@ def test_weights_stand_after_the_target_and_stay_with_their_rows(x, y):
 
 @pytest.mark.parametrize("weights", [np.arange(6), np.ones((6, 1)), np.array([1.0] * 5 + [-2])])
 def test_weights_are_floats_one_a_row_and_not_negative(x, y, weights):
-    with pytest.raises(ValueError, match=r"weights must be floats of shape \(n,\), none negative"):
+    with pytest.raises(ValueError, match=r"weights must be (floats of shape \(n,\)|at least 0)"):
         ArrayDataset(x, y, weights=weights)

@@ -540,7 +540,7 @@ def test_a_function_that_gives_other_rows(tmp_path):
             3,
             "gave a masked array, whose mask would be lost",
         ),
-        (lambda rows: (np.ones(3), np.ones(3)), 3, "gave rows: float64"),
+        (lambda rows: (np.ones(3), np.ones(3)), 3, "gave rows; its arrays are float64"),
         (lambda rows: (rows, rows.astype(str)), 3, "expected rows of booleans, integers or floats"),
     ],
     ids=["one", "empty", "list", "one array", "masked", "always", "text"],

@@ -79,9 +79,9 @@ def test_relu_targets_have_mean_square_1_and_the_noise_asked_for():
     [
         (lambda: synthetic_linear(0, [2.0]), "the data set is empty"),
         (lambda: synthetic_linear(5, []), "an array has no columns"),
-        (lambda: synthetic_linear(5, [float("nan")]), "target row 0, column 0 is nan"),
+        (lambda: synthetic_linear(5, [float("nan")]), 'target at row 0, column "y" is nan'),
         (lambda: synthetic_random(5, 0, 1), "an array has no columns"),
-        (lambda: synthetic_relu(5, 1, 1, 1, noise=float("inf")), "target row 0, column 0 is"),
+        (lambda: synthetic_relu(5, 1, 1, 1, noise=float("inf")), 'target at row 0, column "y" is'),
     ],
 )
 def test_what_makes_no_data_is_refused_where_it_is_prepared(make, message):

@@ -25,12 +25,8 @@ from .survey import (
     Survey,
     as_source,
     cast,
-    check_codes,
-    check_stored,
     checked,
-    checked_source,
     class_names,
-    one_input_alone,
     survey,
 )
 
@@ -155,7 +151,9 @@ def prepare(
     if not isinstance(data, Table):
         data = as_source(data, origin)
     lazy = any(map(is_lazy, (data, *(others or {}).values())))
-    whole: Any = _checked(data, origin, lazy)
+    if isinstance(data, Table) and lazy:
+        raise ConfigError(f"{origin}: is a table with columns; other parts are read from files")
+    whole: Any = data if isinstance(data, Table) else checked(data, origin, lazy)
     if found is None:
         how = way_to_split(whole, origin, stratify, group, time, fold)
         rows: Mapping[str, Any] = split_rows(len(whole), split, seed, origin, **how)
@@ -165,13 +163,19 @@ def prepare(
     if isinstance(whole, Table):
         if encoder is None or preprocessing is None:
             encoder, preprocessing = whole.fit(rows["train"], standardize)
-        whole = checked(whole.arrays(encoder, notes.setdefault), origin)
+        whole = checked(whole.arrays(encoder, notes.setdefault), origin, lazy)
     inputs, target = layout(whole)
     standardize = standardize if preprocessing is None else not preprocessing.is_identity
     if len(inputs) > 1 and standardize and encoder is None:
-        raise one_input_alone(len(inputs), origin)
-    if preprocessing is not None:
-        check_stored(preprocessing, inputs[0], origin)
+        raise ConfigError(
+            f"{origin}: standardize works on one input array, this data has {len(inputs)}; "
+            "standardise them in the component itself"
+        )
+    if preprocessing is not None and preprocessing.mean.shape != inputs[0].shape[1:]:
+        raise DataError(
+            f"{origin}: inputs have {inputs[0].shape[1:]} features a row, but the stored "
+            f"preprocessing is for {preprocessing.mean.shape}"
+        )
     raw = {name: _part(whole, chosen, lazy) for name, chosen in rows.items()}
     for name, other in (others or {}).items():
         where = f"{origin}, {name}"
@@ -179,7 +183,7 @@ def prepare(
             if encoder is None:
                 raise ConfigError(f"{where}: is a table with columns, but the training data is not")
             other = other.arrays(encoder, notes.setdefault)
-        same = alike(_checked(as_source(other, where), where, lazy), whole, where)
+        same = alike(checked(as_source(other, where), where, lazy), whole, where)
         raw[name] = _part(same, slice(None), lazy)
     wanted = standardize and preprocessing is None
     surveys: dict[str, Survey] = {
@@ -193,8 +197,12 @@ def prepare(
     bounds = min(ends[name][0] for name in rows), max(ends[name][1] for name in rows)
     classes = class_names(whole.classes, target, bounds, len(whole), origin)
     for name in others or {}:
-        if classes is not None:
-            check_codes(ends[name], len(classes), f"{origin}, {name}")
+        low, high = ends[name]
+        if classes is not None and not 0 <= low <= high < len(classes):
+            raise DataError(
+                f"{origin}, {name}: class {low} to {high}, but the training data have classes 0 to "
+                f"{len(classes) - 1}"
+            )
     if whole.weighted and not np.asarray(surveys["train"].high[-1], dtype) > 0:
         which = "training rows" if preprocessing is None else "rows"
         raise DataError(f"{origin}: the weights of all {which} are 0")
@@ -226,17 +234,6 @@ def _where_kept(places: Sequence[Path]) -> str:
     """Where decoded rows are, and how large they are, in words."""
     length = sum(each.stat().st_size for place in {*places} for each in place.iterdir())
     return f"decoded rows are kept in {places[0].parent} ({size(length)})"
-
-
-def _checked(data: Any, origin: str, lazy: bool) -> Any:
-    """A Table, or what rows can be read of; where none is read later, its values are checked."""
-    if isinstance(data, Table):
-        if lazy:
-            raise ConfigError(f"{origin}: is a table with columns; other parts are read from files")
-        return data
-    if lazy and isinstance(data, Source):
-        return checked_source(data, origin)
-    return checked(data, origin)
 
 
 def _part(source: Source, rows: Any, lazy: bool) -> Rows:

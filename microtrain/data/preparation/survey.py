@@ -10,14 +10,15 @@ import hashlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ...errors import ConfigError, DataError
+from ...errors import DataError
 from ..rows import Known, Preprocessing, Rows, TargetSurvey, apart, as_trained
-from ..source import BLOCK, ArrayDataset, Source, blocks
+from ..source import BLOCK, ArrayDataset, Source, blocks, misfit
 
 
 def as_source(data: Any, origin: str) -> Any:
@@ -30,10 +31,13 @@ def as_source(data: Any, origin: str) -> Any:
     return data
 
 
-def checked(data: Any, origin: str) -> ArrayDataset:
-    """`data` as an ArrayDataset with rows, a target, and finite values."""
-    dataset = as_source(data, origin)
-    if not isinstance(dataset, ArrayDataset):
+def checked(data: Any, origin: str, lazy: bool) -> Any:
+    """A source that has rows, inputs and a target of numbers; DataError where it has not.
+
+    lazy: nothing is read of it but shapes and dtypes. Else it is arrays, which are finite, and
+        of which 1-d ones of floats become columns.
+    """
+    if not isinstance(data, Source):
         returned = "nothing" if data is None else f"a {type(data).__name__}"
         hint = (
             "\nhint: rows are read in any order, and again each epoch; write what an iterator "
@@ -43,20 +47,49 @@ def checked(data: Any, origin: str) -> ArrayDataset:
             f"{origin} returned {returned}; expected arrays (inputs..., target) or an ArrayDataset"
             f", or another Source{hint}"
         )
-    if not dataset.inputs:
-        raise DataError(f"{origin} returned one array; expected at least an input and a target")
-    shapes = ", ".join(str(array.shape) for array in dataset.arrays)
-    if len(dataset) == 0:
-        raise DataError(f"{origin}: the data set is empty; its arrays have shapes {shapes}")
-    count = len(dataset.inputs)
-    names = ["input"] if count == 1 else [f"input {i}" for i in range(count)]
-    names += ["target", "weight"]
-    for i, (name, array) in enumerate(zip(names, dataset.arrays, strict=False)):
-        check_finite(array, f"{origin}: {name}", None if i else dataset.feature_names)
-    if any(0 in array.shape[1:] for array in dataset.arrays):
-        raise DataError(f"{origin}: an array has no columns; their shapes are {shapes}")
-    columns = [a[:, None] if a.ndim == 1 and a.dtype.kind == "f" else a for a in dataset.arrays]
-    return dataset.with_arrays(*columns[: count + 1], *dataset.arrays[count + 1 :])
+    head: Any = data.read(slice(0, 0))
+    if not isinstance(head, tuple) or not all(isinstance(array, np.ndarray) for array in head):
+        raise DataError(f"{origin}: read() of {data!r} gave no tuple of NumPy arrays")
+    shown = ", ".join(f"{a.dtype} {(len(data), *a.shape[1:])}" for a in head)
+    what = ""
+    if len(head) < 2 + data.weighted:
+        what = f"rows have {len(head)} arrays{' with weights' * data.weighted}"
+        what += "; expected at least an input and a target"
+    elif any(array.ndim == 0 or array.dtype.kind not in "biuf" for array in head):
+        what = "expected rows of booleans, integers or floats"
+    elif any(len(array) for array in head):
+        what = f"read(slice(0, 0)) of {data!r} gave rows"
+    elif not len(data):
+        what = "the data set is empty"
+    elif any(0 in array.shape[1:] for array in head):
+        what = "an array has no columns"
+    if what := what or misfit(data, head):
+        raise DataError(f"{origin}: {what}; its arrays are {shown}")
+    if lazy:
+        return data
+    assert isinstance(data, ArrayDataset)
+    for at, array in enumerate(data.arrays):
+        check_finite(array, f"{origin}: {name_of(data, at)} at", columns_of(data, at))
+    count = len(data.arrays) - data.weighted
+    columns = [
+        a[:, None] if a.ndim == 1 and a.dtype.kind == "f" else a for a in data.arrays[:count]
+    ]
+    return data.with_arrays(*columns, *data.arrays[count:])
+
+
+def name_of(source: Source, at: int) -> str:
+    """What an array of a source is called in errors."""
+    inputs = len(source.read(slice(0, 0))) - 1 - source.weighted
+    if at >= inputs:
+        return ("target", "weight")[at - inputs]
+    return "input" if inputs == 1 else f"input {at}"
+
+
+def columns_of(source: Source, at: int) -> Sequence[str] | None:
+    """The names of the columns of an array of a source; None where they have none."""
+    if at == 0 or source.feature_names is None or source.target_name is None:
+        return None if at else source.feature_names
+    return [source.target_name] if name_of(source, at) == "target" else None
 
 
 def check_finite(
@@ -68,16 +101,14 @@ def check_finite(
     """DataError naming row and column of the first value that is not finite."""
     if array.dtype.kind != "f" or np.isfinite(array).all():
         return
-    bad = np.argwhere(~np.isfinite(array))
-    row, *rest = (int(i) for i in bad[0])
+    row, *rest = (int(i) for i in np.argwhere(~np.isfinite(array))[0])
     where = location(row)
-    if columns is not None and len(rest) == 1:
+    if columns is not None and len(rest) == 1 and rest[0] < len(columns):
         where += f', column "{columns[rest[0]]}"'
     elif rest:
         where += f", column {rest[0] if len(rest) == 1 else tuple(rest)}"
-    more = f" ({len(bad) - 1} more such values)" if len(bad) > 1 else ""
     raise DataError(
-        f"{name} {where} is {array[tuple(bad[0])]}, expected a finite number{more}\n"
+        f"{name} {where} is {array[(row, *rest)]}, expected a finite number\n"
         "hint: rows count from 0; fill such values in or leave the rows out"
     )
 
@@ -103,30 +134,6 @@ def class_names(
             "hint: make them floats, or name all classes: ArrayDataset(x, y, classes=[...])"
         )
     return tuple(str(code) for code in range(high + 1))
-
-
-def check_codes(bounds: tuple[float, float], classes: int, origin: str) -> None:
-    low, high = bounds
-    if not 0 <= low <= high < classes:
-        raise DataError(
-            f"{origin}: class {low} to {high}, but the training data have classes 0 to "
-            f"{classes - 1}"
-        )
-
-
-def check_stored(preprocessing: Preprocessing, x: NDArray[Any], origin: str) -> None:
-    if preprocessing.mean.shape != x.shape[1:]:
-        raise DataError(
-            f"{origin}: inputs have {x.shape[1:]} features a row, but the stored "
-            f"preprocessing is for {preprocessing.mean.shape}"
-        )
-
-
-def one_input_alone(count: int, origin: str) -> ConfigError:
-    return ConfigError(
-        f"{origin}: standardize works on one input array, this data has {count}; "
-        "standardise them in the component itself"
-    )
 
 
 def cast(array: NDArray[Any], dtype: DTypeLike, origin: str) -> NDArray[Any]:
@@ -206,46 +213,6 @@ class Survey:
         return Preprocessing.of_statistics(mean, std, low, high, origin)
 
 
-def checked_source(source: Source, origin: str) -> Source:
-    """A source that has rows, inputs and a target of numbers; DataError where it has not.
-
-    Nothing is read of it but shapes and dtypes.
-    """
-    head: Any = source.read(slice(0, 0))
-    if not isinstance(head, tuple) or not all(isinstance(array, np.ndarray) for array in head):
-        raise DataError(f"{origin}: read() of {source!r} gave no tuple of NumPy arrays")
-    shapes = ", ".join(f"{array.dtype} {array.shape}" for array in head)
-    if len(head) < 2 + source.weighted:
-        raise DataError(
-            f"{origin}: rows of {source!r} have {len(head)} arrays"
-            f"{' with weights' * source.weighted}; expected at least an input and a target"
-        )
-    if any(array.ndim == 0 or array.dtype.kind not in "biuf" for array in head):
-        raise DataError(
-            f"{origin}: expected rows of booleans, integers or floats; read(slice(0, 0)) of "
-            f"{source!r} gave {shapes}"
-        )
-    if any(len(array) for array in head):
-        raise DataError(f"{origin}: read(slice(0, 0)) of {source!r} gave rows: {shapes}")
-    if not len(source):
-        raise DataError(f"{origin}: the data set is empty; its arrays are {shapes}")
-    if any(0 in array.shape[1:] for array in head):
-        raise DataError(f"{origin}: an array has no columns; they are {shapes}")
-    names, weights = source.feature_names, head[-1]
-    if names is not None and (len(names),) != head[0].shape[1:]:
-        raise DataError(f"{origin}: {len(names)} feature_names for an input of {head[0].shape[1:]}")
-    if source.weighted and (weights.dtype.kind != "f" or weights.ndim != 1):
-        raise DataError(f"{origin}: weights must be floats of shape (n,), got {weights.dtype}")
-    if source.classes is not None:
-        _, target = apart(source, head)
-        if target.dtype.kind not in "biu" or target.ndim != 1:
-            raise DataError(
-                f"{origin}: classes are names of integer codes in a target of shape (n,), got "
-                f"{target.dtype} of shape {('n', *target.shape[1:])}"
-            )
-    return source
-
-
 def survey(
     part: Rows, origin: str, dtype: DTypeLike, lazy: bool = True, moments: bool = False
 ) -> Survey:
@@ -266,7 +233,10 @@ def survey(
         least, most = ([each(a, axis=0) for a in arrays] for each in (np.min, np.max))
         for at, bounds in enumerate(zip(least, most, strict=True)):
             if arrays[at].dtype.kind == "f" and not np.isfinite(bounds).all():
-                _refuse_value(part, first, arrays, at, origin)
+                where = partial(_place, part, at, first)
+                check_finite(
+                    arrays[at], f"{origin}: {name_of(part, at)} at", columns_of(part, at), where
+                )
         low = [*map(np.minimum, low, least)] or least
         high = [*map(np.maximum, high, most)] or most
         for digest, array in zip(digests, arrays, strict=True) if lazy else ():
@@ -278,6 +248,10 @@ def survey(
             if sums is not None:
                 sums.add(arrays[0])
     return Survey(found.known("".join(d.hexdigest() for d in digests)), low, high, sums)
+
+
+def _place(part: Rows, array: int, first: int, row: int) -> str:
+    return part.location_in(array, first + row)
 
 
 def _check_codes_and_weights(
@@ -297,24 +271,3 @@ def _check_codes_and_weights(
             f"{origin}: weight at {part.location_in(-1, first + row)} is {weights[row]}, "
             "expected a number of at least 0"
         )
-
-
-def _refuse_value(part: Rows, first: int, arrays: Sequence[Array], at: int, origin: str) -> None:
-    """DataError for the first value of a block that is not finite."""
-    array = arrays[at]
-    row, *rest = (int(i) for i in np.argwhere(~np.isfinite(array))[0])
-    inputs = len(apart(part, tuple(arrays))[0])
-    name = "input" if inputs == 1 else f"input {at}"
-    name = name if at < inputs else ("target", "weight")[at - inputs]
-    column = ""
-    if at == 0 and part.feature_names is not None and len(rest) == 1:
-        column = f', column "{part.feature_names[rest[0]]}"'
-    elif name == "target" and part.feature_names is not None and part.target_name is not None:
-        column = f', column "{part.target_name}"'
-    elif rest:
-        column = f", column {rest[0] if len(rest) == 1 else tuple(rest)}"
-    where = f"{part.location_in(at, first + row)}{column}"
-    raise DataError(
-        f"{origin}: {name} at {where} is {array[(row, *rest)]}, expected a finite number\n"
-        "hint: rows count from 0; fill such values in or leave the rows out"
-    )

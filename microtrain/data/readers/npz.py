@@ -37,8 +37,8 @@ def npz(
         >>> np.savez("data.npz", x=x, y=y)
         >>> data = npz(Path("data.npz"))
     """
-    find = partial(load_npz if in_memory else map_npz, Path(path))
-    source = source_of(find, path, inputs, target)
+    load = load_npz if in_memory else map_npz
+    source = source_of(lambda file: partial(load, file), path, inputs, target)
     return rows_in_memory(source, slice(None)) if in_memory else source
 
 

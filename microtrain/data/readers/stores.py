@@ -7,6 +7,7 @@ decoded once into .npy files, which are kept and mapped.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -36,10 +37,12 @@ def hdf5(
     classes: list[str] | None = None,
     cache: Path | None = None,
 ) -> Source:
-    """Data sets of an HDF5 file, which need not fit in memory; h5py reads them.
+    """Arrays of an HDF5 file or a Zarr group, which need not fit in memory.
+
+    h5py reads the one, zarr the other.
 
     Args:
-        path: an .h5 file.
+        path: an .h5 file; or the directory (or .zip) of a Zarr group.
         inputs: the name of the input, such as x or group/x, or of several.
         target: the name of the target.
         weight: the name of what says how much each row counts, floats of shape (n,).
@@ -48,46 +51,20 @@ def hdf5(
         cache: a directory that keeps what is decoded; None: microtrain/data in $XDG_CACHE_HOME or
             ~/.cache.
 
-    Data sets that are neither chunked nor compressed are mapped into memory; others are decoded
-    once into files that are. Raises DataError for a file that cannot be read, a name that it does
-    not hold or that links to another file, arrays that are not numbers or differ in their number of
-    rows, and where there is no room for what is decoded.
+    Data sets of HDF5 that are neither chunked nor compressed are mapped into memory; all else is
+    decoded once into files that are. Raises DataError for a file that cannot be read, a name that
+    it does not hold or that links to another file, arrays that are not numbers or differ in their
+    number of rows, and where there is no room for what is decoded.
 
-    In Python: `hdf5(Path("measured.h5"), inputs="fields/u", target="fields/v")`.
+    In Python: `hdf5(Path("measured.h5"), inputs="fields/u", target="fields/v")`, and
+    `zarr(Path("measured.zarr"), inputs=["pressure", "velocity"], target="drag")`.
     """
-    find = hdf5_arrays(Path(path))
-    return source_of(find, path, inputs, target, weight, features, classes, cache)
+    return source_of(hdf5_arrays, path, inputs, target, weight, features, classes, cache)
 
 
-def zarr(
-    path: Path,
-    inputs: str | list[str] = "x",
-    target: str = "y",
-    weight: str | None = None,
-    features: list[str] | None = None,
-    classes: list[str] | None = None,
-    cache: Path | None = None,
-) -> Source:
-    """Arrays of a Zarr group, which need not fit in memory; zarr reads them.
-
-    Args:
-        path: the directory (or .zip) of a group.
-        inputs: the name of the input array, such as x or group/x, or of several.
-        target: the name of the target array.
-        weight: the name of what says how much each row counts, floats of shape (n,).
-        features: names of the columns of a single input.
-        classes: the names that the codes 0, 1, 2 ... of the target stand for.
-        cache: a directory that keeps what is decoded; None: microtrain/data in $XDG_CACHE_HOME or
-            ~/.cache.
-
-    The arrays are decoded once into files that are mapped into memory. Raises DataError for a store
-    that cannot be read, a name that it does not hold, arrays that are not numbers or differ in
-    their number of rows, and where there is no room for what is decoded.
-
-    In Python: `zarr(Path("measured.zarr"), inputs=["pressure", "velocity"], target="drag")`.
-    """
-    find = zarr_arrays(Path(path))
-    return source_of(find, path, inputs, target, weight, features, classes, cache)
+@wraps(hdf5)
+def zarr(*args: Any, **options: Any) -> Source:
+    return source_of(zarr_arrays, *args, **options)
 
 
 def hdf5_arrays(path: Path) -> Callable[[str], Column]:
@@ -154,16 +131,16 @@ def zarr_arrays(path: Path) -> Callable[[str], Column]:
 
 
 def source_of(
-    find: Callable[[str], Column],
+    arrays: Callable[[Path], Callable[[str], Column]],
     path: Path,
-    inputs: str | list[str],
-    target: str,
+    inputs: str | list[str] = "x",
+    target: str = "y",
     weight: str | None = None,
     features: list[str] | None = None,
     classes: list[str] | None = None,
     cache: Path | None = None,
 ) -> Source:
-    """Arrays of a file, which `find` gives by their names, as rows; raises as `hdf5`."""
+    """Arrays of a file, which `arrays` finds by their names, as rows; raises as `hdf5`."""
     names = [*([inputs] if isinstance(inputs, str) else inputs), target]
     if len(names) == 1:
         raise ConfigError(f"{path}: inputs must name at least one array, got []")
@@ -171,6 +148,7 @@ def source_of(
         raise ConfigError(
             f"{path}: inputs, target and weight must be different arrays, got {listed(names)}"
         )
+    find = arrays(Path(path))
     columns = [find(name) for name in [*names] + ([] if weight is None else [weight])]
     for column in columns:
         _check_numbers(column.name, column)
