@@ -13,7 +13,15 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ..errors import DataError
-from .source import ArrayDataset, RowNumbers, Source, blocks, location_in, read_checked
+from .source import (
+    ArrayDataset,
+    RowNumbers,
+    Source,
+    blocks,
+    location_in,
+    named_as,
+    read_checked,
+)
 
 Statistic = NDArray[np.float64]  # of each feature
 
@@ -244,14 +252,7 @@ def apart(source: Source, arrays: tuple[Array, ...]) -> tuple[list[Array], Array
 
 def in_memory(source: Source, rows: RowNumbers) -> ArrayDataset:
     """Some rows of a source as a data set of their own, of the same names."""
-    arrays = source.read(rows)
-    names = {"feature_names": source.feature_names, "classes": source.classes}
-    weights = None
-    if source.weighted:
-        *arrays, weights = arrays  # type: ignore[assignment]
-    return ArrayDataset(
-        *arrays, weights=weights, target_name=source.target_name, truth=source.truth, **names
-    )
+    return named_as(source, source.read(rows))
 
 
 def targets(source: Source) -> Iterator[tuple[Array, Array | None]]:

@@ -288,10 +288,7 @@ class ArrayDataset:
 
     def with_arrays(self, *arrays: Any) -> ArrayDataset:
         """Others for all of `arrays`, under the same names: some of the rows, or all prepared."""
-        names: dict[str, Any] = {name: getattr(self, name) for name in _NAMES}
-        if self.weighted:
-            *arrays, names["weights"] = arrays  # type: ignore[assignment]
-        return ArrayDataset(*arrays, **names)
+        return named_as(self, arrays)
 
     def __repr__(self) -> str:
         arrays = ", ".join(f"{array.dtype}{list(array.shape)}" for array in self.arrays)
@@ -317,6 +314,14 @@ def _as_array(value: Any, position: str) -> NDArray[Any]:
     if value.ndim == 0:
         raise ValueError(f"ArrayDataset: {position} is 0-d; the first dimension is rows")
     return np.asarray(value)  # a memory map becomes a plain array over the same memory
+
+
+def named_as(source: Source, arrays: Sequence[Array]) -> ArrayDataset:
+    """Arrays under the names of a source, weights last where it has them."""
+    names: dict[str, Any] = {name: getattr(source, name) for name in _NAMES}
+    if source.weighted:
+        *arrays, names["weights"] = arrays
+    return ArrayDataset(*arrays, **names)
 
 
 def misfit(source: Source, arrays: Sequence[Array]) -> str:

@@ -7,9 +7,9 @@ on the seed alone, and the statistics of the standardisation come from the train
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -63,31 +63,6 @@ class Prepared:
     found: Any = None
     digest: str | None = None
     cache: str = ""
-
-    @classmethod
-    def of(
-        cls,
-        parts: Mapping[str, Source],
-        preprocessing: Preprocessing,
-        classes: tuple[str, ...] | None,
-        encoder: Encoder | None = None,
-        notes: tuple[str, ...] = (),
-    ) -> Self:
-        """The parts by name, with what their shapes tell."""
-        inputs, target = layout(parts["train"])
-        columns = target.shape[1] if target.ndim == 2 else None
-        width = inputs[0].shape[1] if len(inputs) == 1 and inputs[0].ndim == 2 else None
-        return cls(
-            parts["train"],
-            parts.get("val"),
-            parts.get("test"),
-            preprocessing,
-            in_features=width if encoder is None else encoder.in_features,
-            out_features=columns if classes is None else len(classes),
-            classes=classes,
-            encoder=encoder,
-            notes=notes,
-        )
 
     @property
     def categories(self) -> tuple[int, ...] | None:
@@ -219,13 +194,21 @@ def prepare(
         )
         if not lazy:
             parts[name] = in_memory(parts[name], slice(None))
-    prepared = Prepared.of(parts, preprocessing, classes, encoder, tuple(notes))
-    if not lazy:
-        return prepared
     kept = [place for part in raw.values() for place in getattr(part.source, "kept", ())]
-    return replace(
-        prepared,
-        found={name: (raw[name].rows, surveys[name]) for name in raw},
+    inputs, target = layout(parts["train"])
+    columns = target.shape[1] if target.ndim == 2 else None
+    width = inputs[0].shape[1] if len(inputs) == 1 and inputs[0].ndim == 2 else None
+    return Prepared(
+        parts["train"],
+        parts.get("val"),
+        parts.get("test"),
+        preprocessing,
+        in_features=width if encoder is None else encoder.in_features,
+        out_features=columns if classes is None else len(classes),
+        classes=classes,
+        encoder=encoder,
+        notes=tuple(notes),
+        found={name: (raw[name].rows, surveys[name]) for name in raw} if lazy else None,
         cache=_where_kept(kept) if kept else "",
     )
 

@@ -15,7 +15,7 @@ from ...files import library, reading
 from ..source import Source
 from ..tables.columns import Columns, read_target
 from ..tables.frame import Frame, pandas_index
-from ..tables.table import Table, check_features, table_or_arrays
+from ..tables.table import Table, table_or_arrays
 from .npy import Stored
 from .stores import Chunked, mapped
 
@@ -67,7 +67,6 @@ def parquet(
                 f"{path}: what columns describe is fitted to rows in memory; with in_memory: false "
                 "leave columns out, then all that are used must be numbers"
             )
-        check_features(path, target, features)
         return parquet_rows(
             Path(path),
             target,

@@ -80,6 +80,10 @@ class Table:
         if frame is None:
             kind = type(columns_of).__name__
             raise ConfigError(f"Table: expected named columns, such as a dict, got a {kind}")
+        if features is not None and (not features or len({*features}) < len(features)):
+            raise ConfigError(f"{frame.origin}: features must name columns, each once: {features}")
+        if target in (features or ()):
+            raise ConfigError(f"{frame.origin}: the target {target!r} is also one of the features")
         self.frame, self.target_name, self.weight = frame, target, weight
         self._categorical, self._hint = categorical, hint
         given = as_columns(columns)
@@ -204,17 +208,8 @@ def table_or_arrays(
     **others: Any,
 ) -> ArrayDataset | Table:
     """A table, or its arrays where nothing is to be fitted."""
-    check_features(frame.origin, target, features)
     table = Table(frame, target, columns, features=features, drop=drop or (), **others)
     return table if columns else table.arrays(table.encoder())
-
-
-def check_features(origin: object, target: str, features: Sequence[str] | None) -> None:
-    """ConfigError for names of input columns that cannot be."""
-    if features is not None and (not features or len(set(features)) < len(features)):
-        raise ConfigError(f"{origin}: features must name columns, each once, got {features}")
-    if target in (features or ()):
-        raise ConfigError(f"{origin}: the target {target!r} is also one of the features")
 
 
 @dataclass(frozen=True)
