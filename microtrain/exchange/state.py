@@ -215,15 +215,10 @@ def load(
         raise TypeError(f"load(): bfloat16: expected mt.float32 or None, got {bfloat16!r}")
     names_file = place.suffix.lower() in (*WRITERS, *TORCH) and not place.is_dir()
     if stream or place.is_file() or names_file:
-        for name, given in {
-            "trust": trust,
-            "checkpoint": checkpoint != "best",
-            "model": model,
-        }.items():
-            if given:
-                raise TypeError(
-                    f"load(): {name}= is of a run, and {_named(path)} is a file; leave it out"
-                )
+        of_runs = {"trust": trust, "checkpoint": checkpoint != "best", "model": model is not None}
+        for name in (name for name, given in of_runs.items() if given):
+            what = f"{name}= is of a run, and {_named(path)} is a file; leave it out"
+            raise TypeError(f"load(): {what}")
         return _read(path, bfloat16 is not None)
     if bfloat16 is not None:
         raise TypeError(f"load(): bfloat16= is of a file, and {path} is not one; leave it out")

@@ -74,10 +74,12 @@ def propose(frame: Frame, name: str) -> Proposal:
     missing = rows - len(filled)
     gaps = f"{missing:,} of {plural(rows, 'cell')} empty" if missing else ""
 
-    def proposal(type: str, why: str, fill: str = "") -> Proposal:
-        extra = f"missing: {fill}" if missing and fill else ""
-        inner = ", ".join(filter(None, [f"type: {type}" if type != "number" else "", extra]))
-        spec = (f"{{{inner}}}" if extra else type) if inner else ""
+    def proposal(type: str, why: str, fill: str = "", **keys: str) -> Proposal:
+        keys |= {"missing": fill} if missing and fill else {}
+        spec = "" if type == "number" else type
+        if keys:
+            keys = ({"type": spec} if spec else {}) | keys
+            spec = f"{{{', '.join(f'{key}: {value}' for key, value in keys.items())}}}"
         return Proposal(name, spec, ", ".join(filter(None, [why, gaps])), distinct)
 
     if not filled:
@@ -98,14 +100,9 @@ def propose(frame: Frame, name: str) -> Proposal:
             why += f"; {distinct} different ones: if they are codes, category"
         return proposal("number", why, "median")
     if form is not None:
-        kind = f'date, format: "{form}"' if form else "date"
-        spec = (
-            f"{{type: {kind}{', missing: median' if missing else ''}}}" if form or missing else kind
-        )
-        words = (
-            f"dates from {min(filled)} to {max(filled)}" if not form else f"dates as {filled[0]}"
-        )
-        return Proposal(name, spec, ", ".join(filter(None, [words, gaps])), distinct)
+        if form:
+            return proposal("date", f"dates as {filled[0]}", "median", format=f'"{form}"')
+        return proposal("date", f"dates from {min(filled)} to {max(filled)}", "median")
     if distinct == len(filled) and distinct > 2:
         if rows > 20 and max(map(len, filled)) > 40:
             return Proposal(name, "drop", f"free text: {distinct:,} different ones", distinct)
@@ -116,9 +113,7 @@ def propose(frame: Frame, name: str) -> Proposal:
     if distinct <= MOST_CATEGORIES:
         return proposal("category", why, "none")
     if distinct <= len(filled) // 5:
-        fill = ", missing: none" if missing else ""
-        spec = f"{{type: category, encode: embedding{fill}}}"
-        return Proposal(name, spec, ", ".join(filter(None, [why, gaps])), distinct)
+        return proposal("category", why, "none", encode="embedding")
     if _ID.search(name):
         return proposal("id", f"{distinct:,} different texts, and its name")
     return Proposal(name, "drop", f"{distinct:,} different texts in {rows:,} rows", distinct)
@@ -152,8 +147,7 @@ def advice(error: str, frame: Frame, names: Iterable[str]) -> str:
             "out: features: [...] names those to use"
         )
     lines = [
-        error,
-        "hint: say under data what they are" + ("" if columns else ", or leave them out"),
+        f"{error}\nhint: say under data what they are{'' if columns else ', or leave them out'}"
     ]
     lines += ["columns:", *columns] if columns else []
     lines += [f"drop: [{', '.join(dropped)}]"] if dropped else []
@@ -170,11 +164,8 @@ def _date_format(cells: list[str]) -> str | None:
     """How all cells are written as dates: "" for ISO 8601; None where they are none."""
     for form in ("", *_FORMATS):
         try:
-            dates(
-                Frame("", ["d"], [np.array(cells, object)]),
-                "d",
-                Column(type="date", format=form or None),
-            )
+            frame = Frame("", ["d"], [np.array(cells, object)])
+            dates(frame, "d", Column(type="date", format=form or None))
         except DataError:
             continue
         return form
