@@ -11,7 +11,6 @@ there are no figures.
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Callable
 from itertools import pairwise
@@ -24,7 +23,7 @@ from step import NETS  # after NumPy: it would pin all ranks to one core
 import numpy as np  # isort: skip
 
 MUST = {"linreg 32x1x1": 0.02, "small 16x8x16x1": 0.02, "seed 64x1000x100x10": 0.35}
-OURS = ("eager", "numpy", "numba")
+OURS = ("eager", "numpy", "native")
 CHECKED = 5  # steps after which the libraries must agree
 
 
@@ -64,10 +63,11 @@ def values(model: Any) -> np.ndarray:
 def worker(seconds: float) -> ranks.Results | None:
     """What each rank does."""
     import microtrain as mt
+    from microtrain.compile.c_compiler import absent
 
     comm = mt.distributed.world()
     torch = ranks.torch_distributed(comm)
-    names = [n for n in OURS if n != "numba" or importlib.util.find_spec("numba") is not None]
+    names = [n for n in OURS if n != "native" or not absent()]
     results = {}
     for row in MUST:
         made = {}

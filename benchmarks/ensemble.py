@@ -26,7 +26,7 @@ if "numpy" not in sys.modules:  # before NumPy and the peers start their threads
 import numpy as np
 
 BATCH, INPUTS, HIDDEN, BATCHES = 16, 8, 16, 64
-MUST, AIM = 1.2, 0.9  # us, numba, 1,000 members
+MUST, AIM = 1.2, 0.9  # us, native, 1,000 members
 Side = Callable[[], int]  # trains for a while; how many steps of a member these were
 
 
@@ -61,7 +61,7 @@ def ours(members: int, executor: str, momentum: float) -> Side:
 
     ensemble = mt.Ensemble(make, step, members, executor=executor)
     loader = mt.data.DataLoader(mt.data.ArrayDataset(*rows()), BATCH, shuffle=True)
-    epochs = 16 if executor == "numba" else 1
+    epochs = 16 if executor == "native" else 1
 
     def side() -> int:
         ensemble.train(loader, epochs)
@@ -187,7 +187,7 @@ def stacked_numpy(members: int, momentum: float) -> Side:
 
 
 SIDES: dict[str, Callable[[int, float], Side]] = {
-    "numba": lambda members, momentum: ours(members, "numba", momentum),
+    "native": lambda members, momentum: ours(members, "native", momentum),
     "numpy": lambda members, momentum: ours(members, "numpy", momentum),
     "stacked NumPy": stacked_numpy,
     "PyTorch one by one": torch_one_by_one,
@@ -220,8 +220,8 @@ def main() -> None:
         middle = {name: statistics.median(values) for name, values in found.items()}
         cells = (f"{middle[n]:20.2f}" if n in middle else f"{'-':>20}" for n in SIDES)
         print(f"{members:>6} members{'':14}" + "".join(cells), flush=True)
-        if members == 1000 and "numba" in middle:
-            print(f"numba: {middle['numba']:.2f} us; must {MUST}, aim {AIM}")
+        if members == 1000 and "native" in middle:
+            print(f"native: {middle['native']:.2f} us; must {MUST}, aim {AIM}")
 
 
 if __name__ == "__main__":

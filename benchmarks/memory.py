@@ -7,7 +7,7 @@ building of the network on:
     allocated  peak of the bytes of arrays and Tensors alive at one time, the data left out:
                tracemalloc for microtrain (with all Python objects), torch.profiler for PyTorch
 
-The compiled steps are microtrain's with an executor; numba itself is loaded before, as torch is.
+The compiled steps are microtrain's with an executor; torch is loaded before.
 `allocated` is reported only. It is higher here because gradients live in flat memory that stays
 between steps: PyTorch frees them in zero_grad, and activations take their place until backward has
 used them up. `resident` is what a machine has to have.
@@ -47,7 +47,7 @@ KINDS = ("resident", "allocated")
 SIDES = {
     "eager": ("microtrain", None),
     "numpy": ("microtrain", "numpy"),
-    "numba": ("microtrain", "numba"),
+    "native": ("microtrain", "native"),
     "torch": ("torch", None),
 }
 STEPS = 20
@@ -123,8 +123,6 @@ def child(kind: str, side: str, row: str) -> None:
     library: Any = importlib.import_module(name)
     if name == "torch":
         library.set_num_threads(1)
-    if executor == "numba":
-        importlib.import_module("numba")
     print({"resident": resident, "allocated": allocated}[kind](library, row, executor))
 
 
@@ -174,6 +172,8 @@ def buffers(model: Any, x: Any, y: Any) -> tuple[int, int]:
 
 
 def main() -> int:
+    from microtrain.compile.c_compiler import absent
+
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", metavar="FILE", help="write the numbers to FILE")
     parser.add_argument("--only", default="", help="rows whose name contains this text")
@@ -182,7 +182,8 @@ def main() -> int:
     if options.child:
         child(*options.child)
         return 0
-    missing = [n for n in ("numba", "torch") if not importlib.util.find_spec(n)]
+    missing = ["torch"] * (not importlib.util.find_spec("torch"))
+    missing += ["native"] * bool(absent())
     sides = [name for name in SIDES if name not in missing]
     results: dict[str, dict[str, dict[str, int]]] = {}
     print(f"peak memory in MB of {STEPS} steps, float32")
@@ -205,7 +206,7 @@ def main() -> int:
                 ratio = found[name] / found["torch"]
                 line += f"{ratio:>13.3f}"
                 # What compiling to native code needs is LLVM's and goes with a full cache.
-                below = below and (must is None or name == "numba" or ratio <= must)
+                below = below and (must is None or name == "native" or ratio <= must)
             limit = "-" if must is None else f"{must:.2f}"
             print(f"{row:<26}{kind:<11}{line}{limit:>6}", flush=True)
     print(f"\n{'results of a compiled step, MB':<32}{'apart':>10}{'shared':>10}{'saved':>8}")

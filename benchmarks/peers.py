@@ -333,7 +333,7 @@ PEERS: dict[str, tuple[Callable[[Net], Run], str]] = {
     "jax.jit": (jax_jit, "pip install jax"),
     "autograd": (hips_autograd, "pip install autograd"),
     "NumPy by hand": (numpy_by_hand, ""),
-    "numba by hand": (numba_by_hand, "pip install -e '.[jit]'"),
+    "numba by hand": (numba_by_hand, "pip install numba"),
 }
 
 

@@ -95,6 +95,8 @@ def main(
     must: Mapping[str, float],
 ) -> int:
     """Run the jobs and print their rows: `columns` in us, and `ratios` to torch."""
+    from microtrain.compile.c_compiler import absent
+
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4], metavar="N")
     parser.add_argument("--seconds", type=float, default=5.0, help="for each row (default 5)")
@@ -123,9 +125,10 @@ def main(
                 both = name in found and "torch" in found
                 line += f"{_text(found[name] / found['torch'] if both else None, '.4f'):>13}"
             print(line + (f"   must {must[row]:g}" if row in must else ""), flush=True)
-    for module, package in (("torch", "torch==2.13.0"), ("numba", "-e '.[jit]'")):
-        if importlib.util.find_spec(module) is None:
-            print(f"left out: {module} is not installed (pip install {package})")
+    if importlib.util.find_spec("torch") is None:
+        print("left out: torch is not installed (pip install torch==2.13.0)")
+    if absent():
+        print(f"left out: {absent()}")
     if options.json:
         versions = {"python": platform.python_version(), "numpy": np.__version__}
         with open(options.json, "w", encoding="utf-8") as file:

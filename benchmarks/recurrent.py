@@ -23,7 +23,7 @@ import numpy as np
 import microtrain as mt
 
 SAMPLES, STEPS, INPUTS, HIDDEN = 64, 50, 32, 64
-SIDES = ("eager", "numpy", "numba", "torch")
+SIDES = ("eager", "numpy", "native", "torch")
 ROWS = [(cell, optimizer) for cell in ("LSTM", "GRU", "RNN") for optimizer in ("SGD", "Adam")]
 
 
@@ -66,7 +66,7 @@ def sides(torch: Any, cell: str, optimizer: str) -> dict[str, Any]:
         ours = side != "torch"
         library, state = (mt, net.state_dict()) if ours else (torch, None)
         step, given, _ = training_step(library, cell, optimizer, state)
-        if side in ("numpy", "numba"):
+        if side in ("numpy", "native"):
             step = mt.compile(step, executor=side)
         losses[side] = [float(step(*given)) for _ in range(6)]
         found[side] = lambda step=step, given=given: step(*given)

@@ -72,6 +72,8 @@ def plot(results: dict[str, Any], path: str) -> None:
 
 
 def main() -> int:
+    from microtrain.compile.c_compiler import absent
+
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", metavar="FILE", help="write the numbers to FILE")
     parser.add_argument("--plot", metavar="FILE", help="draw the curves (extra plot)")
@@ -83,7 +85,8 @@ def main() -> int:
     wanted = options.sides.split(",")
     if unknown := set(wanted) - set(SIDES):
         parser.error(f"no side is called {', '.join(sorted(unknown))}; there are {list(SIDES)}")
-    missing = [name for name in ("numba", "torch") if importlib.util.find_spec(name) is None]
+    missing = ["torch"] * (importlib.util.find_spec("torch") is None)
+    missing += ["native"] * bool(absent())
     sides = [name for name in SIDES if name in wanted and name not in missing]
     results: dict[str, Any] = {}
     print(f"{processor()}, one core, medians in us a step")

@@ -45,8 +45,8 @@ NETS = {
     "large 1024x1024x1024x10": Net(1024, [1024, 1024, 10]),
 }
 # Ratios: of whom, to whom, and what they must reach (None: reported only).
-OURS = ("eager", "numpy", "numba")
-RATIOS = (("eager", "torch"), ("numpy", "torch"), ("numba", "torch"), ("best", "jax.jit"))
+OURS = ("eager", "numpy", "native")
+RATIOS = (("eager", "torch"), ("numpy", "torch"), ("native", "torch"), ("best", "jax.jit"))
 MUST: dict[str, tuple[float | None, ...]] = {
     "linreg 32x1x1": (0.15, 0.06, 0.01, 0.15),
     "linreg 1024x64x1": (None, None, None, None),
@@ -88,11 +88,12 @@ def our_runs(net: Net, executors: Iterable[str] = OURS) -> dict[str, Run]:
 def make_steps(name: str, peers: Iterable[str], left_out: dict[str, str]) -> dict[str, Step]:
     """The step of everybody who can take it; who cannot is put into `left_out`."""
     import microtrain as mt
+    from microtrain.compile.c_compiler import absent
 
     ours = list(OURS)
-    if "numba" in ours and importlib.util.find_spec("numba") is None:
-        ours.remove("numba")
-        left_out["numba"] = "numba is not installed (pip install -e '.[jit]')"
+    if "native" in ours and absent():
+        ours.remove("native")
+        left_out["native"] = absent()
     if name not in NETS:
         steps = {"eager": chain_step(mt)}
         if "torch" in peers:
@@ -147,7 +148,7 @@ def measure(steps: dict[str, Step], seconds: float) -> dict[str, float]:
 
 def ratios(found: dict[str, float]) -> list[float | None]:
     """`RATIOS` of one row; None where a side is missing."""
-    compiled = [found[name] for name in ("numpy", "numba") if name in found]
+    compiled = [found[name] for name in ("numpy", "native") if name in found]
     known = found | ({"best": min(compiled)} if compiled else {})
     return [known[a] / known[b] if a in known and b in known else None for a, b in RATIOS]
 
@@ -159,7 +160,7 @@ def text(value: float | None, form: str) -> str:
 def machine() -> dict[str, str]:
     """What the numbers depend on."""
     found = {"machine": processor(), "python": platform.python_version()}
-    for name in ("numpy", "numba", "torch", "jax", "autograd"):
+    for name in ("numpy", "native", "torch", "jax", "autograd"):
         if importlib.util.find_spec(name):
             found[name] = importlib.metadata.version(name)
     return found

@@ -11,7 +11,6 @@ to one core; the first rounds, which capture, are left out. Medians in microseco
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import io
 import json
 import os
@@ -99,15 +98,17 @@ def measure(name: str, executor: str, rounds: int) -> tuple[float, float]:
 
 
 def main() -> int:
+    from microtrain.compile.c_compiler import absent
+
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", metavar="FILE", help="write the numbers to FILE")
     parser.add_argument("--rounds", type=int, default=40, help=f"of {ROUND} steps (default 40)")
     parser.add_argument("--only", default="", help="rows whose name contains this text")
     options = parser.parse_args()
-    executors = ["numpy", "numba"]
-    if importlib.util.find_spec("numba") is None:
-        executors.remove("numba")
-        print("left out: numba is not installed (pip install -e '.[jit]')")
+    executors = ["numpy", "native"]
+    if absent():
+        executors.remove("native")
+        print(f"left out: {absent()}")
     results: dict[str, dict[str, dict[str, float]]] = {}
     print(f"{platform.processor() or platform.machine()}, one core, medians in us a step")
     print(f"{'run':<26}{'executor':>9}{'loop':>9}{'bare':>9}{'over':>9}{'must':>6}{'aim':>6}")

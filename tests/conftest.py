@@ -24,6 +24,7 @@ import fakecupy
 import hypothesis
 import mpi_run
 import pytest
+from compilers import needs_compiler
 from pace import daily
 
 from microtrain import backend
@@ -57,7 +58,7 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def native_code(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A place for what numba compiles in this session: nothing that an earlier one left."""
+    """A place for what is compiled in this session: nothing that an earlier one left."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("native")))
         yield
@@ -69,11 +70,11 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MICROTRAIN_REPORT")
 
 
-@pytest.fixture(params=["numpy", "numba"])
+@pytest.fixture(params=["numpy", "native"])
 def executor(request: pytest.FixtureRequest) -> str:
     """The executors that replay a captured step, one after the other."""
-    if request.param == "numba":
-        pytest.importorskip("numba", reason="numba is not installed (pip install -e '.[jit]')")
+    if request.param == "native":
+        needs_compiler()
         request.getfixturevalue("native_code")
     return request.param
 

@@ -1,13 +1,13 @@
 """Each member of an ensemble has the bits of its run alone, and no other member touches it."""
 
 import hashlib
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from compilers import NATIVE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpi_run import Job
@@ -19,8 +19,7 @@ from microtrain.optim import lr_scheduler
 from microtrain.words import size
 
 F = nn.functional
-NUMBA = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="needs numba")
-EXECUTORS = ["numpy", pytest.param("numba", marks=[NUMBA, pytest.mark.slow])]  # it compiles
+EXECUTORS = ["numpy", pytest.param("native", marks=[NATIVE, pytest.mark.slow])]  # it compiles
 
 
 def data(rows: int = 40, dtype: Any = np.float32) -> ArrayDataset:
@@ -155,9 +154,9 @@ def test_optimizers(name: str, executor: str) -> None:
 
 
 @pytest.mark.slow
-@NUMBA
+@NATIVE
 def test_native_code_for_many_steps() -> None:
-    ensemble = assert_each_as_alone(small(sgd), 2, "numba", epochs=(3, 2))
+    ensemble = assert_each_as_alone(small(sgd), 2, "native", epochs=(3, 2))
     (group,) = ensemble._groups.values()
     assert any(scan for course in group.courses.values() for scan in course.scans.values())
 

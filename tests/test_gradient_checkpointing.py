@@ -5,6 +5,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from compilers import needs_compiler
 
 import microtrain as mt
 from microtrain.distributed import DataParallel, in_process
@@ -160,10 +161,10 @@ def test_memory_is_less():
 
 
 @pytest.mark.daily("numpy")
-@pytest.mark.parametrize("executor", ["numpy", "numba"])
+@pytest.mark.parametrize("executor", ["numpy", "native"])
 def test_a_captured_step_has_the_bits_of_the_eager_one(executor):
-    if executor == "numba":
-        pytest.importorskip("numba")
+    if executor == "native":
+        needs_compiler()
 
     def run(segments, wrap):
         net = deep(4, 8)

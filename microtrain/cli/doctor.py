@@ -16,10 +16,11 @@ from pathlib import Path
 import click
 import numpy as np
 
-from ..compile.cache import directory
+from ..compile import routines
+from ..compile.c_compiler import FLAGS, absent, compiler, directory
 from ..distributed import world
 from ..distributed.mpi import belongs
-from ..errors import LaunchError, install
+from ..errors import LaunchError
 from ..threads import LAUNCH, cores
 from ..version import __version__
 from ..words import labelled, listed, plural, printable, size, table
@@ -109,12 +110,15 @@ def _installation(first: Rank | None) -> dict[str, str]:
         numpy += f", {first.blas}, threads {first.blas_threads}"
         if first.quota is not None:
             limit = f" (the container grants the time of {first.quota:g})"
-    numba = diagnosis.installed("numba")
+    why = absent()
     return {
         "microtrain": f"{__version__} ({Path(__file__).parents[1]})",
         "python": f"{platform.python_version()} ({sys.executable})",
         "numpy": numpy,
-        "numba": numba or f"absent: compiled steps run on NumPy ({install('jit')})",
+        "compiler": f"absent: steps run on NumPy; {why}"
+        if why
+        else f"{compiler().version}, {' '.join(FLAGS)}",
+        "products": routines.library() or "NumPy's own calls: no OpenBLAS was found",
         "gpu": first.gpu if first else diagnosis.gpu(),
         "cores": f"{cores()}{limit}",
         "cache": str(directory() or "none"),

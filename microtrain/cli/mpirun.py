@@ -29,7 +29,7 @@ INSTALL: Final = install("mpich")
 ALLOCATIONS: Final = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "LSB_MCPU_HOSTS", "PE_HOSTFILE")
 
 # Open MPI's daemons on other hosts pass none of the variables on unless they are named.
-_PASSED_ON: Final = (*THREAD_VARIABLES, "PYTHONPATH", "XDG_CACHE_HOME", "NUMBA_DISABLE_JIT")
+_PASSED_ON: Final = (*THREAD_VARIABLES, "PYTHONPATH", "XDG_CACHE_HOME", "CC")
 _PREFIXES: Final = ("MICROTRAIN_", "UCX_")
 
 # What `mpirun --version` says, and what it means.

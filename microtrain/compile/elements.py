@@ -1,7 +1,7 @@
-"""Instructions on single elements, as expressions of Python that numba compiles, or of CUDA's C++.
+"""Instructions on single elements, as expressions of C: of the host's, or of CUDA's.
 
-`{0}` and `{1}` are the operands, already in the type that NumPy computes in, and `{t}` is that
-type. What has no expression here is left to NumPy.
+`{0}` and `{1}` are the operands, already in the type that NumPy computes in, `{t}` is that type,
+and `{f}` is what the functions of C for it end with. What has no expression here is left to NumPy.
 """
 
 from __future__ import annotations
@@ -15,16 +15,24 @@ DTYPES = {
     for name in ("bool", "uint8", "uint32", "int8", "int16", "int32", "int64", "float32", "float64")
 }
 
-_OF_NUMBERS = {
+# Functions of a library of mathematics, one element at a time: NumPy does many at once.
+SLOW = {
+    **{name: name for name in ("exp", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan",
+                               "tanh", "sinh", "cosh", "erf", "erfc")},
+    "arctan": "atan", "arcsin": "asin", "arccos": "acos",
+}  # fmt: skip
+SLOW_FROM = 1024  # elements: from here NumPy is faster, its call included
+
+NUMBERS = {
     "add": "{0} + {1}",
     "subtract": "{0} - {1}",
     "multiply": "{0} * {1}",
     "negative": "-{0}",
     "square": "{0} * {0}",
-    "absolute": "abs({0})",
+    "absolute": "{0} > 0 ? {0} : -{0}",
     # The first where it is NaN; where the second is, no comparison holds; of two zeros the second.
-    "maximum": "{0} if {0} > {1} or {0} != {0} else {1}",
-    "minimum": "{0} if {0} < {1} or {0} != {0} else {1}",
+    "maximum": "({0} > {1}) | ({0} != {0}) ? {0} : {1}",
+    "minimum": "({0} < {1}) | ({0} != {0}) ? {0} : {1}",
     "equal": "{0} == {1}",
     "not_equal": "{0} != {1}",
     "less": "{0} < {1}",
@@ -32,96 +40,42 @@ _OF_NUMBERS = {
     "greater": "{0} > {1}",
     "greater_equal": "{0} >= {1}",
 }
-# numba takes it that signed integers do not overflow; in NumPy they wrap around, as unsigned do.
-_OF_INTEGERS = {
-    "add": "uint64({0}) + uint64({1})",
-    "subtract": "uint64({0}) - uint64({1})",
-    "multiply": "uint64({0}) * uint64({1})",
-    "square": "uint64({0}) * uint64({0})",
-}
-_OF_FLOATS = {
+FLOATS = {
+    **NUMBERS,
+    **{name: f"{function}{{f}}({{0}})" for name, function in SLOW.items()},
+    **{name: f"{name}{{f}}({{0}})" for name in ("sqrt", "floor", "ceil", "trunc", "rint")},
+    "absolute": "fabs{f}({0})",
+    "power": "pow{f}({0}, {1})",
+    "copysign": "copysign{f}({0}, {1})",
     "divide": "{0} / {1}",
-    "reciprocal": "{t}(1) / {0}",
-    "sqrt": "math.sqrt({0})",
-    "floor": "math_floor({0})",
-    "ceil": "math_ceil({0})",
-    "sign": "{0} if {0} != {0} else {t}({0} > 0) - {t}({0} < 0)",
+    "reciprocal": "1 / {0}",
+    "sign": "{0} != {0} ? {0} : ({0} > 0) - ({0} < 0)",
+    "signbit": "signbit({0})",
     "isnan": "{0} != {0}",
-    "isinf": "abs({0}) == math.inf",
-    "isfinite": "abs({0}) < math.inf",
+    "isfinite": "{0} - {0} == 0",
+    "isinf": "({0} == {0}) & ({0} - {0} != 0)",
 }
-# Functions of a library of mathematics, one element at a time: NumPy does many at once.
-_SLOW = {
-    name: f"math.{name}({{0}})"
-    for name in ("exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "sinh", "cosh", "erf",
-                 "erfc")
-} | {
-    "arctan": "math.atan({0})",
-    "power": "{0} ** {1}",
-}  # fmt: skip
-_OF_TRUTHS = {
-    "logical_and": "{0} and {1}",
-    "logical_or": "{0} or {1}",
+# What CuPy's kernels do: the larger zero, and a NaN of its own.
+FLOATS_OF_CUDA = FLOATS | {
+    "maximum": "({0} != {0} || {1} != {1}) ? ({t})NaN : max({0}, {1})",
+    "minimum": "({0} != {0} || {1} != {1}) ? ({t})NaN : min({0}, {1})",
+}
+TRUTHS = {
+    "logical_and": "{0} & {1}",
+    "logical_or": "{0} | {1}",
     "logical_xor": "{0} != {1}",
-    "logical_not": "not {0}",
-    "bitwise_and": "{0} and {1}",
-    "bitwise_or": "{0} or {1}",
+    "logical_not": "!{0}",
+    "bitwise_and": "{0} & {1}",
+    "bitwise_or": "{0} | {1}",
     "bitwise_xor": "{0} != {1}",
-    "invert": "not {0}",
-    "add": "{0} or {1}",
-    "multiply": "{0} and {1}",
+    "invert": "!{0}",
+    "add": "{0} | {1}",
+    "multiply": "{0} & {1}",
     "equal": "{0} == {1}",
     "not_equal": "{0} != {1}",
-    "maximum": "{0} or {1}",
-    "minimum": "{0} and {1}",
+    "maximum": "{0} | {1}",
+    "minimum": "{0} & {1}",
 }
-SLOW_FROM = 1024  # elements: from here NumPy is faster, its call included
-
-
-_IN_C_OF_FLOATS = {
-    name: f"{function}({{0}})"
-    for name, function in {
-        **{same: same for same in ("exp", "expm1", "log", "log1p", "log2", "log10", "sin", "cos",
-                                   "tan", "tanh", "sinh", "cosh", "sqrt", "floor", "ceil", "trunc",
-                                   "rint", "erf", "erfc", "isfinite", "isinf", "signbit")},
-        "arctan": "atan", "arcsin": "asin", "arccos": "acos", "absolute": "fabs",
-    }.items()
-} | {
-    "divide": "{0} / {1}",
-    "reciprocal": "{t}(1) / {0}",
-    "sign": "({0} < 0 || {0} > 0) ? copysign({t}(1), {0}) : {0} - {0}",
-    "isnan": "{0} != {0}",
-    "maximum": "({0} != {0} || {1} != {1}) ? {t}({nan}) : max({0}, {1})",
-    "minimum": "({0} != {0} || {1} != {1}) ? {t}({nan}) : min({0}, {1})",
-    "power": "{pow}({0}, {1})",
-    "copysign": "copysign({0}, {1})",
-}  # fmt: skip
-_IN_C_OF_NUMBERS = {name: text for name, text in _OF_NUMBERS.items() if " if " not in text} | {
-    "absolute": "{0} > 0 ? {0} : -{0}",
-    "maximum": "max({0}, {1})",
-    "minimum": "min({0}, {1})",
-}
-_IN_C_OF_TRUTHS = {
-    name: text.replace(" and ", " && ").replace(" or ", " || ").replace("not ", "!")
-    for name, text in _OF_TRUTHS.items()
-}
-
-
-class Language(NamedTuple):
-    """The templates by the kind of what they take, and those that NumPy does faster when large."""
-
-    floats: dict[str, str]
-    numbers: dict[str, str]
-    integers: dict[str, str]
-    truths: dict[str, str]
-    slow: dict[str, str]
-    where: str
-
-
-PYTHON = Language(
-    _OF_FLOATS, _OF_NUMBERS, _OF_INTEGERS, _OF_TRUTHS, _SLOW, "{1} if {0} else {2}"
-)  # fmt: skip
-C = Language(_IN_C_OF_FLOATS, _IN_C_OF_NUMBERS, {}, _IN_C_OF_TRUTHS, {}, "{0} ? {1} : {2}")
 
 
 class Expression(NamedTuple):
@@ -139,14 +93,15 @@ class Expression(NamedTuple):
 
 
 def expression(
-    language: Language, name: str, args: tuple[Any, ...], attrs: dict[str, Any], size: int
+    name: str, args: tuple[Any, ...], attrs: dict[str, Any], size: int, cuda: bool
 ) -> Any:
     """The Expression of a ufunc called with `args`; None where the library has to do it."""
+    if name in SLOW.keys() | {"power"} and size >= SLOW_FROM and not cuda:
+        return None
     if name in ("erf", "erfc"):
         dtype = args[0].dtype
-        text = language.floats.get(name) or (language.slow[name] if size < SLOW_FROM else None)
         fits = not attrs and dtype.kind == "f" and dtype in DTYPES
-        return Expression(text, (dtype,), dtype) if fits and text else None
+        return Expression(FLOATS[name], (dtype,), dtype) if fits else None
     ufunc = getattr(np, name, None)
     if not isinstance(ufunc, np.ufunc) or ufunc.nout != 1 or attrs.keys() - {"dtype"}:
         return None
@@ -161,44 +116,24 @@ def expression(
         return None
     if any(dtype not in DTYPES for dtype in (*taken, given)):
         return None
-    kind = taken[0].kind
-    text = None
-    if kind == "b":
-        text = language.truths.get(name)
-    elif kind == "f" and name in language.slow:
-        text = language.slow[name] if size < SLOW_FROM else None
-    elif kind == "f" and name in language.floats:
-        text = language.floats[name]
-    elif kind != "f" and name in language.integers:
-        text = language.integers[name]
-    else:
-        text = language.numbers.get(name)
-    return None if text is None else Expression(text, tuple(taken), given)
+    texts = {"b": TRUTHS, "f": FLOATS_OF_CUDA if cuda else FLOATS}.get(taken[0].kind, NUMBERS)
+    return Expression(texts[name], tuple(taken), given) if name in texts else None
 
 
 def _dtype_of(value: Any) -> Any:
     return value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype
 
 
-def converted(text: str, old: Any, new: Any) -> str:
-    """`text`, a value of dtype `old`, as one of `new`."""
-    if old == new:
-        return text
-    if new.kind == "b":
-        return f"{text} != 0"
-    return f"{DTYPES[new]}({text})"
-
-
 def literal(value: Any, dtype: Any) -> str:
     """A number as a constant of `dtype`."""
     if dtype.kind == "b":
-        return repr(bool(value))
-    if dtype.kind == "f":
-        number = float(dtype.type(value))
-        text = repr(number)
-        text = (
-            text if np.isfinite(number) else f"math.{text}" if number >= 0 else f"-math.{text[1:]}"
-        )
-        text = "math.nan" if number != number else text
-        return f"{DTYPES[dtype]}({text})"
-    return f"{DTYPES[dtype]}({int(value)})"
+        return "true" if value else "false"
+    if dtype.kind != "f":
+        number = int(value)
+        text = f"{number}LL" if number > -(2**63) else f"({number + 1}LL - 1)"
+        return f"(({DTYPES[dtype]}){text})"
+    number = float(dtype.type(value))
+    text = f"{number!r}{'f' if dtype.itemsize == 4 else ''}"
+    if not np.isfinite(number):
+        text = f"({DTYPES[dtype]}){'NaN' if number != number else 'Inf' if number > 0 else '-Inf'}"
+    return f"({text})" if text[0] in "-(" else text

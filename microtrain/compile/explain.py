@@ -37,7 +37,7 @@ def explain(program: Program, text: Any, reason: str, measure: bool) -> str:
     names = {id(array): f"{name} " for name, array in program.names}
     native, groups, xp = text.native_calls, len(text.groups), program.xp
     cpu = xp.kind == "cpu"
-    executor = ("numba" if native else "numpy") if cpu else "cupy"
+    executor = ("native" if native else "numpy") if cpu else "cupy"
     runs = [kind for kind, _ in itertools.groupby(text.lines, lambda line: line[1])]
     stretches = "" if cpu else f"; {sum(runs)} stretches without Python"
     library = "NumPy" if cpu else "CuPy"

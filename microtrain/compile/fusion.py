@@ -18,7 +18,7 @@ import numpy as np
 
 from ..backend import LIBRARIES, address, owner_of
 from ..numerics.sums import SHORT
-from .elements import DTYPES, PYTHON, C, Expression, Language, expression
+from .elements import DTYPES, Expression, expression
 from .program import DRAWS, Host, Line, Program, arrays_in
 
 REACH = 24  # units that a line may be moved ahead of
@@ -61,16 +61,12 @@ class Place:
         """Whether they may have memory in common."""
         return self.low < other.high and other.low < self.high and not self.beside(other)
 
-    def beside(self, other: Place, turn: int = 0, turns: int = 1) -> bool:
-        """Whether they are strips of one matrix, or more such, that do not overlap.
-
-        With `turn`, when each may have moved by that many bytes, less than `turns` times.
-        """
+    def beside(self, other: Place) -> bool:
+        """Whether they are strips of one matrix, or more such, that do not overlap."""
         if self.strides != other.strides or self.shape != other.shape or self.dtype != other.dtype:
             return False
         size = self.dtype.itemsize
-        steps = [(abs(s) * size, n) for s, n in zip(self.strides, self.shape, strict=True)]
-        steps = sorted([*steps, (abs(turn), turns)] if turn else steps)
+        steps = sorted((abs(s) * size, n) for s, n in zip(self.strides, self.shape, strict=True))
         offset, reach = other.low - self.low, size
         for number, (step, n) in enumerate(steps):
             # Addresses modulo a step that divides all larger ones.
@@ -266,7 +262,7 @@ def unit_of(line: Line | Host, program: Program, products: bool) -> Unit | None:
     made: Unit | None = None
     if type(line.out) is not tuple and line.out.dtype in DTYPES:
         if program.xp.kind != "cpu":  # CuPy has kernels for what is not element by element
-            made = _elements(line, C)
+            made = _elements(line, cuda=True)
         elif line.name in ("dot", "matmul"):
             made = _product(line, program, products)
         elif line.name in ("sum", "prod", "max", "min"):
@@ -274,7 +270,7 @@ def unit_of(line: Line | Host, program: Program, products: bool) -> Unit | None:
         elif line.name == "scatter_add":
             made = _scatter(line)
         else:
-            made = _elements(line, PYTHON)
+            made = _elements(line, cuda=False)
     known = made is not None and all(place.regular for place in made.reads + made.writes)
     if made is None or not known or not all(place.distinct for place in made.writes):
         outs = line.out if type(line.out) is tuple else (line.out,)
@@ -286,7 +282,7 @@ def unit_of(line: Line | Host, program: Program, products: bool) -> Unit | None:
 # Lines ------------------------------------------------------------------------------------------
 
 
-def _elements(line: Line, language: Language) -> Elements | None:
+def _elements(line: Line, cuda: bool) -> Elements | None:
     out, args, attrs = line.out, line.args, line.attrs
     mask = source = None
     if line.name == "copyto" or line.name == "setitem":
@@ -302,7 +298,7 @@ def _elements(line: Line, language: Language) -> Elements | None:
         found = Expression("{0}", (dtype,), dtype)
         args = (given,)
     elif line.name == "where":
-        found = Expression(language.where, (np.dtype(bool), out.dtype, out.dtype), out.dtype)
+        found = Expression("{0} ? {1} : {2}", (np.dtype(bool), out.dtype, out.dtype), out.dtype)
     elif line.name == "take":
         if len(args) != 2 or attrs or type(args[1]) is not np.ndarray:
             return None
@@ -312,7 +308,7 @@ def _elements(line: Line, language: Language) -> Elements | None:
         found = Expression("", (args[1].dtype,), args[0].dtype)
         args = args[1:]
     else:
-        made = expression(language, line.name, args, attrs, out.size)
+        made = expression(line.name, args, attrs, out.size, cuda)
         if made is None:
             return None
         found = made
@@ -333,7 +329,7 @@ def _elements(line: Line, language: Language) -> Elements | None:
             return None
         reads.append(source)
     body = [Element(found, places, to, where, source)]
-    return Elements([line], reads, [to], to.shape, body, launched=language is C)
+    return Elements([line], reads, [to], to.shape, body, launched=cuda)
 
 
 def _reduction(line: Line) -> Reduction | None:

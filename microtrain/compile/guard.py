@@ -443,10 +443,9 @@ class _Text:
         ends = [f"{self.name(lock.release)}()" for lock in reversed(locks)]
         if moved:
             arrays = [self.arrays[n] if n in moved else self.target(n) for n in arrival.moved]
-            given = ", ".join(f"id({array})" for array in arrays)
             rest = self.checks(sorted(moved)) + self.apart(everything)
             lines = [
-                f"if {self.name(arrival.function)}({self.name(arrival.plan)}, {given}):",
+                f"if {self.name(arrival.function)}({', '.join(arrays)}):",
                 *_indented(self.replay(copied, f"{self.name(arrival.run)}()", ends)),
                 f"if {' and '.join(rest)}:",
                 *_indented(self.replay(everything, "run()", ends)),

@@ -13,10 +13,10 @@ from typing import Any
 
 from ..backend import owner_of
 from . import fusion
-from .elements import PYTHON
+from .elements import SLOW
 from .fusion import Call, Unit
-from .native import routine_of
 from .program import Host, Line, Program, arrays_in
+from .routines import routine_of
 
 
 @dataclass
@@ -91,7 +91,7 @@ def _loop(unit: Unit, program: Program, products: bool) -> Loop | None:
 def _applied(unit: Call) -> Applied | None:
     """The call of a function with one argument that NumPy has a routine for."""
     line = unit.lines[0]
-    plain = line.name in PYTHON.slow and len(line.args) == 1 and not line.attrs
+    plain = line.name in SLOW and len(line.args) == 1 and not line.attrs
     if not plain or line.args[0].dtype != line.out.dtype or line.args[0].shape != line.out.shape:
         return None
     routine, places = routine_of(line.name, line.out.dtype), (unit.reads[0], unit.writes[0])
@@ -101,39 +101,3 @@ def _applied(unit: Call) -> Applied | None:
     if x.meets(out) and not x.same(out):
         return None
     return Applied(unit.lines, [x], [out], routine, line.name)
-
-
-def text_of_loop(table: Any, unit: Loop) -> list[str]:
-    """The text of a loop; `table` says that of a unit of its body."""
-    table.moving, table.turns, table.pointers = unit.steps, unit.count, {}
-    inner: list[str] = []
-    for part in unit.body_units:
-        table.part += 1
-        inner += table.text(part)
-    heads = [f"{name} = {text}" for name, text in table.pointers.items()]
-    table.moving, table.turns, table.pointers = {}, 1, {}
-    return [f"for t in range({unit.count}):", *(f"    {line}" for line in heads + inner)]
-
-
-def text_of_applied(table: Any, unit: Applied) -> list[str]:
-    """The text of the calls of NumPy's routine: one for each stretch of memory."""
-    x, out = unit.reads[0], unit.writes[0]
-    code, data = (
-        table.address(f"{unit.name} {unit.lines[0].out.dtype} {what}", address)
-        for what, address in zip(("code", "data"), unit.routine, strict=True)
-    )
-    dims = [list(dim) for dim in zip(x.shape, x.strides, out.strides, strict=True)]
-    while len(dims) > 1 and all(dims[-2][n] == dims[-1][n] * dims[-1][0] for n in (1, 2)):
-        n = dims.pop()
-        dims[-1] = [dims[-1][0] * n[0], *n[1:]]
-    *outer, (count, x_step, out_step) = dims or [[1, 1, 1]]
-    size = out.dtype.itemsize
-    starts = [" + ".join(f"i{d} * {dim[n]}" for d, dim in enumerate(outer)) or "0" for n in (1, 2)]
-    p, q = (
-        f"ahead({table.of_place(place)}, {start})"
-        for place, start in zip((x, out), starts, strict=True)
-    )
-    lines = [f"apply({code}, {data}, {p}, {q}, {count}, {x_step * size}, {out_step * size})"]
-    for d, dim in reversed(list(enumerate(outer))):
-        lines = [f"for i{d} in range({dim[0]}):", *(f"    {line}" for line in lines)]
-    return lines

@@ -13,63 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from . import c_compiler
 from .bookkeeping import Clear, Count, End, Mark
+from .native_executor import Native
 from .program import Host, Output, Program
 
-# `plan`: the address of the table, the number of steps, where the loss is and how many bytes it
-# has; then, their number before each: functions and where in the table they begin to read; slots of
-# the table, where they point first and how far they move on; copies before a step and copies behind
-# it: to where, from where, how far both move on, how many bytes. It ends behind a step whose loss
-# is not finite: all bits of its exponent are set.
-SOURCE = """\
-from numba import int16, int32, int64, njit
-
-from microtrain.compile.native import instructions
-
-_I = instructions()
-address, call, copy, get, pointer, put = _I.address, _I.call, _I.copy, _I.get, _I.pointer, _I.put
-
-
-@njit("int64(int64, int64, int64)", cache=CACHE, nogil=True)
-def copies(plan, at, step):
-    count = address(plan, at)
-    at += 1
-    for _ in range(count):
-        to = address(plan, at) + step * address(plan, at + 1)
-        of = address(plan, at + 2) + step * address(plan, at + 3)
-        copy(to, of, address(plan, at + 4))
-        at += 5
-    return at
-
-
-@njit("int64(int64)", cache=CACHE, nogil=True)
-def scan(plan):
-    table, steps, size, functions = (
-        address(plan, 0), address(plan, 1), address(plan, 3), address(plan, 4)
-    )
-    slots = pointer(plan, 0, int64)
-    for step in range(steps):
-        at = 5 + 2 * functions
-        count = address(plan, at)
-        at += 1
-        for _ in range(count):
-            put(slots, address(plan, at), address(plan, at + 1) + step * address(plan, at + 2), "")
-            at += 3
-        at = copies(plan, at, step)
-        for f in range(functions):
-            if call(address(plan, 5 + 2 * f), table + address(plan, 6 + 2 * f)) != 0:
-                return -1 - step
-        copies(plan, at, step)
-        if size == 4:
-            ended = (get(pointer(plan, 2, int32), 0, "") & 0x7F800000) == 0x7F800000
-        elif size == 8:
-            ended = (get(pointer(plan, 2, int64), 0, "") >> 52) & 0x7FF == 0x7FF
-        else:
-            ended = (get(pointer(plan, 2, int16), 0, "") & 0x7C00) == 0x7C00
-        if ended:
-            return step + 1
-    return steps
-"""
 MOST = 64  # tables of an optimizer's numbers that are kept: one for each learning rate
 
 
@@ -78,31 +26,21 @@ class Scan:
 
     Args:
         program: what one step does; its first result is the loss.
-        native: its functions and where in the table they begin, the table of addresses and where
-            these are from.
+        native: its code.
     """
 
-    __slots__ = ("_codes", "_hosts", "_known", "_loss", "_outputs", "_slots", "_table")
+    __slots__ = ("_hosts", "_known", "_loss", "_outputs", "_parts", "_sequences", "_table")
 
-    def __init__(self, program: Program, native: Any) -> None:
-        functions, table, slots = native
-        self._codes = [
-            (found.library.get_pointer_to_function(found.fndesc.llvm_func_name), start)
-            for found, start in functions
-        ]
-        self._table = table.copy()
+    def __init__(self, program: Program, native: Native) -> None:
+        self._table = native.table.copy()
+        self._sequences = native.sequences(self._table)
         self._hosts = [line for line in program.lines if isinstance(line, Host)]
         self._outputs = program.outputs
         loss = program.outputs[0]
         self._loss = loss.ctypes.data, loss.nbytes
         self._known: dict[Any, Any] = {}
-        inputs = {id(array): number for number, array in enumerate(program.inputs)}
-        # By argument, where in the table its parts are and how far they are from its beginning.
-        self._slots: list[list[tuple[int, int]]] = [[] for _ in program.inputs]
-        for slot, (place, owner) in enumerate(slots):
-            if id(owner) in inputs:
-                number = inputs[id(owner)]
-                self._slots[number].append((slot, place - owner.ctypes.data))
+        # By argument, which words of the table are in it and how far from its beginning.
+        self._parts = [native.parts_of(array) for array in program.inputs]
 
     def __call__(self, stacks: Sequence[Any]) -> Any:
         """Take a step for each element of `stacks`, up to the first whose loss is not finite.
@@ -112,9 +50,9 @@ class Scan:
         steps = len(stacks[0])
         losses = np.empty(steps, self._outputs[0].dtype)
         moves, before, tables = [], [], []
-        for stack, parts in zip(stacks, self._slots, strict=True):
-            start = stack.ctypes.data
-            moves += [(slot, start + offset, stack.strides[0]) for slot, offset in parts]
+        for stack, parts in zip(stacks, self._parts, strict=True):
+            start, at = stack.ctypes.data, self._table.ctypes.data
+            moves += [(at + 8 * word, start + offset, stack.strides[0]) for word, offset in parts]
         for host in self._hosts:
             if type(host) is Count and host.optimizer.by_step:
                 tables.append((host, *self._table_of(host, steps)))
@@ -123,10 +61,7 @@ class Scan:
                     before.append((number.ctypes.data, 0, values.ctypes.data, size, size))
         place, size = self._loss
         behind = [(losses.ctypes.data, size, place, 0, size)]
-        plan = [self._table.ctypes.data, steps, place, size, len(self._codes)]
-        plan += [
-            word for code, start in self._codes for word in (code, start * self._table.itemsize)
-        ]
+        plan = [steps, place, size, len(self._sequences), *self._sequences]
         for part in (moves, before, behind):
             plan += [len(part), *(word for row in part for word in row)]
         words = np.array(plan, np.int64)
@@ -173,6 +108,7 @@ def scannable(capture: Any) -> bool:
     outputs = capture.program.outputs
     return (
         capture.text.native_code is not None
+        and capture.text.native_code.complete
         and all(type(host) in (Clear, Mark, Count, End) for host in hosts)
         and capture.outside is None
         and not capture.leaves
@@ -187,7 +123,4 @@ def scannable(capture: Any) -> bool:
 
 @functools.cache
 def _scan() -> Any:
-    from .cache import load
-
-    compiled = load(SOURCE)["scan"]
-    return compiled.overloads[compiled.signatures[0]].entry_point
+    return c_compiler.builtin(c_compiler.runtime(), "scan", c_compiler.ONE)

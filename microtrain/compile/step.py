@@ -61,10 +61,9 @@ def compile(
     Args:
         function: the step. Tensors in its arguments (also nested in tuples, lists, dicts) may
             change from call to call; every other argument is part of the key of a capture.
-        executor: "numpy", with the bits of the eager step; "numba", native code, which needs the
-            extra `jit`; "auto": numba where that is there and has (nearly) all instructions of
-            the step in native code. Steps on a GPU have one, "cupy", which "numpy" and "auto"
-            mean there.
+        executor: "numpy", with the bits of the eager step; "native", code in C, which needs a
+            compiler; "auto": native where there is one. Steps on a GPU have one, "cupy", which
+            "numpy" and "auto" mean there.
         state: further Tensors from outside that the step reads or writes, and no name leads to.
 
     Returns:
@@ -73,8 +72,8 @@ def compile(
 
     Raises TypeError for what is not a Tensor in `state`, and CaptureError, at the first calls,
     where a replay would silently do something else.
-    `MICROTRAIN_COMPILE=off` in the environment runs everything eagerly; `numpy` or `numba` there is
-    what "auto" means on the CPU.
+    `MICROTRAIN_COMPILE=off` in the environment runs everything eagerly; `numpy` or `native` there
+    is what "auto" means on the CPU.
 
     Example:
         >>> @mt.compile
@@ -86,7 +85,10 @@ def compile(
         ...     return loss
     """
     if executor not in EXECUTORS:
-        raise ValueError(f"compile: executor must be auto, cupy, numba or numpy, got {executor!r}")
+        now = "; executor='numba' is now 'native'" if executor == "numba" else ""
+        raise ValueError(
+            f"compile: executor must be auto, cupy, native or numpy, got {executor!r}{now}"
+        )
     many = hasattr(state, "__iter__") and type(state) not in TENSORS
     tensors: tuple[Any, ...] = (*state,) if many else (state,)
     state = tensors

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen, Predicate
 
-from ..compile.executors import numba_absent
+from ..compile.c_compiler import absent
 from ..spelling import did_you_mean
 from .duration import Duration
 
@@ -44,6 +44,7 @@ Positive = Annotated[float, Gt(0)]
 Text = Annotated[str, MinLen(1)]
 PathText = Annotated[str, Expects("a path", r"^[^\x00]+$")]
 Fraction = Annotated[float, Gt(0), Le(1), Expects("a fraction above 0, at most 1")]
+EXECUTOR = Expects("auto, numpy, native (which was numba), cupy or off")
 SHARE = Expects("a fraction above 0, at most 1, or the path of a file, or keys of data")
 Part: TypeAlias = Annotated[Fraction | Annotated[str, Path] | dict[str, Any], SHARE]
 Name = Annotated[
@@ -231,14 +232,14 @@ class Train(Section):
     shuffle: bool = True
     drop_last: bool = False
     nan: Literal["stop", "skip"] = "stop"
-    compile: Literal["auto", "numpy", "numba", "cupy", "off"] = "auto"
+    compile: Annotated[Literal["auto", "numpy", "native", "cupy", "off"], EXECUTOR] = "auto"
     init_from: Annotated[Annotated[str, Path] | None, Expects("a path, or null")] = None
 
     def wrong(self) -> Wrong:
         if self.accumulate > self.batch_size:
             cut = f"a batch of {self.batch_size} samples into {self.accumulate} micro-batches"
             yield "accumulate", f"cannot cut {cut}"
-        if self.compile == "numba" and (why := numba_absent()):
+        if self.compile == "native" and (why := absent()):
             yield "compile", f"{why}; or choose auto or numpy"
 
 

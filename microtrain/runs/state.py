@@ -206,10 +206,9 @@ class _Skips:
 
 @dataclass
 class _Compile:
-    executor: Literal["off", "numpy", "numba", "cupy"]
+    executor: Literal["off", "numpy", "native", "cupy"]
     from_step: Count
     reason: str
-    chosen: bool
 
 
 @dataclass

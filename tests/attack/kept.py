@@ -23,7 +23,7 @@ data: {type: csv, path: iris.csv, target: species, standardize: true, cache: kep
 model: {type: mlp, hidden: [5]}
 loss: cross_entropy
 optimizer: {type: adam, lr: 0.02}
-train: {duration: 4 epochs, batch_size: 16, compile: numba}
+train: {duration: 4 epochs, batch_size: 16, compile: native}
 """
 SUFFIXES = (".npy", ".json", ".nbc", ".nbi", ".py", ".safetensors")
 SWEEPS = 0.3  # of the trials

@@ -31,7 +31,7 @@ TEMPLATES = {  # of configs/, made short
 ANY = [
     ("", "", "train.accumulate=2", "train.accumulate=3"),
     ("", "train.clip_norm=0.5"),
-    ("off", "off", "numpy", "numpy", "auto", "numba"),
+    ("off", "off", "numpy", "numpy", "auto", "native"),
     ("", "train.shuffle=false"),
     ("", "train.nan=skip"),
     ("", "dtype=float64"),

@@ -39,7 +39,7 @@ def function(draw: random.Random) -> Any:
 
 def training(draw: random.Random, numbers: np.random.Generator) -> None:
     """Gradients of whole numbers that threads add up: exact in any order."""
-    executor = draw.choice(("eager", "numpy", "numba"))
+    executor = draw.choice(("eager", "numpy", "native"))
     count, calls, cold = draw.randint(2, 6), draw.randint(20, 60), draw.random() < 0.4
     owned, mixed = draw.random() < 0.6, draw.random() < 0.4
     rows = [draw.choice((1, 8, 64, 512)) for _ in range(count)]
@@ -104,7 +104,7 @@ def trial(seed: int, folder: Path) -> None:
     if draw.random() < 0.4:
         training(draw, numbers)
         return
-    executor = draw.choice(("numpy", "numba"))
+    executor = draw.choice(("numpy", "native"))
     eager = function(draw)
     step = mt.compile(eager, executor=executor)
     # From little work, done under the interpreter's lock, to work that is done without it.

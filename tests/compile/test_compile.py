@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
 import weakref
 from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from compilers import absent
 from hypothesis import given, settings
 from programs import OPTIMIZERS, PROGRAMS, numbers, train
 from steps import LAYERS, Setting, batch, bits, both
@@ -189,7 +189,7 @@ def test_a_name_may_be_any_text() -> None:
     """It is shown and never run."""
     model = nn.Module()
     model.add_module("np\n; raise", nn.Linear(2, 2))
-    for executor in ("numpy", "numba") if importlib.util.find_spec("numba") else ("numpy",):
+    for executor in ("numpy", "native") if not absent() else ("numpy",):
         step = mt.compile(getattr(model, "np\n; raise"), executor=executor)
         with mt.no_grad():
             for _ in range(3):

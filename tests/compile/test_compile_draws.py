@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from compilers import needs_compiler
 from steps import bits
 
 import microtrain as mt
@@ -84,7 +85,7 @@ def test_a_replay_draws_what_the_eager_step_draws(name: str, rows: int | None) -
 @pytest.mark.daily("rand", "normal", "uniform")
 @pytest.mark.parametrize("name", DRAWS)
 def test_native_code_draws_the_same(name: str) -> None:
-    pytest.importorskip("numba", reason="numba is not installed")
+    needs_compiler()
     draw = DRAWS[name]
 
     def step(x: Any) -> Any:
@@ -92,7 +93,7 @@ def test_native_code_draws_the_same(name: str) -> None:
 
     for rows in (None, 6):
         expected = calls(step, rows, 4)
-        found = calls(mt.compile(step, executor="numba"), rows, 4)
+        found = calls(mt.compile(step, executor="native"), rows, 4)
         for a, b in zip(found[:-2], expected[:-2], strict=True):
             np.testing.assert_allclose(
                 np.frombuffer(a[2], a[0]), np.frombuffer(b[2], b[0]), rtol=1e-6, atol=1e-6

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import importlib.util
 import inspect
 import threading
 import weakref
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from compilers import NATIVE
 from test_compile import bits
 
 import microtrain as mt
@@ -22,7 +22,6 @@ from microtrain.errors import CaptureError
 from microtrain.random import STREAM
 
 nn, F = mt.nn, mt.nn.functional
-native = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="needs numba")
 
 
 @pytest.fixture
@@ -43,8 +42,8 @@ def eager(step: Any) -> Any:
     return step
 
 
-def numba(step: Any) -> Any:
-    return mt.compile(step, executor="numba")
+def native(step: Any) -> Any:
+    return mt.compile(step, executor="native")
 
 
 class Training:
@@ -601,7 +600,7 @@ def test_results_to_be_differentiated_go_the_short_way(looks: list[str]) -> None
 
 
 @pytest.mark.daily("compile")
-@pytest.mark.parametrize("executor", [mt.compile, pytest.param(numba, marks=native)])
+@pytest.mark.parametrize("executor", [mt.compile, pytest.param(native, marks=NATIVE)])
 def test_shapes_take_turns(executor: Any) -> None:
     """As a last batch does that is shorter."""
     (*_, expected), (*_, step) = regression(eager), regression(executor)
@@ -672,11 +671,11 @@ def rows(i: int) -> Any:
 
 
 @pytest.mark.daily("one row twice", "column-major")
-@native
+@NATIVE
 @pytest.mark.parametrize("name", PLACES)
 def test_arguments_anywhere_in_memory(name: str, looks: list[str]) -> None:
     place, direct = PLACES[name]
-    (*_, expected), (*_, step) = regression(eager), regression(numba)
+    (*_, expected), (*_, step) = regression(eager), regression(native)
     for i in range(12):
         changed = i in (6, 7, 9)
         x, y = rows(i), rows(i + 50)
@@ -698,10 +697,10 @@ OF_ANOTHER_KIND: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@native
+@NATIVE
 @pytest.mark.parametrize("name", OF_ANOTHER_KIND)
 def test_arguments_of_another_kind(name: str, looks: list[str]) -> None:
-    step = numba(lambda x, y: (x * 2, y + 1))
+    step = native(lambda x, y: (x * 2, y + 1))
     for i in range(12):
         x, y = rows(i), rows(i + 50)
         x, y = (OF_ANOTHER_KIND[name](x), y) if i == 6 else (x, y)
@@ -729,7 +728,7 @@ SHARED: dict[str, Callable[[Any, Any, Any], Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("executor", [mt.compile, pytest.param(numba, marks=native)])
+@pytest.mark.parametrize("executor", [mt.compile, pytest.param(native, marks=NATIVE)])
 @pytest.mark.parametrize("name", SHARED)
 def test_arguments_that_share_memory(name: str, executor: Any, looks: list[str]) -> None:
     (*_, expected), (weight, optimizer, step) = regression(eager), regression(executor)
@@ -748,10 +747,10 @@ def test_arguments_that_share_memory(name: str, executor: Any, looks: list[str])
         assert bool(looks) == (i < 4 or (other and i in (6, 7, 9, 10)))
 
 
-@native
+@NATIVE
 def test_the_way_in_keeps_what_it_needs() -> None:
     """Also when the capture is no longer there."""
-    *_, step = regression(numba)
+    *_, step = regression(native)
     *_, expected = regression(eager)
     given = mt.from_numpy(rows(0)), mt.from_numpy(rows(1))
     for _ in range(4):
@@ -764,12 +763,12 @@ def test_the_way_in_keeps_what_it_needs() -> None:
     assert len(filled) == 196
 
 
-@native
+@NATIVE
 def test_arguments_that_others_than_native_code_see(looks: list[str]) -> None:
     def step(x: Any, index: Any) -> Any:
         return x, x.view(-1)[1:], x.cumsum(0), F.cross_entropy(x, index), (x * 2).sum()
 
-    compiled = numba(step)
+    compiled = native(step)
     for i in range(8):
         x, index = mt.from_numpy(rows(i)), mt.tensor([i % 3, 0, 1, 2])
         looks.clear()

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from compilers import needs_compiler
 from steps import batch, bits
 
 import microtrain as mt
@@ -20,13 +21,13 @@ from microtrain.distributed.data_parallel import DataParallel
 from microtrain.stack_frames import ENTRY, REPLAY
 
 nn, F = mt.nn, mt.nn.functional
-EXECUTORS = ["numpy", "numba"]
+EXECUTORS = ["numpy", "native"]
 
 
 @pytest.fixture(autouse=True)
 def native(request: pytest.FixtureRequest, tmp_path: Any, monkeypatch: Any) -> None:
-    if "numba" in str(request.node.name):
-        pytest.importorskip("numba", reason="numba is not installed")
+    if "native" in str(request.node.name):
+        needs_compiler()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
@@ -87,7 +88,7 @@ def test_the_state_is_that_of_the_eager_step(executor: str) -> None:
     assert draws == others
     for a, b in zip(eager, compiled, strict=True):
         np.testing.assert_allclose(a, b, rtol=0 if executor == "numpy" else 1e-4, atol=1e-6)
-        assert executor == "numba" or a.tobytes() == b.tobytes()
+        assert executor == "native" or a.tobytes() == b.tobytes()
 
 
 ERRORS: dict[str, Any] = {
@@ -115,7 +116,7 @@ def test_errors_of_numpy_are_those_of_the_eager_step(name: str) -> None:
     assert not MODES.capture.on
 
 
-@pytest.mark.parametrize("executor", ["numpy", pytest.param("numba", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("executor", ["numpy", pytest.param("native", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("outside", [False, True])
 def test_a_failed_backward_pass_is_forgotten(executor: str, outside: bool) -> None:
     """Data parallelism would otherwise add it to the next one, or wait for its samples."""

@@ -10,19 +10,18 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import compilers
 import numpy as np
 import pytest
+from compilers import needs_compiler
 from pace import daily
 from steps import batch
 
 import microtrain as mt
-from microtrain.compile.executors import numba_absent
 from microtrain.errors import CaptureError
 
 nn, F = mt.nn, mt.nn.functional
-NUMBA = pytest.param(
-    "numba", marks=pytest.mark.skipif(bool(numba_absent()), reason="numba is not installed")
-)
+NATIVE = pytest.param("native", marks=compilers.NATIVE)
 LR = 0.05
 
 
@@ -150,9 +149,8 @@ def test_leaves_of_the_closure(update: Any, change: Any) -> None:
 @pytest.mark.daily("of_data")
 @pytest.mark.parametrize("update", daily(UPDATES, of_data, clipped))
 def test_leaves_in_native_code(update: Any) -> None:
-    if numba_absent():
-        pytest.skip(numba_absent())
-    native = functools.partial(mt.compile, executor="numba")
+    needs_compiler()
+    native = functools.partial(mt.compile, executor="native")
     losses, w1, w2, grads, _ = trained(update, written, lambda f: f)
     found = trained(update, written, native)
     for mine, eager in zip(found, (losses, w1, w2), strict=False):
@@ -374,7 +372,7 @@ WHERE = ["by the caller", "a leaf in the step", "switched on in the step", "read
 
 
 @pytest.mark.daily("numpy", "switched on")
-@pytest.mark.parametrize("executor", ["numpy", NUMBA])
+@pytest.mark.parametrize("executor", ["numpy", NATIVE])
 @pytest.mark.parametrize("same", [True, False])
 @pytest.mark.parametrize("where", WHERE)
 def test_a_derivative_by_an_argument(where: str, same: bool, executor: str) -> None:
@@ -614,7 +612,7 @@ def looked_up(name: str, wrap: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[An
 
 
 @pytest.mark.daily("a global", "hides", "a cell")
-@pytest.mark.parametrize("executor", ["numpy", NUMBA])
+@pytest.mark.parametrize("executor", ["numpy", NATIVE])
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_that_is_only_read(
     name: str, executor: str, monkeypatch: pytest.MonkeyPatch

@@ -25,9 +25,9 @@ EQUAL = (0, 1, 2, 4, 5)  # steps with as many rows
 CASES = pytest.mark.parametrize(
     ("name", "executor"),
     daily(
-        itertools.product(COURSES, ["numpy", "numba"]),  # numba takes long to compile most of them
+        itertools.product(COURSES, ["numpy", "native"]),
         *(("linreg", "numpy"), ("transformer", "numpy"), ("recurrent", "numpy")),
-        ("linreg", "numba"),
+        ("linreg", "native"),
     ),
     indirect=["executor"],
 )
@@ -105,7 +105,7 @@ def test_a_dropped_step_gives_its_memory_back(name: str, executor: str) -> None:
 
     for i in EQUAL:  # the optimizer makes its state, which stays
         run.step(i)
-    capture()  # as does what numba compiles
+    capture()  # as does what is compiled
     run.steps.update(eager)
     with traced():
         before = in_arrays()

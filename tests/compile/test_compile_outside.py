@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from compilers import needs_compiler
 from programs import PROGRAMS
 from steps import batch, both
 
@@ -458,11 +459,11 @@ def test_data_parallel_gradients(comm: Any) -> None:
 )
 def test_native_code(name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the second program reads is stored by the first, also for results of earlier calls."""
-    pytest.importorskip("numba", reason="numba is not installed (pip install -e '.[jit]')")
+    needs_compiler()
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     gradients = []
-    for wrap in (lambda f: f, lambda f: mt.compile(f, executor="numba")):
+    for wrap in (lambda f: f, lambda f: mt.compile(f, executor="native")):
         mt.manual_seed(1)
         mt.random.begin_batch(0)
         make, _, _, loss_of = PROGRAMS[name]

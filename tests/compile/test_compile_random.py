@@ -1,7 +1,8 @@
 """Random programs: views, edits in place, sums and products over shared memory, replayed.
 
 Their numbers are multiples of 1/16 that stay small, so every order of every sum is exact, and a
-replay has the bits of the eager step with both executors. Native code is run by `interpreted`.
+replay has the bits of the eager step with both executors. Native code is
+compiled without optimization, which takes a moment each.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from collections.abc import Callable
 from typing import Any
 
 import hypothesis.strategies as st
-import interpreted
 import numpy as np
 import pytest
+from compilers import needs_compiler
 from hypothesis import example, given, settings
 from pace import daily
 
 import microtrain as mt
-from microtrain.compile import arrival, cache
+from microtrain.compile import c_compiler
 from microtrain.errors import CaptureError
 
 nn, F = mt.nn, mt.nn.functional
@@ -101,23 +102,23 @@ def replayed(seed: int, length: int, shape: tuple[int, ...], wrap: Callable[...,
                 np.clip(np.round(a._array * 16) / 16, -64, 64, out=a._array)
 
 
-def by_python(patch: pytest.MonkeyPatch) -> None:
-    """Let native code be run by Python, which cannot read an array by its id."""
-    patch.setattr(cache, "load", interpreted.load)
-    patch.setattr(arrival, "_legible", lambda: False)
+def quickly(patch: pytest.MonkeyPatch) -> None:
+    """Compile without optimization, and keep nothing."""
+    patch.setattr(c_compiler, "FLAGS", (*c_compiler.FLAGS, "-O0"))
+    patch.setattr(c_compiler, "directory", lambda: None)
 
 
 @pytest.mark.daily("numpy")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("executor", ["numpy", "numba"])
+@pytest.mark.parametrize("executor", ["numpy", "native"])
 @settings(deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 30), st.sampled_from(SHAPES))
 @example(seed=26, length=12, shape=(6, 1))  # the sum of no elements of memory that is packed
 def test_random_programs(executor: str, seed: int, length: int, shape: tuple[int, ...]) -> None:
     with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
-        if executor == "numba":
-            pytest.importorskip("numba", reason="numba is not installed")
-            by_python(patch)
+        if executor == "native":
+            needs_compiler()
+            quickly(patch)
         replayed(seed, length, shape, functools.partial(mt.compile, executor=executor))
 
 
@@ -202,9 +203,9 @@ def train_captured(choice: Any) -> None:
     for a, b in zip(trained(choice, mt.compile), expected, strict=True):
         np.testing.assert_array_equal(a, b)
     with pytest.MonkeyPatch.context() as patch:
-        pytest.importorskip("numba", reason="numba is not installed")
-        by_python(patch)
-        native = trained(choice, functools.partial(mt.compile, executor="numba"))
+        needs_compiler()
+        quickly(patch)
+        native = trained(choice, functools.partial(mt.compile, executor="native"))
     # Native code rounds otherwise. Optimizers that divide by the size of a gradient move a weight
     # whose gradient is 0 as rounding says: as far as inputs do that are rounded otherwise.
     moved = trained(choice, lambda step: step, scale=1 + 1e-15)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import weakref
 from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from compilers import NATIVE
 from hypothesis import given, settings
 from pace import examples
 from programs import PROGRAMS, train
@@ -18,10 +18,7 @@ from microtrain.compile.reuse import _starts
 
 nn, F = mt.nn, mt.nn.functional
 
-needs_numba = pytest.mark.skipif(
-    importlib.util.find_spec("numba") is None, reason="numba is not installed"
-)
-EXECUTORS = ["numpy", pytest.param("numba", marks=needs_numba)]
+EXECUTORS = ["numpy", pytest.param("native", marks=NATIVE)]
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12), st.integers(1, 9)), max_size=24))
@@ -59,8 +56,8 @@ def spoiling(compiled: Any) -> Any:
     ("name", "executor"),
     [(name, "numpy") for name in PROGRAMS]
     + [
-        pytest.param("mlp", "numba", marks=needs_numba),
-        pytest.param("convolutional", "numba", marks=[needs_numba, pytest.mark.slow]),
+        pytest.param("mlp", "native", marks=NATIVE),
+        pytest.param("convolutional", "native", marks=[NATIVE, pytest.mark.slow]),
     ],
 )
 def test_nothing_is_read_before_it_is_written(name: str, executor: str) -> None:

@@ -98,7 +98,7 @@ def test_threads_capture_and_replay_steps_of_their_own(
     executor: str, turns_taken_often: None
 ) -> None:
     work = training(lambda step: mt.compile(step, executor=executor), 20, 2)
-    alone = work()  # numba compiles here
+    alone = work()  # it is compiled here
     assert at_the_same_time(work, work) == [alone] * 2
     (expected,) = training(lambda step: step, 20)()
     assert alone[0] == (expected if executor == "numpy" else pytest.approx(expected, rel=1e-5))
@@ -393,7 +393,7 @@ def test_an_update_by_hand_that_threads_make_at_once(
     assert (w.tolist(), b.tolist()) == expected
 
 
-@pytest.mark.daily("numpy", "numba-not")
+@pytest.mark.daily("numpy", "native-not")
 @pytest.mark.parametrize("differentiated", ["inside", "outside", "not"])
 def test_running_statistics_count_the_batches_of_all_threads(
     differentiated: str, executor: str, turns_taken_often: None

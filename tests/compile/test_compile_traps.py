@@ -47,7 +47,7 @@ def test_reused_output(compiled: Any) -> None:
     assert len(set(values)) == 6
     assert not results[-1].requires_grad
     results[3].fill_(0)  # nor is it read
-    agree([step(batch(9)).item()], [following(9)], "numba")
+    agree([step(batch(9)).item()], [following(9)], "native")
 
 
 def following(number: int) -> float:
@@ -93,7 +93,7 @@ def test_outside_array_given_as_state(executor: str) -> None:
     step = mt.compile(lambda x: (x + outside).sum(), state=[outside], executor=executor)
     for added in range(6):
         expected = (batch(0) + 1 + added // 3).sum().item()
-        agree(step(batch(0)).item(), expected, "numba")
+        agree(step(batch(0)).item(), expected, "native")
         if added == 2:
             outside.add_(1)
 

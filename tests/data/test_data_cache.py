@@ -468,7 +468,9 @@ def test_a_bar_shows_how_far_decoding_is(tmp_path: Path) -> None:
 def test_data_that_are_not_of_files_cannot_be_kept(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(RUN % ("type: sklearn, name: digits, cache: kept", "mse", "r2"))
-    with pytest.raises(ConfigError, match=r"run\.yaml:3:44  data\.cache(.|\n)*sklearn have no file"):
+    with pytest.raises(
+        ConfigError, match=r"run\.yaml:3:44  data\.cache(.|\n)*sklearn have no file"
+    ):
         load_config(path)
     path.write_text(RUN % ("type: npy, inputs: x.npy, target: y.npy, cache: 3", "mse", "r2"))
     with pytest.raises(ConfigError, match=r"3:56  data\.cache(.|\n)*the path of a directory"):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from compilers import needs_compiler
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -79,11 +80,11 @@ def nothing(net: Any, x: Any) -> None:
     pass
 
 
-@pytest.fixture(params=[None, "numpy", "numba"])
+@pytest.fixture(params=[None, "numpy", "native"])
 def executor(request: pytest.FixtureRequest) -> str | None:
     """What runs the steps; None: nothing else than the code."""
-    if request.param == "numba":
-        pytest.importorskip("numba")
+    if request.param == "native":
+        needs_compiler()
         request.getfixturevalue("native_code")
     return request.param
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from compilers import needs_compiler
 
 import microtrain as mt
 from microtrain.distributed import Communicator, DataParallel, in_process
@@ -556,8 +557,8 @@ def test_captured_steps_are_exact_on_any_number_of_ranks(kind: Any, size: int) -
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [_two_losses, _of_two_models])
 def test_native_code_is_exact_on_two_ranks(kind: Any, native_code: None) -> None:
-    pytest.importorskip("numba", reason="numba is not installed (pip install -e '.[jit]')")
-    _captured(kind, 2, "numba")
+    needs_compiler()
+    _captured(kind, 2, "native")
 
 
 def _captured(kind: Any, size: int, executor: str) -> None:

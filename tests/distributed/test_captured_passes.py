@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from compilers import needs_compiler
 
 import microtrain as mt
 from microtrain import nn
@@ -194,9 +195,9 @@ def test_replays_leave_what_eager_steps_leave(
 
 @pytest.mark.slow
 def test_native_code_notes_at_once(comm: Communicator, native_code: None) -> None:
-    pytest.importorskip("numba", reason="numba is not installed (pip install -e '.[jit]')")
+    needs_compiler()
     eager, _ = trained(comm, "cleared_first", lambda step: step, nothing)
-    replayed, step = trained(comm, "cleared_first", partial(mt.compile, executor="numba"), nothing)
+    replayed, step = trained(comm, "cleared_first", partial(mt.compile, executor="native"), nothing)
     assert AT_ONCE in step.source()
     small = getattr(comm, "_shared", None) is not None
     assert (f"{AT_ONCE}, by native code" in step.source()) == small

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from compilers import needs_compiler
 from finite_differences import check_over_ranks
 
 import microtrain as mt
@@ -109,10 +110,10 @@ def test_memory_order_and_zero_dimensions_do_not_matter(comm: Communicator) -> N
 CAPTURED = [(name, "numpy") for name in CALLS if name != "gather"]
 
 
-@pytest.mark.parametrize(("name", "executor"), [*CAPTURED, ("all_reduce max", "numba")])
+@pytest.mark.parametrize(("name", "executor"), [*CAPTURED, ("all_reduce max", "native")])
 def test_a_captured_step_repeats_them(comm: Communicator, name: str, executor: str) -> None:
-    if executor == "numba":
-        pytest.importorskip("numba")
+    if executor == "native":
+        needs_compiler()
 
     def step(x: Any) -> Any:
         inner = (x * 2).requires_grad_() if not x.requires_grad else x * 2

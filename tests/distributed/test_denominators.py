@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from compilers import needs_compiler
 
 import microtrain as mt
 from microtrain.config.load import load_config
@@ -597,10 +598,10 @@ def test_world_mode_has_the_same_bits_and_the_same_loss(name: str, executor: Any
 
 @pytest.mark.slow
 def test_native_code(native_code: None) -> None:
-    pytest.importorskip("numba", reason="numba is not installed")
+    needs_compiler()
     for several in (False, True):
         case = Case(2, 2, several)
-        case.executor, case.micro, case.norm = "numba", 1, False
+        case.executor, case.micro, case.norm = "native", 1, False
         case.rows = np.full((STEPS, 1, 2), 3)
         check(in_process.run(2, lambda comm, case=case: trained(case, comm))[0], truth(case, 2))
 

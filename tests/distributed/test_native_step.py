@@ -23,7 +23,6 @@ from microtrain.distributed.shared_memory import SharedMemory, create
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.optim.flat import FlatStorage
 
-pytest.importorskip("numba", reason="numba is not installed (pip install -e '.[jit]')")
 pytestmark = [
     pytest.mark.skipif(
         os.uname().machine not in shared_memory.ORDERED or not os.path.isdir(shared_memory.PLACE),

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from compilers import needs_compiler
 from exactness import relative
 from finite_differences import check_over_ranks
 from hypothesis import given, settings
@@ -243,13 +244,13 @@ CASES = [
 @pytest.mark.daily("convolutional-8-1")
 @pytest.mark.parametrize(
     ("kind", "batch", "accumulate", "how"),
-    [*CASES, pytest.param("dense", 9, 2, "numba", marks=pytest.mark.slow)],
+    [*CASES, pytest.param("dense", 9, 2, "native", marks=pytest.mark.slow)],
 )
 def test_training_is_the_same_at_every_number_of_ranks(
     comm: Communicator, kind: str, batch: int, accumulate: int, how: str
 ) -> None:
-    if how == "numba":
-        pytest.importorskip("numba")
+    if how == "native":
+        needs_compiler()
     wrap = (lambda step: step) if how == "eager" else mt.compile(executor=how)
     found = train(comm, kind, batch, accumulate, wrap)
     assert_same(found, train(SingleCommunicator(), kind, batch, accumulate, lambda step: step))
@@ -285,11 +286,11 @@ def state(model: Any, losses: Any) -> dict[str, Any]:
 
 
 @pytest.mark.daily("numpy")
-@pytest.mark.parametrize("executor", ["numpy", "numba"])
+@pytest.mark.parametrize("executor", ["numpy", "native"])
 def test_captures_take_the_counts_of_the_other_ranks_anew(executor: str) -> None:
     """One rank keeps its number of rows, and so its capture, while the others' change."""
-    if executor == "numba":
-        pytest.importorskip("numba")
+    if executor == "native":
+        needs_compiler()
     cuts = [[4, 2], [4, 2], [4, 2], [4, 5], [4, 0], [4, 2]]
     expected = state(*steps(SingleCommunicator(), cuts, lambda step: step))
     compiled = []

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from compilers import needs_compiler
 from programs import PROGRAMS, numbers
 from real_cupy import ON_PROCESSOR, cupy, on_host, only
 from resuming import train, write_run
@@ -197,15 +198,15 @@ def test_a_run_goes_on_with_the_executor_of_its_device(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("device", "how", "words"),
-    [("cuda", "numba", "captures steps on the CPU, but the device is cuda:0"),
+    [("cuda", "native", "captures steps on the CPU, but the device is cuda:0"),
      ("cuda", "numpy", "captures steps on the CPU, but the device is cuda:0"),
      ("cpu", "cupy", "captures steps on a GPU, but the device is cpu")],
 )  # fmt: skip
 def test_an_executor_of_the_other_device_is_refused(
     tmp_path: Path, device: str, how: str, words: str
 ) -> None:
-    if how == "numba":
-        pytest.importorskip("numba")
+    if how == "native":
+        needs_compiler()
     with pytest.raises(ConfigError, match=words):
         train(write_run(tmp_path), f"device={device}", f"train.compile={how}")
 
@@ -255,7 +256,7 @@ def test_what_a_step_makes_and_what_comes_from_elsewhere() -> None:
         mt.compile(lambda x: x + mt.ones(3))(x)
     with pytest.raises(CaptureError, match="are on cpu and cuda"):
         mt.compile(lambda x, y: x)(x, host)
-    for executor, where, given in (("numba", "on a GPU", x), ("cupy", "on the CPU", host)):
+    for executor, where, given in (("native", "on a GPU", x), ("cupy", "on the CPU", host)):
         step = mt.compile(lambda x: x + 1, executor=executor)
         with pytest.raises(CaptureError, match=f"executor='{executor}', but .* {where}"):
             step(given)

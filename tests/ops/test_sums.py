@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from compilers import needs_compiler
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pace import examples
@@ -118,7 +119,7 @@ def test_many_terms_are_not_added_one_by_one(name: str) -> None:
     np.testing.assert_allclose(array.astype(np.float64), expected, rtol=1.5e-6)
 
 
-@pytest.mark.parametrize("executor", ["numpy", "numba"])
+@pytest.mark.parametrize("executor", ["numpy", "native"])
 @pytest.mark.parametrize(
     ("step", "shape", "expected"),
     [
@@ -135,8 +136,8 @@ def test_many_terms_are_not_added_one_by_one(name: str) -> None:
 def test_many_terms_in_a_captured_step(
     executor: str, step: Any, shape: tuple[int, ...], expected: float
 ) -> None:
-    if executor == "numba":
-        pytest.importorskip("numba")
+    if executor == "native":
+        needs_compiler()
     captured = mt.compile(step, executor=executor)
     x = ones(*shape)
     captured(x)

@@ -5,6 +5,7 @@ import inspect
 
 import numpy as np
 import pytest
+from compilers import needs_compiler
 from test_adam import close, train, trained
 from test_optim import PATTERNS, leaves, loss_of, values_of
 
@@ -176,11 +177,11 @@ def test_a_resumed_optimizer_has_the_same_bits(name, options, way):
 
 
 @pytest.mark.daily("numpy")
-@pytest.mark.parametrize("executor", ["numpy", "numba"])
+@pytest.mark.parametrize("executor", ["numpy", "native"])
 @EVERY
 def test_a_captured_step_is_the_eager_one(name, options, executor):
-    if executor == "numba":
-        pytest.importorskip("numba")
+    if executor == "native":
+        needs_compiler()
 
     ran = []
 

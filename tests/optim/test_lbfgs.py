@@ -5,6 +5,7 @@ import inspect
 
 import numpy as np
 import pytest
+from compilers import needs_compiler
 
 import microtrain as mt
 from microtrain.distributed import DataParallel, in_process
@@ -322,10 +323,10 @@ def test_under_mpirun():
 # Capture ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("executor", ["numpy", "numba"])
+@pytest.mark.parametrize("executor", ["numpy", "native"])
 def test_a_captured_closure_takes_the_eager_steps(executor):
-    if executor == "numba":
-        pytest.importorskip("numba")
+    if executor == "native":
+        needs_compiler()
     ends = []
     for captured in (False, True):
         params, optimizer, _, calls = problem(

@@ -6,6 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
+from compilers import needs_compiler
 
 import microtrain as mt
 from microtrain.optim import SGD
@@ -528,11 +529,11 @@ def along(p, g, velocity, *, lr=0.1, decay=0.9, ahead=False):
     p -= lr * (g + decay * velocity if ahead else velocity)
 
 
-@pytest.mark.parametrize("step", ["eager", "numpy", "numba"])
+@pytest.mark.parametrize("step", ["eager", "numpy", "native"])
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_formula_of_your_own_is_an_optimizer(ahead, step):
-    if step == "numba":
-        pytest.importorskip("numba")
+    if step == "native":
+        needs_compiler()
     ends = []
     for kind in (mt.optim.Formula, SGD):
         params = leaves(dtype=np.float32)

@@ -5,6 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
+from compilers import needs_compiler
 from pace import daily
 from test_lr_scheduler import optimizer_of, rates
 from test_optim import values_of
@@ -104,13 +105,13 @@ def test_the_first_update_takes_the_model_exactly_and_flat_memory_changes_no_bit
 @pytest.mark.parametrize(
     ("name", "executor"),
     daily(
-        itertools.product(["mean", "ema", "mean, several"], ["numpy", "numba"]),
-        *(("mean", "numpy"), ("ema", "numpy"), ("mean, several", "numpy"), ("mean", "numba")),
+        itertools.product(["mean", "ema", "mean, several"], ["numpy", "native"]),
+        *(("mean", "numpy"), ("ema", "numpy"), ("mean, several", "numpy"), ("mean", "native")),
     ),
 )
 def test_an_average_in_a_captured_step(name, executor):
-    if executor == "numba":
-        pytest.importorskip("numba")
+    if executor == "native":
+        needs_compiler()
     ends = []
     for captured in (False, True):
         net = net_of(mt)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import mpi_run
 import pytest
+from compilers import needs_compiler
 
 from microtrain.cli.main import main
 from microtrain.files import without_syncing
@@ -77,14 +78,14 @@ def members_of(path):
     return [Run.read(each) for each in Run.read(path).members]
 
 
-@pytest.mark.parametrize("executor", ["numpy", pytest.param("numba", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("executor", ["numpy", pytest.param("native", marks=pytest.mark.slow)])
 def test_each_member_is_the_run_of_its_configuration(place, executor):
-    if executor == "numba":
-        pytest.importorskip("numba")
+    if executor == "native":
+        needs_compiler()
     assert main(["train", "s.yaml", f"train.compile={executor}"]) == 0
     found = members_of(newest(place))
     assert len(found) == 24
-    for member in found[:: 1 if executor == "numba" else 5]:
+    for member in found[:: 1 if executor == "native" else 5]:
         config = str(member.path / "config.yaml")
         assert main(["train", config, "--trust", "name=one"]) == 0
         alone = Run.read(newest(place, "one"))

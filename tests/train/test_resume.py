@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from compilers import needs_compiler
 from resuming import RUN, facts, metrics, train, write_run
 
 from microtrain import load
@@ -74,10 +75,10 @@ def whole(tmp_path_factory, native_code):
 
 
 SLOW_CASES: dict[str, list[str]] = {
-    "native": ["train.compile=numba"],
-    "native, accumulate": ["train.compile=numba", "train.accumulate=3", "train.nan=skip"],
-    "native, world": ["train.compile=numba", *CASES["compiled, world"][1:]],
-    "native, clipped": ["train.compile=numba", *CASES["schedule and clipping"]],
+    "native": ["train.compile=native"],
+    "native, accumulate": ["train.compile=native", "train.accumulate=3", "train.nan=skip"],
+    "native, world": ["train.compile=native", *CASES["compiled, world"][1:]],
+    "native, clipped": ["train.compile=native", *CASES["schedule and clipping"]],
 }
 ALL = {**CASES, **SLOW_CASES}
 
@@ -110,12 +111,12 @@ def test_a_crash_after_any_step_is_as_if_it_had_not_been(tmp_path, whole, case, 
 @pytest.mark.slow
 def test_what_auto_has_chosen_holds_after_a_resume(tmp_path, native_code):
     """A long run takes native code from its fourth step on, wherever it is taken up."""
-    pytest.importorskip("numba")
+    needs_compiler()
     long = ("train.compile=auto", "train.duration=1000000 steps", "checkpoint.every=9 steps")
     text = RUN.replace("net.py:Count]", "net.py:Count, ./net.py:Enough]")
     expected = facts(train(write_run(tmp_path / "whole", text), *long).path)
     assert (expected["executor"], expected["steps"]) == (
-        "numba",
+        "native",
         111,
     )  # the wish travels with a step
     config = write_run(tmp_path, text)
@@ -128,7 +129,7 @@ def test_what_auto_has_chosen_holds_after_a_resume(tmp_path, native_code):
 @pytest.mark.slow
 def test_native_code_is_compiled_once_for_all_runs_of_a_configuration(tmp_path, native_code):
     """Its text names nothing that differs between processes: ranks and resumed runs find it."""
-    pytest.importorskip("numba")
+    needs_compiler()
     cache = Path(os.environ["XDG_CACHE_HOME"]) / "microtrain"
     config = write_run(tmp_path)
     found = []
@@ -136,11 +137,11 @@ def test_native_code_is_compiled_once_for_all_runs_of_a_configuration(tmp_path, 
         keep = [bytearray(n * 1000) for n in range(1, 200)]  # other addresses than before
         train(
             config,
-            "train.compile=numba",
+            "train.compile=native",
             "model=linear_regression",
             "optimizer={type: adam, lr: 0.1}",
         )
-        found.append(len(list(cache.glob("*.py"))))
+        found.append(len(list(cache.glob("*.so"))))
         del keep
     assert found[0] == found[-1]
 

@@ -144,14 +144,14 @@ OPTIMIZERS = [
     ("Adadelta", {}), ("Adagrad", {}), ("Adamax", {}), ("NAdam", {"weight_decay": 0.1}),
     ("RAdam", {"weight_decay": 0.1, "decoupled_weight_decay": True}), ("ASGD", {}),
 ]  # fmt: skip
-NATIVE = [("numba", *OPTIMIZERS[i]) for i in (0, 4, 10)]  # numba takes a second for each
+NATIVE = [("native", *OPTIMIZERS[i]) for i in (0, 4, 10)]
 
 
 @pytest.mark.daily("numpy")
 @pytest.mark.parametrize(
     ("executor", "kind", "options"),
     [("numpy", *each) for each in OPTIMIZERS]
-    + daily([("numba", *each) for each in OPTIMIZERS], *NATIVE),
+    + daily([("native", *each) for each in OPTIMIZERS], *NATIVE),
     indirect=["executor"],
 )
 def test_a_captured_step_follows_a_schedule(executor, kind, options):

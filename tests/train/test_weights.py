@@ -149,7 +149,7 @@ def test_shards_give_the_same_bits(loss: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("loss", "executor"),
     [(loss, "numpy") for loss in LOSSES]
-    + daily([(loss, "numba") for loss in LOSSES], ("cross_entropy", "numba")),
+    + daily([(loss, "native") for loss in LOSSES], ("cross_entropy", "native")),
     indirect=["executor"],
     ids=called,
 )

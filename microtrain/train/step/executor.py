@@ -1,7 +1,7 @@
 """How the steps of a run are executed: by the user's Python, or by a capture of it.
 
-`train.compile: auto` captures where the run is long enough, and takes native code where `choose`
-says that it pays. What cannot be captured runs eagerly, and the run is then what it would have been
+`train.compile: auto` captures where the run is long enough, and takes native code where every rank
+has a compiler. What cannot be captured runs eagerly, and the run is then what it would have been
 had it run eagerly from its start: a recording that fails is undone and its micro-batch done again.
 
 Native code rounds differently, and a capture's first calls are Python's: a run that is resumed
@@ -21,8 +21,7 @@ import gc
 import os
 import re
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
@@ -31,11 +30,9 @@ import numpy as np
 
 from ...backend import MODES
 from ...compile import compile
-from ...compile.executors import UNKNOWN, choose, numba_absent
-from ...compile.notice import ANNOUNCE
+from ...compile.c_compiler import absent, compiler
 from ...compile.trace import Traced
 from ...distributed.agreement import agreed, first_word, together
-from ...distributed.communicator import alone
 from ...errors import CaptureError, ConfigError, UserError
 from ...stack_frames import is_own, with_code
 from ...tensor import TENSORS
@@ -47,7 +44,7 @@ if TYPE_CHECKING:
     from ..run import TrainingRun
 
 BEGIN = 4  # the first step that native code may take: by then a step has been captured
-FEW = 300  # steps: a run that is no longer ends before it has earned back what capturing costs
+FEW = 100  # steps: a shorter run ends before it has earned back what capturing costs
 
 
 @dataclass
@@ -74,7 +71,7 @@ class Execution:
         run: whose `gradients` are called for a micro-batch, whose `update` after the last.
 
     Attributes:
-        name: off, numpy, numba or cupy: what executes the steps now.
+        name: off, numpy, native or cupy: what executes the steps now.
         since: the optimiser step from which on it does.
         reason: why, for people.
         pending: whether `rehearse` is to be called before the next step, from `BEGIN` on.
@@ -94,21 +91,17 @@ class Execution:
         together(self.comm, self._check)
         # Rank 0's choice: another host may have another environment.
         self.name, self.reason = self.comm.broadcast_object(self._first_choice())
-        self.since = BEGIN if self.name == "numba" else 1
+        if self.name == "native" and (why := self._no_native()):
+            self.name, self.reason = "numpy", why
+        self.since = BEGIN if self.name == "native" else 1
         self.problem: str | None = None
         # An optimizer of the user's own may do anything: it is called.
         package = type(run.optimizer).__module__.partition(".")[0]
         self._whole = package == __name__.partition(".")[0]
-        undecided = self.requested == "auto" and self.name == "numpy" and run.shards is None
-        self._choosing = undecided and not self._is_short
-        self.pending = self._choosing or self.name == "numba"
+        self.pending = self.name == "native"
         self._resumed = False
         self._recording: _Recording | None = None  # of this call
         self.compiled: Any = None if self.name == "off" else self._compile("numpy")
-
-    @property
-    def _is_short(self) -> bool:
-        return (self.run.total_steps or UNKNOWN) < FEW
 
     def __call__(self, first: bool, last: bool, *batch: Tensor) -> None:
         compiled, device = self.compiled, self.run.device
@@ -135,23 +128,23 @@ class Execution:
         """For run.json and the checkpoint."""
         return {"executor": self.name, "from_step": self.since, "reason": self.reason}
 
-    def state_dict(self) -> dict[str, Any]:
-        """For the checkpoint."""
-        return {**self.about(), "chosen": not self._choosing}
+    state_dict = about
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with the executor that a checkpoint names; ConfigError where it cannot be had."""
+        """Go on with the executor that a checkpoint names; collective.
+
+        Raises ConfigError on every rank where one of them cannot have it.
+        """
         self._resumed = True
         elsewhere = (state["executor"] == "cupy") != (self.run.device is not None)
-        if not state["chosen"] or (elsewhere and state["executor"] != "off"):
+        if elsewhere and state["executor"] != "off":
             return  # another device has another executor
         self.name, self.reason = state["executor"], state["reason"]
-        self.since, self._choosing = state["from_step"], False
-        self.pending = self.name == "numba"
-        if self.pending and (why := numba_absent()):
-            raise ConfigError(
-                f"the run was computed by native code from step {self.since:,} on, but {why}"
-            )
+        self.since = state["from_step"]
+        self.pending = self.name == "native"
+        if self.pending and (why := self._no_native()):
+            text = f"the run was computed by native code from step {self.since:,} on, but {why}"
+            raise agreed(ConfigError(text))
         self.compiled = None if self.name == "off" else self._compile("numpy")
 
     # What is executed -----------------------------------------------------------------------------
@@ -163,52 +156,22 @@ class Execution:
             self.update()
 
     def rehearse(self, kinds: Sequence[MicroBatches]) -> None:
-        """Choose the executor, and capture what native code does with these steps; collective.
+        """Capture what native code does with these steps; collective.
+
+        Two calls for each capture, undone: what they change is as it was. Where a step cannot be
+        compiled on some rank, all go on with NumPy's calls unless native code was asked for.
 
         kinds: one optimiser step's micro-batches for each size that the steps of the run have.
         """
         self.pending = False
-        if self._resumed and self._choosing:
-            self._capture(kinds[:1])
-        choice: Any = None
         # A step that does something else at every call is not captured yet: leave it alone.
-        programs = self.compiled.programs if self.compiled else ()
-        if programs and self._choosing:
-            program = max(programs, key=lambda each: len(each.lines))
-            choice = choose("auto", program, self.run.total_steps or UNKNOWN)
-        elif not self._choosing:
-            choice = self.name, self.reason
-        on_all = np.array([choice is not None, not numba_absent()])
-        chosen, numba = self.comm.all_reduce(on_all, "min").tolist()
-        choosing, self._choosing = self._choosing, False
-        if chosen:
-            self.name, self.reason = self.comm.broadcast_object(choice)
-            if self.name == "numba" and not numba:
-                self.name, self.reason = "numpy", "numba is not installed on every host"
-            if self.name == "numba":
-                self.since = BEGIN if choosing else self.since
-                self.compiled = self._compile(self.name)
-                before = ANNOUNCE.get()
-                try:
-                    ANNOUNCE.set(self._announced)
-                    self._capture(kinds)
-                finally:
-                    ANNOUNCE.set(before)
-        self.settle()
-        if self.name != "off":
-            self.run.update_info(compile=self.about())
-        if self.name == "numba":  # else the header has said so
-            self.run.output.say(f"compile  {self.name} from step {self.since:,}: {self.reason}")
-
-    @contextmanager
-    def _announced(self, text: str) -> Iterator[None]:
-        """Say what native code takes its time for; ranks of other hosts wait longer meanwhile."""
-        self.run.output.say(f"compile  {text}")
-        with alone(text):
-            yield
-
-    def _capture(self, kinds: Sequence[MicroBatches]) -> None:
-        """Two calls for each capture, undone: what they change is as it was."""
+        known = self.requested != "auto" or self._resumed
+        known = known or bool(self.compiled and self.compiled.programs)
+        if not self.comm.all_reduce(np.array(known), "min"):
+            self.name, self.since, self.reason = "numpy", 1, "the step was not captured at once"
+            self.settle()
+            return
+        self.compiled = self._compile(self.name)
         run = self.run
         try:
             self.guard.rehearsing = True
@@ -220,6 +183,17 @@ class Execution:
                 before.restore()
         finally:
             self.guard.rehearsing = False
+        if self.requested == "auto" and (found := first_word(self.comm, self.problem)):
+            self.problem, self.compiled = None, self._compile("numpy")
+            self.name, self.since, self.reason = "numpy", run.step + 1, found[1]
+            run.output.say(f"compile  numpy from step {self.since:,}: {self.reason}")
+        self.settle()
+        if self.name != "off":
+            run.update_info(compile=self.about())
+
+    def _no_native(self) -> str:
+        """Why some rank has no native code, empty where all have; collective."""
+        return (first_word(self.comm, absent() or None) or (0, ""))[1]
 
     def _compile(self, name: str) -> Any:
         if name in self._steps:
@@ -275,7 +249,7 @@ class Execution:
 
     def _check(self) -> None:
         """ConfigError for what this rank cannot do."""
-        if self.requested == "numba" and (why := numba_absent()):
+        if self.requested == "native" and (why := absent()):
             raise ConfigError(f"train.compile: {why}; or choose auto or numpy")
         where = "a GPU" if self.requested == "cupy" else "the CPU"
         device = self.run.device or "cpu"
@@ -292,13 +266,13 @@ class Execution:
             return "off", "MICROTRAIN_COMPILE=off"
         if self.requested != "auto":
             return self.requested, "asked for"
-        if self._is_short:
+        if (self.run.total_steps or FEW) < FEW:
             return "off", f"it does not pay in fewer than {FEW} steps"
         if self.run.device is not None:
             return "cupy", f"the device is {self.run.device}"
         if self.run.shards is not None:
-            return "numpy", "native code would be chosen by compile: numba"
-        return "numpy", "native code where it pays, once a step is captured"
+            return "numpy", "with shards native code is used where it is asked for"
+        return "native", "" if absent() else compiler().version
 
     def settle(self) -> None:
         """Learn what other ranks have met, and go on eagerly on all; collective.
@@ -319,7 +293,7 @@ class Execution:
                     f"{problem}\nhint: train.compile=off"
                 )
             )
-        self.compiled, self.pending, self._choosing = None, False, False
+        self.compiled, self.pending = None, False
         self.name, self.since, self.reason = "off", self.run.step + 1, problem
         self.run.update_info(compile=self.about())
         if self.comm.rank == 0:

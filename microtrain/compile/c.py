@@ -1,0 +1,526 @@
+"""Units as C: a loop over elements, a sum or a product is a function of its own.
+
+A function is given the words of a table, most of them addresses, so its text knows no memory: units
+that differ in nothing else, as those of equal layers, are one function. What BLAS does or NumPy's
+own inner loops is a function of runtime.c, which finds sizes in its words as well. A loop over time
+is a sequence of units whose words move on.
+
+Sums are those of the text, NaN and infinities go the way they go in NumPy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ..backend import owner_of
+from ..numerics.sums import FEW
+from . import fusion
+from .elements import DTYPES, literal
+from .explain import size
+from .fusion import Element, Elements, Place, Product, Reduction, Scatter, Unit
+from .loops import Applied, Loop
+from .program import Program, arrays_in
+
+HEAD = """\
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+typedef float float32; typedef double float64;
+typedef int8_t int8; typedef int16_t int16; typedef int32_t int32; typedef int64_t int64;
+typedef uint8_t uint8; typedef uint32_t uint32; typedef uint64_t uint64;
+#define NaN __builtin_nan("")
+#define Inf __builtin_inf()
+#ifdef __clang__
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define INDEPENDENT _Pragma("GCC ivdep")
+#endif
+"""
+OWN = 14  # words of a call that are not of its dimensions: see runtime.c
+
+
+@dataclass
+class Word:
+    """What a unit is told: a number, an address, or a function by its name in runtime.c.
+
+    Attributes:
+        owner: what keeps the memory at an address alive.
+        step: how far that moves on in each turn of a loop around it.
+    """
+
+    value: int | str
+    owner: Any = None
+    step: int = 0
+
+
+@dataclass
+class Written:
+    """A unit: its function, by name in runtime.c or number in the text, and its words."""
+
+    unit: Unit
+    about: str
+    code: str | int
+    words: list[Word]
+    work: int  # multiplications and elements
+    body: list[Written] = field(default_factory=list)  # of a loop over time
+
+
+class Writer:
+    """The text of the units of a program, and what each is told.
+
+    Args:
+        routines: the addresses of BLAS's, and the bits of its integers.
+        places: by id of what owned it, the memory of a result now.
+
+    Attributes:
+        functions: the texts.
+    """
+
+    def __init__(
+        self, program: Program, routines: tuple[dict[str, int], int] | None, places: dict[int, Any]
+    ) -> None:
+        self.program, self.places = program, places
+        self.routines, self.bits = routines or ({}, 64)
+        self.functions: list[str] = []
+        self.moving: dict[int, int] = {}  # in a loop over time: see `Loop`
+        self._numbers: dict[str, int] = {}  # of the functions, by what they do
+        self._words: dict[Any, Word] = {}  # of the unit that is written
+
+    def source(self) -> str:
+        """All of the text."""
+        names = ", ".join(f"u{n}" for n in range(len(self.functions)))
+        table = f"int (*const units[])(int64 *) = {{{names}}};\n"
+        return "\n".join([HEAD, *self.functions, table])
+
+    def written(self, unit: Unit) -> Written:
+        """A unit, whose text is among the functions by then."""
+        given = [tuple(vars(unit).values()), *(line.args for line in unit.lines)]
+        empty = (a for a in arrays_in(given) if not a.size)  # of no place in memory
+        alive = {id(owner_of(array)) for array in (*fusion.works_on(unit), *empty)}
+        first, last = unit.lines[0], unit.lines[-1]
+        where = sorted({line.where.rpartition("/")[2] for line in (first, last)})
+        names = " ".join(line.name for line in unit.lines)
+        what = dict.fromkeys(line.what for line in unit.lines if line.what)
+        out = last.out[0] if type(last.out) is tuple else last.out
+        about = f"{size(out)}: {names}, {', '.join([*what, *where])}"
+        if isinstance(unit, Loop):
+            self.moving = unit.steps
+            body = [self.written(part) for part in unit.body_units]
+            self.moving = {}
+            return Written(unit, about, "sequence", [], work(unit), body)
+        self._words, self._alive = {}, alive
+        code, lines = _BY_TYPE[type(unit)](self, unit)
+        words = [*self._words.values()]
+        if not code:
+            heads = [f"{kind} *p{n} = ({kind} *)t[{n}];"
+                     for n, (_, kind) in enumerate(self._words)]  # fmt: skip
+            body = "".join(f"    {line}\n" for line in [*heads, *lines, "return 0;"])
+            code = self._numbers.setdefault(body, len(self.functions))
+            if code == len(self.functions):
+                self.functions.append(f"static int u{code}(int64 *t) {{\n{body}}}\n")
+        return Written(unit, about, code, words, work(unit))
+
+    def memory(self, address: int, dtype: Any, owner: Any) -> str:
+        """The name of the memory at `address`."""
+        kind = "uint8" if dtype.kind == "b" else DTYPES[dtype]
+        if (address, kind) not in self._words:
+            self._words[address, kind] = self._word(address, owner)
+        return f"p{[*self._words].index((address, kind))}"
+
+    def _word(self, address: int, owner: Any) -> Word:
+        assert id(owner) in self._alive  # or its memory could be another's
+        step = self.moving.get(id(owner), 0)
+        place = self.places.get(id(owner))
+        if place is None:
+            return Word(address, owner, step)
+        return Word(address + place.ctypes.data - owner.ctypes.data, place, step)
+
+    def of(self, array: Any) -> str:
+        return self.memory(array.__array_interface__["data"][0], array.dtype, owner_of(array))
+
+    def _call(
+        self, leaf: str, places: list[Any], own: list[int], dims: list[tuple[int, ...]]
+    ) -> tuple[str, list[str]]:
+        """Calls of a function of runtime.c, for the places in further dimensions."""
+        words = [Word(leaf)]
+        words += [self._word(address, owner) for address, owner in places]
+        words += [Word(0)] * (4 - len(words)) + [Word(n) for n in own]
+        words += [Word(0)] * (OWN - len(words))
+        words += [Word(n) for n in (len(dims), *(n for dim in dims for n in dim))]
+        self._words = dict(enumerate(words))
+        return "calls", []
+
+    def elements(self, unit: Elements) -> tuple[str, list[str]]:
+        return "", _Loop(self, unit).text()
+
+    def reduction(self, unit: Reduction) -> tuple[str, list[str]]:
+        x, out = unit.x, unit.writes[0].array
+        steps = [s // x.itemsize for s in x.strides]
+        kept = [d for d in range(x.ndim) if d not in unit.axes and x.shape[d] != 1]
+        gone = [d for d in unit.axes if x.shape[d] != 1]
+        gone.sort(key=lambda d: -abs(steps[d]))
+        places = [s for n, s in zip(out.shape, out.strides, strict=True) if n != 1]
+        goals = dict(zip(kept, [s // out.itemsize for s in places], strict=True))
+        kept.sort(key=lambda d: -abs(goals[d]))
+        p, q, t = self.of(x), self.of(out), DTYPES[out.dtype]
+        goal = f"{q}[{_index({f'i{d}': step for d, step in goals.items()})}]"
+        ranges = {d: _for(f"i{d}", x.shape[d]) for d in range(x.ndim)}
+        whole = "uint64" if out.dtype.kind in "iu" and unit.name in ("sum", "prod") else ""
+        wide = whole or ("float64" if t == "float32" and unit.name == "sum" else t)
+
+        def at(index: str) -> str:
+            return f"({whole}){p}[{index}]" if whole else f"{p}[{index}]"
+
+        here = at(_index({f"i{d}": steps[d] for d in range(x.ndim) if x.shape[d] != 1}))
+        if kept and gone and unit.name == "sum" and abs(steps[kept[-1]]) < abs(steps[gone[-1]]):
+            # Along memory: into the results, row by row.
+            outer = [ranges[d] for d in kept if abs(steps[d]) > abs(steps[gone[0]])]
+            near = [ranges[d] for d in kept if abs(steps[d]) <= abs(steps[gone[0]])]
+            zero = _nested(near, [f"{goal} = 0;"], True)
+            rows = [*(ranges[d] for d in gone), *near]
+            return "", _nested(outer, zero + _nested(rows, [f"{goal} += {here};"], True))
+        length = int(np.prod([x.shape[d] for d in gone], dtype=np.int64))
+        first = _index({f"i{d}": steps[d] for d in kept})
+        joined = all(steps[d] == steps[e] * x.shape[e] for d, e in pairwise(gone))
+        if unit.name == "sum" and joined and gone and length >= 16:
+            step = steps[gone[-1]]
+            inner = _lanes(length, lambda r: at(_sum(first, _times(r, step))), whole or t)
+        else:
+            start = {"sum": "0", "prod": "1"}.get(unit.name, at(first))
+            step = {
+                "sum": "a += x;",
+                "prod": "a *= x;",
+                "max": "a = (x >= a) | (x != x) ? x : a;",
+                "min": "a = (x <= a) | (x != x) ? x : a;",
+            }[unit.name]
+            one = f"const {whole or DTYPES[x.dtype]} x = {here};"
+            inner = [f"{wide} a = {start};", *_nested([ranges[d] for d in gone], [one, step])]
+        return "", _nested([ranges[d] for d in kept], [*inner, f"{goal} = a;"])
+
+    def product(self, unit: Product) -> tuple[str, list[str]]:
+        if not fusion.small(unit, bool(self.routines)):
+            return self._blas_of(unit)
+        a, b, out = arrays = unit.a, unit.b, unit.out
+        turns = [d for d in range(out.ndim - 2) if out.shape[d] != 1]
+        starts = [
+            _index({f"n{d}": array.strides[d] // array.itemsize for d in turns}) for array in arrays
+        ]
+        (m, k), n, t = a.shape[-2:], b.shape[-1], DTYPES[out.dtype]
+        p, q, r = self.of(a), self.of(b), self.of(out)
+        (ai, ap), (bp, bj), (oi, oj) = (
+            [s // array.itemsize for s in array.strides[-2:]] for array in arrays
+        )
+        if m > 1 and n > 1 and not (bj == 1 and oj == 1) and ai == 1 and oi == 1:
+            # The transposed product runs along memory.
+            p, q, m, n, starts = q, p, n, m, [starts[1], starts[0], starts[2]]
+            (ai, ap), (bp, bj), (oi, oj) = (bj, bp), (ap, ai), (oj, oi)
+        x, y, z = starts
+        around = [_for(f"n{d}", out.shape[d]) for d in turns]
+        if m == 1 and n == 1 and k >= 16:
+
+            def term(r: str) -> str:
+                return f"{p}[{_sum(x, _times(r, ap))}] * {q}[{_sum(y, _times(r, bp))}]"
+
+            return "", _nested(around, [*_lanes(k, term, t), f"{r}[{z}] = a;"])
+        # A loop of one turn is none.
+        rows, columns, deep = (
+            [_for(name, count)] * (count != 1) for name, count in (("i", m), ("j", n), ("k", k))
+        )
+        i, j, v = ("i" if m > 1 else "0"), ("j" if n > 1 else "0"), ("k" if k > 1 else "0")
+        goal, left, right = (
+            f"{name}[{_sum(start, *(_times(*s) for s in steps if s[0] != '0'))}]"
+            for name, start, steps in (
+                (r, z, ((i, oi), (j, oj))), (p, x, ((i, ai), (v, ap))), (q, y, ((v, bp), (j, bj)))
+            )
+        )  # fmt: skip
+        if k == 1:
+            inner = _nested(rows + columns, [f"{goal} = {left} * {right};"], True)
+        elif n > 1 and bj == 1 and oj == 1:
+            zero = _nested(columns, [f"{goal} = 0;"], True)
+            add = _nested(columns, [f"{goal} += a * {right};"], True)
+            inner = _nested(rows, [*zero, *_nested(deep, [f"const {t} a = {left};", *add])])
+        else:
+            dot = [f"{t} a = 0;", *_nested(deep, [f"a += {left} * {right};"]), f"{goal} = a;"]
+            inner = _nested(rows + columns, dot)
+        return "", _nested(around, inner)
+
+    def _blas_of(self, unit: Product) -> tuple[str, list[str]]:
+        a, b, out = arrays = unit.a, unit.b, unit.out
+        (m, k), n, size = a.shape[-2:], b.shape[-1], out.itemsize
+        turns = [d for d in range(out.ndim - 2) if out.shape[d] != 1]
+        x, y, z = ((v.__array_interface__["data"][0], owner_of(v)) for v in arrays)
+        (ta, lda), (tb, ldb), (tc, ldc) = (fusion.matrix(v) or (False, 0) for v in arrays)
+        letter = "s" if out.dtype == np.float32 else "d"
+
+        def call(name: str, order: tuple[int, ...], own: list[int]) -> tuple[str, list[str]]:
+            given = [(x, y)[i] for i in order]
+            dims = [(out.shape[d], *(arrays[i].strides[d] for i in (*order, 2))) for d in turns]
+            routine = self.routines[letter + name]
+            return self._call(f"{letter}{name}{self.bits}", [*given, z], [routine, *own], dims)
+
+        if n == 1:
+            steps = max(1, b.strides[-2] // size), max(1, out.strides[-2] // size)
+            shape = (k, m) if ta else (m, k)
+            return call("gemv", (0, 1), [_flag(ta), *shape, lda, *steps])
+        if m == 1:
+            steps = max(1, a.strides[-1] // size), max(1, out.strides[-1] // size)
+            shape = (n, k) if tb else (k, n)
+            return call("gemv", (1, 0), [_flag(not tb), *shape, ldb, *steps])
+        if tc:  # the transposed product
+            return call("gemm", (1, 0), [_flag(not tb), _flag(not ta), n, m, k, ldb, lda, ldc])
+        return call("gemm", (0, 1), [_flag(ta), _flag(tb), m, n, k, lda, ldb, ldc])
+
+    def applied(self, unit: Applied) -> tuple[str, list[str]]:
+        x, out = unit.reads[0], unit.writes[0]
+        size = out.dtype.itemsize
+        dims = [list(dim) for dim in zip(x.shape, x.strides, out.strides, strict=True)]
+        while len(dims) > 1 and all(dims[-2][n] == dims[-1][n] * dims[-1][0] for n in (1, 2)):
+            n = dims.pop()
+            dims[-1] = [dims[-1][0] * n[0], *n[1:]]
+        *outer, (count, x_step, out_step) = dims or [[1, 1, 1]]
+        places = [(place.address, owner_of(place.array)) for place in (x, out)]
+        own = [*unit.routine, count, x_step * size, out_step * size]
+        return self._call("apply", places, own, [(n, s * size, u * size, 0) for n, s, u in outer])
+
+    def scatter(self, unit: Scatter) -> tuple[str, list[str]]:
+        target, index, values = unit.target, unit.index, unit.values
+        p, i, v = (self.of(place.array) for place in (target, index, values))
+        n, *wide = target.array.shape
+        (to, *along), (at,), (step, *beside) = (
+            [s // place.array.itemsize for s in place.array.strides]
+            for place in (target, index, values)
+        )
+        goal, term = (
+            f"{name}[{_sum(_times(*rows), *(_times('c', s) for s in more))}]"
+            for name, rows, more in ((p, ("j", to), along), (v, ("i", step), beside))
+        )
+        count = wide[0] if wide else 1
+        loop, columns = [_for("i", len(index.array))], [_for("c", count)]
+        row = f"int64 j = {i}[{_times('i', at)}];"
+        plain = _nested(columns, [f"{goal} += {term};"], True)
+        if not wide or len(index.array) <= FEW or target.dtype != np.float32:
+            return "", _nested(loop, [row, *_checked("j", n), *plain])
+        # As in `add_rows`: what is added to a row many times is added up in float64.
+        found, every = [row, f"if (j < 0) j += {n};"], [_for("j", n), "if (counts[j])"]
+        cell = f"total[(counts[j] - 1) * {count} + c]"
+        many = [
+            "top = 0;",
+            *_nested(every, ["counts[j] = ++top;"]),
+            f"float64 *total = calloc(top * {count}, sizeof(float64));",
+            "if (!total) { free(counts); return 2; }",
+            *_nested(loop, [*found, *_nested(columns, [f"{cell} += {term};"], True)]),
+            *_nested([*every, *columns], [f"{goal} += {cell};"], True),
+            "free(total);",
+        ]
+        return "", [
+            f"int64 top = 0, *counts = calloc({n}, sizeof(int64));",
+            "if (!counts) return 2;",
+            *_nested(loop, [
+                row, *_checked("j", n, "{ free(counts); return 1; }"),
+                "if (++counts[j] > top) top = counts[j];",
+            ]),
+            *_nested([f"if (top <= {FEW})"], _nested(loop, [*found, *plain])),
+            *_nested(["else"], many),
+            "free(counts);",
+        ]  # fmt: skip
+
+
+class Body:
+    """The lines of C for one element of an `Elements` unit, also for a GPU.
+
+    Attributes:
+        dims: the loops, outermost first: see `fusion.loop_dims`.
+        levels: the lines before all loops, in the outermost one, and so on.
+    """
+
+    wide = ""  # how the number of a turn is made one of 64 bits
+
+    def __init__(self, program: Program, unit: Elements) -> None:
+        self.program, self.unit = program, unit
+        self.dims = fusion.loop_dims(unit)
+        self.levels: list[list[str]] = [[] for _ in range(len(self.dims) + 1)]
+        self._count = 0
+        self._values: dict[Any, tuple[str, int]] = {}  # by key of a Place: its value now
+        self._written = {place.key for place in unit.writes}
+
+    def pointer(self, place: Place) -> str:
+        """The name of the memory of a place."""
+        raise NotImplementedError
+
+    def index(self, name: str, count: int) -> str:
+        """An index below `count`, of the value `name`; may write lines."""
+        raise NotImplementedError
+
+    def moves(self, place: Place) -> bool:
+        """Whether it is in other memory each time."""
+        return False
+
+    def write(self) -> None:
+        """Write all lines."""
+        last: dict[Any, tuple[Place, str]] = {}
+        for element in self.unit.body:
+            last[element.out.key] = element.out, self._element(element)
+        for key, (place, value) in last.items():
+            if key in self.unit.stored:
+                self.levels[-1].append(f"{self._at(place)} = {value};")
+
+    def _at(self, place: Place) -> str:
+        steps = {f"{self.wide}i{d}": place.strides[members[-1]] if place.strides else 0
+                 for d, (_, members) in enumerate(self.dims)}  # fmt: skip
+        return f"{self.pointer(place)}[{_index(steps)}]"
+
+    def name(self, dtype: Any, text: str, level: int = -1) -> str:
+        """A name for a value."""
+        name, self._count = f"v{self._count}", self._count + 1
+        self.levels[level].append(f"const {DTYPES[dtype]} {name} = {text};")
+        return name
+
+    def _value(self, given: Any, dtype: Any) -> str:
+        """The operand `given` as a value of `dtype`, in a name or a literal."""
+        if type(given) is not Place:
+            return literal(given, dtype)
+        kind = self.program.kinds.get(id(owner_of(given.array)))
+        if kind == "constant" and not any(given.strides) and not self.moves(given):
+            return literal(given.array[(0,) * given.array.ndim].item(), dtype)
+        if given.key not in self._values:
+            inside = [d + 1 for d, (_, members) in enumerate(self.dims)
+                      if given.strides and given.strides[members[-1]]]  # fmt: skip
+            level = len(self.dims) if given.key in self._written else max(inside, default=0)
+            self._values[given.key] = self.name(given.dtype, self._at(given), level), level
+        name, level = self._values[given.key]
+        if given.dtype == dtype:
+            return name
+        key = name, dtype
+        if key not in self._values:
+            self._values[key] = self.name(dtype, name, level), level
+        return self._values[key][0]
+
+    def _element(self, element: Element) -> str:
+        found, out = element.expression, element.out
+        args = [self._value(a, t) for a, t in zip(element.args, found.taken, strict=True)]
+        if element.source is not None:
+            source = element.source
+            index = self.index(args[0], source.array.size)
+            step = source.strides[0] if source.strides else 0
+            text = f"{self.pointer(source)}[{_times(index, step)}]"
+        else:
+            kind = DTYPES[found.taken[0]]
+            text = found.text.format(*args, t=kind, f="f" if kind == "float32" else "")
+        value = text if text.isidentifier() else self.name(found.given, text)
+        if found.given != out.dtype:
+            value = self.name(out.dtype, value)
+        if element.mask is not None:
+            mask = self._value(element.mask, np.dtype(bool))
+            value = self.name(out.dtype, f"{mask} ? {value} : {self._value(out, out.dtype)}")
+        self._values[out.key] = value, len(self.dims)
+        return value
+
+
+class _Loop(Body):
+    """A loop over elements in native code."""
+
+    def __init__(self, writer: Writer, unit: Elements) -> None:
+        super().__init__(writer.program, unit)
+        self.writer = writer
+
+    def pointer(self, place: Place) -> str:
+        return self.writer.memory(place.address, place.dtype, owner_of(place.array))
+
+    def moves(self, place: Place) -> bool:
+        return bool(self.writer.moving.get(id(owner_of(place.array)), 0))
+
+    def index(self, name: str, count: int) -> str:
+        index = f"n{self._count}"
+        self._count += 1
+        self.levels[-1] += [f"int64 {index} = {name};", *_checked(index, count)]
+        return index
+
+    def text(self) -> list[str]:
+        self.write()
+        lines = self.levels[-1]
+        for d, (n, _) in reversed([*enumerate(self.dims)]):
+            inner = d == len(self.dims) - 1
+            lines = [*self.levels[d], *_nested([_for(f"i{d}", n)], lines, inner)]
+        return lines
+
+
+def work(unit: Unit) -> int:
+    """Multiplications and elements."""
+    if isinstance(unit, Product):
+        return int(unit.out.size * unit.a.shape[-1])
+    if isinstance(unit, Reduction):
+        return int(unit.x.size)
+    if isinstance(unit, Loop):
+        return unit.count * sum(map(work, unit.body_units))
+    return math.prod(unit.shape) if isinstance(unit, Elements) else 1
+
+
+def _index(steps: dict[str, int]) -> str:
+    """The text of an index: names times steps."""
+    return _sum(*(_times(name, step) for name, step in steps.items()))
+
+
+def _sum(*parts: str) -> str:
+    return " + ".join(part for part in parts if part != "0") or "0"
+
+
+def _times(name: str, step: int) -> str:
+    return "0" if not step else name if step == 1 else f"{name} * {step}"
+
+
+def _for(name: str, stop: int, start: int = 0, step: int = 1) -> str:
+    more = f"{name}++" if step == 1 else f"{name} += {step}"
+    return f"for (int64 {name} = {start}; {name} < {stop}; {more})"
+
+
+def _nested(loops: list[str], body: list[str], independent: bool = False) -> list[str]:
+    """`body` in loops; `independent`: no turn of the innermost one needs another one."""
+    for number, loop in enumerate(reversed(loops)):
+        head = ["INDEPENDENT"] * (independent and not number)
+        body = [*head, f"{loop} {{", *(f"    {line}" for line in body), "}"]
+    return body
+
+
+def _lanes(length: int, term: Callable[[str], str], kind: str) -> list[str]:
+    """`a`, the sum of `length` terms, in several sums that a processor can make at once."""
+    wide = "float64" if kind == "float32" else kind
+    count = 1 if length < 64 else 8
+    whole = length // count * count
+    names = [f"a{j}" for j in range(count)] if count > 1 else ["a"]
+    lines = [f"{wide} " + ", ".join(f"{name} = 0" for name in names) + ";"]
+    adds = [f"{name} += {term('r' if count == 1 else f'(r + {j})')};"
+            for j, name in enumerate(names)]  # fmt: skip
+    lines += _nested([_for("r", whole, step=count)], adds)
+    if count > 1:
+        lines.append(f"{wide} a = ((a0 + a1) + (a2 + a3)) + ((a4 + a5) + (a6 + a7));")
+    if length > whole:
+        lines += _nested([_for("r", length, whole)], [f"a += {term('r')};"])
+    return lines
+
+
+def _checked(index: str, length: int, bad: str = "return 1;") -> list[str]:
+    return [
+        f"if ({index} < 0) {index} += {length};",
+        f"if ({index} < 0 || {index} >= {length}) {bad}",
+    ]
+
+
+def _flag(transposed: bool) -> int:
+    return 112 if transposed else 111
+
+
+_BY_TYPE: dict[type, Callable[[Writer, Any], tuple[str, list[str]]]] = {
+    Elements: Writer.elements,
+    Reduction: Writer.reduction,
+    Product: Writer.product,
+    Scatter: Writer.scatter,
+    Applied: Writer.applied,
+}
