@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from operator import itemgetter
+from operator import is_, itemgetter
 from types import SimpleNamespace
 from typing import Any, ClassVar, NoReturn
 
@@ -38,8 +38,8 @@ OPTIMIZERS: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
 # What `_use` makes.
 _LAID_OUT = (
-    "storage", "_group_of", "_flat", "_pools", "_used", "_counts", "_numbers", "_present", "runs",
-    "written",
+    "storage", "_group_of", "_members", "_flat", "_pools", "_used", "_counts", "_numbers",
+    "_present", "runs", "written",
 )  # fmt: skip
 
 # Elements. On a CPU an update goes over memory in stretches that share one scratch memory of this
@@ -225,6 +225,7 @@ class Optimizer:
     def _use(self, storage: FlatStorage) -> None:
         self.storage = storage
         self._group_of = {p: g for g in self.param_groups for p in g["params"]}
+        self._members = [(group, [*group["params"]]) for group in self.param_groups]
         self._flat: list[dict[str, Any]] = [dict.fromkeys(self.states) for _ in storage.buffers]
         self._pools: list[dict[Any, Any]] = [{} for _ in storage.buffers]
         self._used = [False] * len(storage.params)  # whose states have been used
@@ -357,11 +358,28 @@ class Optimizer:
         return loss
 
     def begin_step(self) -> None:
-        """Find the runs of this step and count it."""
+        """Find the runs of this step and count it.
+
+        Raises RuntimeError where the parameters of the groups are not those of the constructor and
+        `add_param_group`, ValueError for options that make no sense.
+        """
+        given, groups = self._members, self.param_groups
+        if len(groups) != len(given):
+            self._refuse_groups()
+        for group, (then, members) in zip(groups, given, strict=True):
+            if group is not then or len(group["params"]) != len(members):
+                self._refuse_groups()
         present = self.storage.present()
         if present != self._present or not self.follow_options():
             self._make_runs(present)
         self.count_step()
+
+    def _refuse_groups(self) -> NoReturn:
+        raise RuntimeError(
+            f"{type(self).__name__}: a parameter group, or what is in its params, was replaced by "
+            "hand, and the memory is that of those before; change the options in a group, add one "
+            "by add_param_group, or make the optimizer anew"
+        )
 
     def count_step(self) -> None:
         """Count the step in the runs and in what depends on their number of steps."""
@@ -455,7 +473,9 @@ class Optimizer:
 
     def _make_runs(self, present: tuple[bool, ...]) -> None:
         """Maximal stretches of parameters with a gradient, one group and equally used states."""
-        for group in self.param_groups:
+        for group, members in self._members:
+            if not all(map(is_, group["params"], members)):  # it has no gradient from now on
+                self._refuse_groups()
             self._check(group)
         storage = self.storage
         self._settle()

@@ -184,6 +184,34 @@ def test_an_option_that_is_changed_to_what_cannot_be_loaded_is_refused(kind, opt
     assert p.tolist() != before
 
 
+BY_HAND = {
+    "a parameter more": lambda o, q: o.param_groups[0]["params"].append(q),
+    "one less": lambda o, q: o.param_groups[0]["params"].pop(),
+    "another one": lambda o, q: o.param_groups[0]["params"].__setitem__(0, q),
+    "another list": lambda o, q: o.param_groups[0].update(params=[q]),
+    "a group less": lambda o, q: o.param_groups.pop(),
+    "a group more": lambda o, q: o.param_groups.append({"params": [q], "lr": 0.1}),
+    "a group anew": lambda o, q: o.param_groups.__setitem__(0, {**o.param_groups[0], "lr": 0.5}),
+    "all groups anew": lambda o, q: setattr(o, "param_groups", [{**o.param_groups[0], "lr": 0.5}]),
+}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_groups_that_are_replaced_by_hand_are_not_passed_over(name):
+    p, q = (mt.ones(2, requires_grad=True) for _ in range(2))
+    optimizer = SGD([p], lr=0.1)
+    for given in (p, q):
+        given.grad = mt.ones(2)
+    optimizer.step()
+    before = p.tolist()
+    BY_HAND[name](optimizer, q)
+    if name.startswith("another"):
+        p.grad = None  # nothing leads to it any more
+    with pytest.raises(RuntimeError, match="was replaced by hand"):
+        optimizer.step()
+    assert p.tolist() == before
+
+
 def test_a_parameter_frozen_later_stays_where_it_is():
     params = leaves()
     optimizer = SGD(params, lr=0.1, momentum=0.9, weight_decay=0.1)
