@@ -286,8 +286,8 @@ def _try_metric(config: Config, number: int, metric: Metric, rows: Sequence[Any]
         if metric.of_rows is not None:
             value = metric.of_rows(*rows)
         else:
-            some = metric.sums(*rows)
-            none = metric.sums(*(mapped(lambda array: array[:0], each) for each in rows))
+            some: Any = metric.sums(*rows)
+            none: Any = metric.sums(*(mapped(lambda array: array[:0], each) for each in rows))
             for sums, of in ((some, ""), (none, " of no rows")):
                 if not isinstance(sums, np.ndarray) or sums.ndim != 1 or sums.dtype != np.float64:
                     wrong = f"has sums{of} that are {described(sums)}; expected a float64 vector"

@@ -63,7 +63,9 @@ class _Tracker(Callback):
 
     def _log_row(self, row: Mapping[str, Any]) -> None:
         split, step = row["split"], row["step"]
-        values = {Measure.of(split, k): value for k, value in row.items() if k not in _PLACES}
+        values: dict[str, float] = {
+            Measure.of(split, key): value for key, value in row.items() if key not in _PLACES
+        }
         values = {key: v for key, v in values.items() if step > self._steps.get(key, -1)}
         self.log(values, step, {"epoch": row["epoch"], "samples": row["samples"]})
         self._steps.update(dict.fromkeys(values, step))
