@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -633,3 +634,28 @@ def test_what_every_rank_meets_is_said_once_and_without_an_abort(mpirun, tmp_pat
     assert job.returncode == code, said
     assert "abort" not in said.lower()
     assert said.count("Usage" if code == 0 else "error: ") == 1
+
+
+def test_a_csv_file_to_a_trained_model_enters_few_files(tmp_path):
+    import microtrain
+
+    home, entered = Path(microtrain.__file__).parent, set()
+    upper = ("config", "data", "runs", "train", "inference", "report", "sweep", "cli", "exchange")
+
+    def enter(frame, event, _):
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and frame.f_code.co_name != "<module>" and home in path.parents:
+            entered.add(path.relative_to(home))
+
+    train("csv.yaml", tmp_path, "train.duration=1 epochs")  # what is imported late is there
+    before = sys.getprofile(), threading.getprofile()
+    sys.setprofile(enter)
+    threading.setprofile(enter)
+    try:
+        train("csv.yaml", tmp_path, "train.duration=3 epochs")
+    finally:
+        sys.setprofile(before[0])
+        threading.setprofile(before[1])
+    found = sorted(str(path) for path in entered if path.parts[0] in upper)
+    assert {"data/readers/csv.py", "train/trainer.py", "runs/saver.py"} < {*found}
+    assert len(found) <= 62, found
