@@ -1,4 +1,4 @@
-"""Proof instead of promise, for a configuration of the user's own: resume, ranks, gradients.
+"""Proof instead of promise, for your own configuration: resume, ranks, gradients.
 
 Runs are real jobs in a directory that goes away. What one is killed by is SIGKILL, what is compared
 are the bits that a run leaves: parameters, optimizer states, and all of its metrics but the clock.
@@ -165,7 +165,7 @@ class Verification:
     def gradients(self) -> Result:
         """Autograd against central differences in float64, entry by entry of each parameter."""
         if self.config.trainer is not None:
-            return Result("grad", "left out", "a trainer of one's own has a step of its own")
+            return Result("grad", "left out", "a trainer of your own takes its own steps")
         config = load_config(self._file, ["dtype=float64"])
         differ: dict[str, str] = {}
         with default_dtype("float64"), np.errstate(all="ignore"):

@@ -17,7 +17,7 @@ from ..distributed import connect, world
 from ..distributed.agreement import from_root, together
 from ..errors import ConfigError
 from ..threads import launch_environment
-from ..train.console.terminal import Output, Wish
+from ..train.console.terminal import Output, ProgressMode
 from ..train.resume import choose_run
 from ..train.trainer import Trainer
 from ..words import plural
@@ -59,7 +59,7 @@ def train_run(
     resume: str | None = None,
     dry_run: bool = False,
     trace: bool = False,
-    progress: Wish = "auto",
+    progress: ProgressMode = "auto",
 ) -> int:
     """Train on the ranks that the launcher started; returns the exit code. Collective."""
     settings = given.config

@@ -435,7 +435,7 @@ def point(link: Path, target: Path) -> None:
 def _plain(value: Any) -> Any:
     """`value` as JSON has it: NumPy's numbers as Python's, what is not finite as null.
 
-    A byte in a path that is no UTF-8 is half of a surrogate pair, which no reader of JSON takes.
+    A byte in a path that is not UTF-8 is half of a surrogate pair, which no reader of JSON takes.
     """
     text = json.dumps(value, default=lambda array: array.tolist(), ensure_ascii=False)
     text = re.sub("[\ud800-\udfff]", lambda half: rf"\\u{ord(half[0]):04x}", text)

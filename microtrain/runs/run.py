@@ -227,7 +227,7 @@ class Run:
                     f"had written by the checkpoint of step {step_of(newest):,}"
                 )
         try:
-            words = "has other settings in its config.yaml than it was trained with"
+            words = "has different settings in its config.yaml from those it was trained with"
             file = self.path / "config.yaml"
             compare_configs(
                 config_of(newest), self.config_text, self.path, refused=words, file=file

@@ -247,7 +247,7 @@ class _Run:
 
 @dataclass
 class _Loop:
-    """Of a loop of one's own."""
+    """Of your own training loop."""
 
     loop: Annotated[dict[str, Any], Predicate(_has_whole_epoch)]
     options: Options

@@ -64,7 +64,7 @@ def build_run(
     if comm.rank == 0:
         for note in data.notes:
             warn(note)
-    # The dtype is for what the user's own model creates; what is not finite is found later.
+    # The dtype is for what a user-defined model creates; what is not finite is found later.
     with default_dtype(config.dtype), np.errstate(all="ignore"):
         with settled(comm):
             module, loss, metrics = build_parts(config, data, device)
@@ -255,7 +255,7 @@ def load_once(
     """
     given = config.data.instance is not None
     if everyone := given or is_import_path(config.data.type):
-        # Apart from the rest: the user's own may let its ranks wait for each other.
+        # Apart from the rest: user-defined code may let its ranks wait for each other.
         held = [together(comm, load)]
         found = held[0]
     else:
@@ -269,7 +269,7 @@ def load_once(
         rank = next(rank for rank, (_, one) in enumerate(hashes) if one != hashes[0][1])
         raise agreed(
             DataError(
-                f"data ({config.data.type}): rank {rank} has loaded other data than rank 0 "
+                f"data ({config.data.type}): rank {rank} loaded different data from rank 0 "
                 f"({hashes[rank][0]:,} and {hashes[0][0]:,} training rows); every rank must load "
                 "the same: draw random numbers from the seed that a component may take"
             )

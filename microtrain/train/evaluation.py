@@ -75,7 +75,7 @@ def evaluate(
         prediction = model(*batch[:at])
         return prediction, loss_of_rows(loss, prediction, *batch[at:])
 
-    # What a step of one's own computes from the model's parts is of the rows, too.
+    # What a user-defined step computes from the model's parts is of the rows, too.
     parts = model.parameters() if step is not None and isinstance(model, Module) else ()
     others = [param for param in parts if param.requires_grad]
     with evaluating(model), kept_place():

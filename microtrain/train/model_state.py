@@ -204,7 +204,7 @@ def _extra(name: str, text: Any) -> Any:
     try:
         return parse_json(text.tobytes())
     except ValueError as error:
-        raise RuntimeError(f"{name} is no JSON: {error}") from error
+        raise RuntimeError(f"{name} is not JSON: {error}") from error
 
 
 def _text(name: str, value: Any) -> Any:
@@ -250,7 +250,7 @@ def save(
             model, else all.
 
     Raises LaunchError where the file system refuses, TypeError for anything else in the state,
-    naming the keys that lead there, and for an extra state of a module that is no JSON; on every
+    naming the keys that lead there, and for an extra state of a module that is not JSON; on every
     rank.
 
     Example:

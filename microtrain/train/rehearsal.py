@@ -272,7 +272,7 @@ def _check_reduction(config: Config, loss: Any, once: float, twice: float) -> No
 
 
 def _try_metric(config: Config, number: int, metric: Metric, rows: Sequence[Any]) -> None:
-    """Call a metric of the user's own; ConfigError for what it may not return.
+    """Call a user-defined metric; ConfigError for what it may not return.
 
     rows: prediction, target, and the weights if there are any, as evaluations have them.
     """

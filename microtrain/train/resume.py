@@ -162,7 +162,7 @@ def restore(run: TrainingRun, checkpoint: Checkpoint) -> None:
     if state["data_hash"] != run.data_state["data_hash"]:
         raise DataError(
             f"the data have changed since step {checkpoint.step:,}: the run cannot continue "
-            "with other rows; restore the data, or start a new run"
+            "with different rows; restore the data, or start a new run"
         )
     _check_order(run, checkpoint)
     take_over(checkpoint, run.model, run.optimizer)
@@ -183,9 +183,9 @@ def _check_order(run: TrainingRun, checkpoint: Checkpoint) -> None:
     before = checkpoint.state["order"]
     if before != now:
         raise ConfigError(
-            f"the run has shuffled its {rows:,} training rows in the order {before!r}, and this "
-            f"version does so in the order {now!r}: an epoch would have some rows twice and others "
-            "not at all\nfinish the run with the version that began it (see its run.json), or "
+            f"this run shuffled its {rows:,} training rows in the order {before!r}, and this "
+            f"version uses the order {now!r}: resuming now would repeat some rows and skip others\n"
+            "finish the run with the version that began it (see its run.json), or "
             f"start a new one from its model: train.init_from={checkpoint.path}"
         )
 

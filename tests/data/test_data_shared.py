@@ -242,7 +242,7 @@ def test_a_run_has_the_bits_that_it_has_with_data_of_each_rank(
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"), [("raises", "gone on one host"), ("differs", "has loaded other data than")]
+    ("fault", "words"), [("raises", "gone on one host"), ("differs", "loaded different data from")]
 )
 def test_a_component_whose_ranks_wait_for_each_other(
     comm: Communicator, shared_tmp_path: Path, fault: str, words: str

@@ -200,7 +200,7 @@ FAULTS = {
         run_code=2, features="3 if odd else 2", in_a_step=False,
     ),
     "other data": Fault(
-        "pass", None, (), in_run=(r"^error: data .*: rank 1 has loaded other data than rank 0",),
+        "pass", None, (), in_run=(r"^error: data .*: rank 1 loaded different data from rank 0",),
         run_code=3, data="./model.py:unseeded", in_a_step=False,
     ),
 }  # fmt: skip

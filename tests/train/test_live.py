@@ -14,7 +14,7 @@ import terminal
 
 from microtrain.threads import LAUNCH
 from microtrain.train.console import terminal as bars
-from microtrain.train.console.terminal import Output, TerminalBar, why_none
+from microtrain.train.console.terminal import Output, TerminalBar, why_no_bar
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(LAUNCH.parallel, reason="starts runs itself, on one process")
@@ -227,10 +227,10 @@ def test_only_rank_0_of_a_terminal_has_a_bar(clock):
     ],
 )
 def test_why_there_is_none(clock, monkeypatch, variable, value, words):
-    assert why_none(Screen()) == ""
-    assert why_none(None) == why_none(io.StringIO()) == "standard output is not a terminal"
+    assert why_no_bar(Screen()) == ""
+    assert why_no_bar(None) == why_no_bar(io.StringIO()) == "standard output is not a terminal"
     monkeypatch.setenv(variable, value)
-    assert words in why_none(Screen())
+    assert words in why_no_bar(Screen())
 
 
 def test_a_terminal_that_goes_away_does_not_end_the_run(clock, monkeypatch):

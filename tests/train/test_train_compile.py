@@ -363,7 +363,8 @@ def test_a_short_run_is_not_captured(place, monkeypatch):
     trainer, errors = train(place, "auto")
     assert trainer.execution.compiled is None and not errors
     assert executed(place, "auto") == {
-        "executor": "off", "from_step": 1, "reason": "it does not pay in fewer than 300 steps",
+        "executor": "off", "from_step": 1,
+        "reason": "too short to be worth compiling (under 300 steps)",
     }  # fmt: skip
 
 

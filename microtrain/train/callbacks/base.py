@@ -191,7 +191,7 @@ class States:
         self.callbacks = [each for each in callbacks if not each.state_name]
 
     def state_dict(self) -> list[Any]:
-        """Name and state of each, for a checkpoint; TypeError for a state that is no JSON."""
+        """Name and state of each, for a checkpoint; TypeError for a state that is not JSON."""
         states = []
         for callback in self.callbacks:
             state = callback.state_dict()

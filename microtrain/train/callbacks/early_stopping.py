@@ -118,5 +118,5 @@ class EarlyStopping(Callback):
         best, step, waited = (state[key] for key in ("best", "best_step", "waited"))
         measured = best is None or (type(best) in (int, float) and abs(best) < 2**1023)
         if not measured or type(step) is not int or type(waited) is not int:
-            raise ValueError(f"no state of early stopping: {state!r:.100}")
+            raise ValueError(f"not a state of early stopping: {state!r:.100}")
         self.best, self.best_step, self.waited = best, step, waited

@@ -1,4 +1,4 @@
-"""The losses that a configuration can name, and what one of the user's own may return."""
+"""The losses that a configuration can name, and what a user-defined loss may return."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def loss_of_rows(loss: Any, prediction: Any, target: Any, weight: Any = None) ->
     """The loss of rows, one number; with weights of the rows, (n,), their weighted mean or sum.
 
     A loss of the library is `sum(w l) / sum(w)` or `sum(w l)`, the classes' own weights times those
-    of the rows; one of the user's own gets the weights as its third argument.
+    of the rows; a user-defined loss gets the weights as its third argument.
     """
     if weight is None:
         return one_loss(loss(prediction, target))

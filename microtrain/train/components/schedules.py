@@ -26,7 +26,7 @@ Lasting = Annotated[str, Duration, Expects("a duration such as `5%` or `100 step
 
 
 class Schedule:
-    """Base class. A schedule of one's own overrides `after_warmup`.
+    """Base class. Your own schedule overrides `after_warmup`.
 
     Args:
         warmup: a duration such as `5%`: of its n steps the first takes 1/n of the rate, the second

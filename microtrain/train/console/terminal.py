@@ -23,7 +23,7 @@ from ...words import elapsed, number, printable, rate
 if TYPE_CHECKING:
     from rich.table import Table
 
-Wish = Literal["auto", "on", "off"]
+ProgressMode = Literal["auto", "on", "off"]
 SECONDS = 0.1  # between two drawings
 STEPS = 1000  # at most
 _NEW = 0.5  # what the last steps count: one says little, many are long ago
@@ -181,7 +181,7 @@ class NotebookBar(Bar):
         self._handle.update({"text/plain": "", "text/html": ""}, raw=True)
 
 
-def why_none(stream: TextIO | None) -> str:
+def why_no_bar(stream: TextIO | None) -> str:
     """Why no bar can be drawn on this stream; empty where one can."""
     launch = launch_environment()
     if launch.kind != "none":
@@ -211,7 +211,7 @@ class Output:
         log: Callable[[str], None] | None = None,
         stream: TextIO | None = None,
         errors: TextIO | None = None,
-        progress: Wish = "auto",
+        progress: ProgressMode = "auto",
     ) -> None:
         self.rank = rank
         self.log = log
@@ -249,7 +249,7 @@ class Output:
         if self.rank != 0 or self._progress == "off":
             return math.inf
         stream = self._streams["stdout"]
-        reason = why_none(stream)
+        reason = why_no_bar(stream)
         if reason or stream is None:
             if self._progress == "on":
                 self.warn(f"no progress bar: {reason}")

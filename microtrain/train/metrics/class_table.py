@@ -55,7 +55,7 @@ def class_names(
 ) -> Sequence[str] | None:
     """What the classes are called whose rows can be counted; None where there are no such.
 
-    Of a loss of the user's own it takes a metric of classes to know what a prediction is.
+    Of a user-defined loss it takes a metric of classes to know what a prediction is.
     """
     known = isinstance(loss, CrossEntropyLoss | BCEWithLogitsLoss)
     if not (known or any(isinstance(metric, ClassMetric) for metric in metrics)):
@@ -92,7 +92,7 @@ def class_lines(counts: ClassCounts, which: str = "") -> list[str]:
     if total := sum(counts.support):
         largest = int(np.argmax(counts.support))
         share = counts.support[largest] / total
-        lines.append(f"accuracy of always saying {counts.names[largest]}: {share:.1%}")
+        lines.append(f"majority-class baseline ({counts.names[largest]}): {share:.1%}")
     return lines
 
 

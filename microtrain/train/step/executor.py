@@ -95,7 +95,7 @@ class Execution:
             self.name, self.reason = "numpy", why
         self.since = BEGIN if self.name == "native" else 1
         self.problem: str | None = None
-        # An optimizer of the user's own may do anything: it is called.
+        # A user-defined optimizer may do anything: it is called.
         package = type(run.optimizer).__module__.partition(".")[0]
         self._whole = package == __name__.partition(".")[0]
         self.pending = self.name == "native"
@@ -267,7 +267,7 @@ class Execution:
         if self.requested != "auto":
             return self.requested, "asked for"
         if (self.run.total_steps or FEW) < FEW:
-            return "off", f"it does not pay in fewer than {FEW} steps"
+            return "off", f"too short to be worth compiling (under {FEW} steps)"
         if self.run.device is not None:
             return "cupy", f"the device is {self.run.device}"
         if self.run.shards is not None:
