@@ -156,9 +156,7 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         order = np.random.default_rng(seed).permutation(count)
         held = max(1, round(count * self.validation_fraction))
         if held >= count:
-            raise ValueError(
-                f"early_stopping holds back {held} of n_samples = {count}, which leaves none"
-            )
+            raise ValueError(f"early_stopping leaves no rows of n_samples = {count} to train on")
         return np.sort(order[held:]), np.sort(order[:held])
 
     def _module(self, inputs: int, outputs: int) -> nn.Module:
