@@ -8,6 +8,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,8 +19,8 @@ from ..backend import MASKED, default_dtype, to_host
 from ..config.components import GIVEN, build, is_import_path
 from ..creation import from_numpy
 from ..data import Source
-from ..data.preparation.survey import as_source, cast, check_finite
-from ..data.source import BLOCK, location_in, read_checked
+from ..data.preparation.survey import as_source, cast, check_finite, place
+from ..data.source import BLOCK, read_checked
 from ..data.tables.frame import Frame, shortened
 from ..errors import ConfigError, DataError
 from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, Module
@@ -231,17 +232,13 @@ class TrainedModel:
         # As many rows a pass as of arrays: the same bits.
         step = ROWS * max(1, BLOCK // (ROWS * size))
         for first in range(0, max(len(source), 1), step):
-            arrays = read_checked(source, slice(first, min(first + step, len(source))), head)[
-                :count
-            ]
-
+            rows = slice(first, min(first + step, len(source)))
+            arrays = read_checked(source, rows, head)[:count]
             for i, array in enumerate(arrays):
-
-                def location(row: int, array: int = i, first: int = first) -> str:
-                    return location_in(source, array, first + row)
-
                 columns = None if i else self.feature_names
-                check_finite(array, f"{self._name(i)} at", columns, location)
+                check_finite(
+                    array, f"{self._name(i)} at", columns, partial(place, source, i, first)
+                )
             yield first, arrays
 
     def check_source(self, source: Source) -> tuple[Array, ...]:

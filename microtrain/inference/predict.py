@@ -9,7 +9,7 @@ import shutil
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -192,30 +192,27 @@ def _columns(
         raise ConfigError(
             f"--output {output}: a prediction has shape {prediction.shape[1:]}; write .npz"
         )
-    table = prediction if prediction.ndim == 2 else prediction[:, None]
+    table = _wide(prediction)
     names: Any = model.target_names or ("prediction",)
     if len(names) != table.shape[1]:
         names = [f"prediction_{i}" for i in range(table.shape[1])]
     names = [f"predicted_{name}" if name in kept else name for name in names]
     labels = [f"probability_{name}" for name in model.classes or names]
     spreads = ["spread"] if model.classes is not None else [f"spread_{name}" for name in names]
-    own = [
-        *names,
-        *(spreads if spread is not None else ()),
-        *(labels if chance is not None else ()),
-    ]
-    _refuse_taken(output, kept, own)
-    columns = {**kept, **dict(zip(names, table.T, strict=True))}
+    own = dict(zip(names, table.T, strict=True))
     if spread is not None:
-        apart = spread if spread.ndim == 2 else spread[:, None]
-        columns.update(zip(spreads, apart.T, strict=True))
+        own.update(zip(spreads, _wide(spread).T, strict=True))
     if chance is not None:
-        chances = chance if chance.ndim == 2 else chance[:, None]
-        columns.update(zip(labels, chances.T, strict=True))
-    return columns
+        own.update(zip(labels, _wide(chance).T, strict=True))
+    _refuse_taken(output, kept, own)
+    return {**kept, **own}
 
 
-def _refuse_taken(output: str, kept: Mapping[str, Array], own: Sequence[str]) -> None:
+def _wide(array: Array) -> Array:
+    return array if array.ndim == 2 else array[:, None]
+
+
+def _refuse_taken(output: str, kept: Mapping[str, Array], own: Collection[str]) -> None:
     """ConfigError for columns of the input whose names are those of what is predicted."""
     if taken := [name for name in kept if name in own]:
         raise ConfigError(

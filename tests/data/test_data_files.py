@@ -4,6 +4,7 @@ import bz2
 import gzip
 import lzma
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from microtrain.data import Table, csv, npz, parquet
+import microtrain as mt
+from microtrain.data import DataLoader, Table, csv, npz, parquet, prepare
 from microtrain.data.readers.csv import read_csv
 from microtrain.data.tables.frame import Frame
 from microtrain.errors import ConfigError, DataError
@@ -528,3 +530,24 @@ def test_npz_cut_short_or_damaged(arrays):
     path.write_bytes(whole[:middle] + bytes(64) + whole[middle + 64 :])
     with pytest.raises(DataError, match='array "x" cannot be read'):
         npz(path)
+
+
+def test_a_table_that_is_trained_on_enters_few_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text("a,y\n" + "".join(f"{i},{i % 3}.5\n" for i in range(20)))
+    home, entered, before = Path(mt.data.__file__).parent, set(), sys.getprofile()
+
+    def enter(frame, event, _):
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and home in path.parents and frame.f_code.co_name != "<module>":
+            entered.add(path.name)
+
+    sys.setprofile(enter)
+    try:
+        data = prepare(csv(Path("t.csv"), "y"), split={"train": 0.8, "val": 0.2}, standardize=True)
+        for _ in DataLoader(data.train, batch_size=4):
+            pass
+    finally:
+        sys.setprofile(before)
+    assert {"csv.py", "prepare.py", "loader.py"} < entered
+    assert len(entered) <= 11, entered

@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from ...errors import DataError
 from ..rows import Known, Preprocessing, Rows, TargetSurvey, apart, as_trained
-from ..source import BLOCK, ArrayDataset, Source, blocks, misfit
+from ..source import BLOCK, ArrayDataset, Source, blocks, location_in, misfit
 
 
 def as_source(data: Any, origin: str) -> Any:
@@ -233,7 +233,7 @@ def survey(
         least, most = ([each(a, axis=0) for a in arrays] for each in (np.min, np.max))
         for at, bounds in enumerate(zip(least, most, strict=True)):
             if arrays[at].dtype.kind == "f" and not np.isfinite(bounds).all():
-                where = partial(_place, part, at, first)
+                where = partial(place, part, at, first)
                 check_finite(
                     arrays[at], f"{origin}: {name_of(part, at)} at", columns_of(part, at), where
                 )
@@ -250,8 +250,9 @@ def survey(
     return Survey(found.known("".join(d.hexdigest() for d in digests)), low, high, sums)
 
 
-def _place(part: Rows, array: int, first: int, row: int) -> str:
-    return part.location_in(array, first + row)
+def place(source: Source, array: int, first: int, row: int) -> str:
+    """Where a row of an array of a block that begins with row `first` comes from."""
+    return location_in(source, array, first + row)
 
 
 def _check_codes_and_weights(
