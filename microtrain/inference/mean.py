@@ -169,31 +169,24 @@ class TrainedEnsemble:
         if len(inputs) == 1 and (table := Frame.of(inputs[0])) is not None:
             inputs = tuple(self.take_columns(table, warn_user))
         for first, rows in self.first.blocks(*inputs):
-            yield self.pool(self._values(rows, first))
+            yield self._pool(self._values(rows, first))
 
     def _values(self, rows: tuple[Any, ...], first: int) -> Iterator[Array]:
-        """Of one member after the other."""
+        """What is averaged, of one member after the other."""
         for place, group in enumerate(self.groups):
             taken = rows[0].inputs[place] if isinstance(rows[0], _Taken) else rows
             arrays = self.members[group[0]].prepare(*taken)
-            for i in group:
-                yield self.value(i, arrays, first)
+            for member in (self.members[i] for i in group):
+                try:
+                    scores = member.scores(arrays, first)
+                except DataError as error:
+                    raise DataError(f"{member.path}: {error}") from error
+                if member.link == "softmax":
+                    yield member.probabilities(scores)
+                else:
+                    yield scores if member.classes is not None else member.decide(scores)
 
-    def value(self, i: int, arrays: list[Array], first: int) -> Array:
-        """What the `i`-th says of rows that are prepared for it: what is averaged."""
-        member, scores = self.members[i], self.scores(i, arrays, first)
-        if member.link == "softmax":
-            return member.probabilities(scores)
-        return scores if member.classes is not None else member.decide(scores)
-
-    def scores(self, i: int, arrays: list[Array], first: int) -> Array:
-        """What the module of the `i`-th gives."""
-        try:
-            return self.members[i].scores(arrays, first)
-        except DataError as error:
-            raise DataError(f"{self.members[i].path}: {error}") from error
-
-    def pool(self, values: Iterable[Array]) -> Pooled:
+    def _pool(self, values: Iterable[Array]) -> Pooled:
         """Mean and deviation of values that come one by one, by Welford's method."""
         count, mean, squares = 0, np.zeros(()), np.zeros(())
         for count, value in enumerate(values, start=1):
