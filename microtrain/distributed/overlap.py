@@ -116,7 +116,8 @@ class Overlap(Reducer):
         """The next bucket goes; in a captured step, at this place of every replay."""
         send = partial(self.send, self.next)
         # Captured now, all go at the end: a recording that fails is done again, and sent nothing.
-        self.next += not MODES.capture.later(f"bucket {self.next} goes", send)
+        if not MODES.capture.later(f"bucket {self.next} goes", send):
+            self.next += 1
 
     def send(self, number: int) -> None:
         """Hand bucket `number` to the thread."""
