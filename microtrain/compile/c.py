@@ -49,25 +49,25 @@ OWN = 14  # words of a call that are not of its dimensions: see runtime.c
 
 @dataclass
 class Word:
-    """What a unit is told: a number, an address, or a function by its name in runtime.c.
+    """What a unit is told: a number, an address, or a function by its name.
 
     Attributes:
         owner: what keeps the memory at an address alive.
         step: how far that moves on in each turn of a loop around it.
     """
 
-    value: int | str
+    value: Any
     owner: Any = None
     step: int = 0
 
 
 @dataclass
 class Written:
-    """A unit: its function, by name in runtime.c or number in the text, and its words."""
+    """A unit: the name of its function, in the text or in runtime.c, and its words."""
 
     unit: Unit
     about: str
-    code: str | int
+    code: str
     words: list[Word]
     work: int  # multiplications and elements
     body: list[Written] = field(default_factory=list)  # of a loop over time
@@ -91,14 +91,18 @@ class Writer:
         self.routines, self.bits = routines or ({}, 64)
         self.functions: list[str] = []
         self.moving: dict[int, int] = {}  # in a loop over time: see `Loop`
-        self._numbers: dict[str, int] = {}  # of the functions, by what they do
+        self._names: dict[str, str] = {}  # of the functions, by what they do
         self._words: dict[Any, Word] = {}  # of the unit that is written
 
     def source(self) -> str:
         """All of the text."""
-        names = ", ".join(f"u{n}" for n in range(len(self.functions)))
-        table = f"int (*const units[])(int64 *) = {{{names}}};\n"
+        table = f"int (*const units[])(int64 *) = {{{', '.join(self.names)}}};\n"
         return "\n".join([HEAD, *self.functions, table])
+
+    @property
+    def names(self) -> list[str]:
+        """Of the functions, in order."""
+        return [*self._names.values()]
 
     def written(self, unit: Unit) -> Written:
         """A unit, whose text is among the functions by then."""
@@ -113,9 +117,9 @@ class Writer:
         about = f"{size(out)}: {names}, {', '.join([*what, *where])}"
         if isinstance(unit, Loop):
             self.moving = unit.steps
-            body = [self.written(part) for part in unit.body_units]
+            parts = [self.written(part) for part in unit.body_units]
             self.moving = {}
-            return Written(unit, about, "sequence", [], work(unit), body)
+            return Written(unit, about, "sequence", [], work(unit), parts)
         self._words, self._alive = {}, alive
         code, lines = _BY_TYPE[type(unit)](self, unit)
         words = [*self._words.values()]
@@ -123,9 +127,11 @@ class Writer:
             heads = [f"{kind} *p{n} = ({kind} *)t[{n}];"
                      for n, (_, kind) in enumerate(self._words)]  # fmt: skip
             body = "".join(f"    {line}\n" for line in [*heads, *lines, "return 0;"])
-            code = self._numbers.setdefault(body, len(self.functions))
-            if code == len(self.functions):
-                self.functions.append(f"static int u{code}(int64 *t) {{\n{body}}}\n")
+            if body not in self._names:
+                self._names[body] = f"u{len(self.functions)}"
+                text = f"static int {self._names[body]}(int64 *t) {{\n{body}}}\n"
+                self.functions.append(text)
+            code = self._names[body]
         return Written(unit, about, code, words, work(unit))
 
     def memory(self, address: int, dtype: Any, owner: Any) -> str:

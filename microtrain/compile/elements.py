@@ -129,8 +129,7 @@ def literal(value: Any, dtype: Any) -> str:
     if dtype.kind == "b":
         return "true" if value else "false"
     if dtype.kind != "f":
-        number = int(value)
-        text = f"{number}LL" if number > -(2**63) else f"({number + 1}LL - 1)"
+        text = f"{int(value)}LL" if value > -(2**63) else f"({int(value) + 1}LL - 1)"
         return f"(({DTYPES[dtype]}){text})"
     number = float(dtype.type(value))
     text = f"{number!r}{'f' if dtype.itemsize == 4 else ''}"

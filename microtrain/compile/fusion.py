@@ -443,16 +443,16 @@ def _fused(units: Iterable[Unit], program: Program) -> list[Unit]:
 
 def _joined(unit: Elements, units: list[Unit], program: Program) -> bool:
     """Whether `unit` found a loop among the last `units` that does its work as well."""
-    raises, lasts = _may_raise(unit), _lasts(unit, program)
+    raises, lasts = may_raise(unit), _lasts(unit, program)
     for other in reversed(units[-REACH:]):
-        if (lasts and _may_raise(other)) or (raises and _lasts(other, program)):
+        if (lasts and may_raise(other)) or (raises and _lasts(other, program)):
             return False
         if type(other) is Elements and other.takes(unit):
             other.absorb(unit)
             return True
         if type(other) is Call and other.host is not None:
             return False
-        if other.disturbs(unit) or (raises and _may_raise(other)):
+        if other.disturbs(unit) or (raises and may_raise(other)):
             return False
     return False
 
@@ -466,7 +466,7 @@ def _pythons(unit: Unit) -> bool:
     return type(unit) is Call and (unit.host is not None or unit.lines[0].name in DRAWS)
 
 
-def _may_raise(unit: Unit) -> bool:
+def may_raise(unit: Unit) -> bool:
     """Whether values can make it raise: the state is then as it was at that place of the step."""
     if type(unit) is not Call:
         return type(unit) is Scatter or any(e.source is not None for e in getattr(unit, "body", ()))
@@ -484,7 +484,7 @@ def _lasts(unit: Unit, program: Program) -> bool:
 def _ordered(units: list[Unit], program: Program) -> list[Unit]:
     """All of Python that can be done first, then all native code that can be, and so on."""
     lasts = [_lasts(unit, program) for unit in units]
-    raises = [_may_raise(unit) for unit in units]
+    raises = [may_raise(unit) for unit in units]
     pythons = [_pythons(unit) for unit in units]
     barriers = [_barrier(unit) for unit in units]
     near = _Neighbours([unit.reads + unit.writes for unit in units])

@@ -7,7 +7,6 @@ addresses of their code and of what they work on, through which one function of 
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Callable
 from itertools import groupby
 from typing import Any
@@ -18,7 +17,7 @@ from . import c_compiler, fusion
 from .arrival import Arrival
 from .bookkeeping import WholePass
 from .c import Word, Writer, Written
-from .fusion import Call
+from .fusion import Call, may_raise
 from .loops import Loop, with_loops
 from .numpy_executor import Text
 from .program import Program
@@ -44,28 +43,25 @@ class Native:
         self.complete = False
         self.table: Any = None
 
-    def laid_out(self, sequence: list[Written], codes: Any, turns: int = 1) -> list[Word]:
-        """The words of a sequence, those of its units behind them."""
-        heads, more, moves = [], [], []
-        start = 3 + 2 * len(sequence)
-        parts = [
-            self.laid_out(unit.body, codes, unit.unit.count) if isinstance(unit.unit, Loop)
-            else unit.words for unit in sequence
-        ]  # fmt: skip
-        moving = [
-            (n, i) for n, part in enumerate(parts) for i, word in enumerate(part) if word.step
-        ]
-        start += 2 * len(moving)
-        places = []
-        for unit, part in zip(sequence, parts, strict=True):
-            places.append(start + len(more))
-            heads += [Word(codes(unit.code)), Word(places[-1])]
-            more += part
-        for n, i in moving:
-            moves += [Word(places[n] + i), Word(parts[n][i].step)]
-        if turns > 1 or moving:  # what is around this one does not move
-            more = [Word(word.value, word.owner) for word in more]
-        return [Word(turns), Word(len(sequence)), Word(len(moving)), *heads, *moves, *more]
+    def add(self, units: list[Written]) -> None:
+        """One more sequence."""
+        apart = sum(unit.work for unit in units) >= RELEASE
+        self.starts[f"native{len(self.starts) + 1}"] = len(self.words), apart
+        self.words += _sequence(units)
+
+    def resolve(self, writer: Writer) -> None:
+        """Compile, and make the table."""
+        library, codes, names = c_compiler.runtime(), {}, writer.names
+        if names:
+            made = c_compiler.load(writer.source())
+            found = (ctypes.c_void_p * len(names)).in_dll(made, "units")
+            codes = dict(zip(names, found, strict=True))
+        for word in self.words:
+            if isinstance(word.value, str):
+                if word.value not in codes:
+                    codes[word.value] = c_compiler.address(library, word.value)
+                word.value = codes[word.value]
+        self.table = np.array([word.value for word in self.words], np.int64)
 
     def parts_of(self, array: Any) -> list[tuple[int, int]]:
         """Which words are addresses in the memory of `array`, and how far from its beginning."""
@@ -96,32 +92,21 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
     writer, text, native = Writer(program, routines, places), Text(program), Native()
     text.traffic = sum(place.high - place.low for unit in units for place in fusion.touches(unit))
     text.groups = [len(unit.lines) for unit in units if type(unit) is not Call]
-    stretches: list[list[Written]] = []
     for is_call, run in groupby(units, lambda unit: type(unit) is Call):
-        stretch: list[Written] = []
-        for unit in run:
-            if not is_call:
-                # What may refuse an index begins a call of its own: its line is then known.
-                if stretch and fusion._may_raise(unit):
-                    stretches.append(_stretch(text, stretch))
-                    stretch = []
-                stretch.append(writer.written(unit))
-                continue
+        members = [*run]
+        for unit in members if is_call else ():
             assert isinstance(unit, Call)
             host = unit.host.native() if type(unit.host) is WholePass else unit.host
             text.line(unit.lines[0]) if host is None else text.host(host)
-        if stretch:
-            stretches.append(_stretch(text, stretch))
+        while members and not is_call:
+            # What may refuse an index begins a call of its own: its line is then known.
+            count = next((n for n, u in enumerate(members) if n and may_raise(u)), len(members))
+            written = [writer.written(unit) for unit in members[:count]]
+            native.add(written)
+            _say(text, written)
+            members = members[count:]
     text.native = writer.functions
-    codes = _codes(writer)
-    for number, stretch in enumerate(stretches):
-        apart = sum(unit.work for unit in stretch) >= RELEASE
-        native.starts[f"native{number + 1}"] = len(native.words), apart
-        native.words += native.laid_out(stretch, codes)
-    for word in native.words:
-        if isinstance(word.value, str):
-            word.value = codes(word.value)
-    native.table = np.array([word.value for word in native.words], np.int64)
+    native.resolve(writer)
     native.complete = all(unit.host is not None for unit in units if type(unit) is Call)
     text.native_code = native
     text.scope.update(native.functions(native.table))
@@ -131,30 +116,33 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
     return replay, text
 
 
-def _stretch(text: Text, units: list[Written]) -> list[Written]:
-    """Say a sequence of units in `text`."""
-    lines = [line for unit in units for line in unit.unit.lines]
+def _sequence(units: list[Written], turns: int = 1) -> list[Word]:
+    """The words of a sequence, those of its units behind them."""
+    parts = [
+        _sequence(one.body, one.unit.count) if isinstance(one.unit, Loop) else one.words
+        for one in units
+    ]
+    moving = [word for part in parts for word in part if word.step]
+    places: dict[int, int] = {}  # where a word is, by its id
+    starts, place = [], 3 + 2 * len(units) + 2 * len(moving)
+    for part in parts:
+        starts.append(place)
+        places.update({id(word): place + n for n, word in enumerate(part)})
+        place += len(part)
+    heads = [part for one, start in zip(units, starts, strict=True) for part in (one.code, start)]
+    moves = [part for word in moving for part in (places[id(word)], word.step)]
+    for word in moving:  # not in what is around this one
+        word.step = 0
+    numbers = turns, len(units), len(moving), *heads, *moves
+    return [*map(Word, numbers), *(word for part in parts for word in part)]
+
+
+def _say(text: Text, units: list[Written]) -> None:
+    """Say a sequence in `text`."""
+    lines = [line for one in units for line in one.unit.lines]
     text.native_calls += 1
     checked = (line for line in lines if line.name in ("take", "scatter_add"))
     text.lines.append((f"native{text.native_calls}()", True, next(checked, lines[0])))
-    for unit in units:
-        for one in unit.body or [unit]:
-            places = (text.arrays.at(word.value) for word in one.words if word.owner is not None)
-            name = one.code if isinstance(one.code, str) else f"u{one.code}"
-            text.said.append((f"{name}({', '.join(filter(None, places))})", one.about))
-    return units
-
-
-def _codes(writer: Writer) -> Callable[[str | int], int]:
-    """Where a function is: one of runtime.c by its name, one of the text by its number."""
-    library = c_compiler.runtime()
-    found: Any = ()
-    if writer.functions:
-        count = len(writer.functions)
-        found = (ctypes.c_void_p * count).in_dll(c_compiler.load(writer.source()), "units")
-
-    @functools.cache
-    def code(name: str | int) -> int:
-        return c_compiler.address(library, name) if isinstance(name, str) else found[name]
-
-    return code
+    for one in [part for each in units for part in each.body or [each]]:
+        places = (text.arrays.at(word.value) for word in one.words if word.owner is not None)
+        text.said.append((f"{one.code}({', '.join(filter(None, places))})", one.about))
