@@ -3,7 +3,11 @@
 Everything a user can get wrong raises a subclass of `UserError`; the command line prints its text
 without a traceback and leaves with `exit_code`. Any other exception is a bug or the user's own
 code and keeps its traceback (exit code 1). Standard library only.
+
+A wrong argument of an operation or layer is refused by `need`, in one form of words.
 """
+
+from itertools import zip_longest
 
 
 def install(extra: str) -> str:
@@ -56,3 +60,36 @@ class LaunchError(UserError):
 
 class CaptureError(RuntimeError):
     """A step cannot be captured by `mt.compile`: it would silently do something else on replay."""
+
+
+# Wrong arguments ----------------------------------------------------------------------------------
+
+
+def wrong(name: str, text: str, *found: object, error: type[Exception] = RuntimeError) -> Exception:
+    """The error of a call of `name`: "name(): text, got found", of a Tensor its shape.
+
+    A name that is not a function's stands without brackets. Each `{}` in the text stands for one of
+    what was found, where that is not to be said at the end.
+    """
+    said = [_said(x) for x in found]
+    if said and "{}" not in text:
+        text += f", got {', '.join('{}' for _ in said)}"
+    parts = zip_longest(text.split("{}"), said, fillvalue="")
+    call = f"{name}()" if name.replace(".", "_").isidentifier() else name
+    return error(f"{call}: " + "".join(part for pair in parts for part in pair))
+
+
+def _said(x: object) -> str:
+    if isinstance(x, type):
+        return x.__name__
+    if hasattr(x, "shape") and hasattr(x, "__setitem__"):
+        return f"shape {tuple(x.shape)}"
+    return repr(x) if isinstance(x, str) else str(x)
+
+
+def need(
+    holds: object, name: str, text: str, *found: object, error: type[Exception] = RuntimeError
+) -> None:
+    """`error` in the words of `wrong` unless `holds`."""
+    if not holds:
+        raise wrong(name, text, *found, error=error)

@@ -2,28 +2,29 @@
 
 from typing import Any
 
+from ..errors import need
 from ..tensor import TENSORS, Tensor, kind_of
 from . import function as function
 from . import functional as functional
-from .anomaly import (
-    detect_anomaly,
-    is_anomaly_check_nan_enabled,
-    is_anomaly_enabled,
-    set_detect_anomaly,
-)
-from .differentiate import backward, grad
-from .function import Function
-from .grad_mode import (
-    enable_grad,
-    inference_mode,
-    is_grad_enabled,
-    is_inference_mode_enabled,
-    no_grad,
-    set_grad_enabled,
-)
-from .gradcheck import GradcheckError, gradcheck, gradgradcheck
-from .graph import AccumulateGrad, Node
-from .hooks import RemovableHandle
+from .anomaly import detect_anomaly as detect_anomaly
+from .anomaly import is_anomaly_check_nan_enabled as is_anomaly_check_nan_enabled
+from .anomaly import is_anomaly_enabled as is_anomaly_enabled
+from .anomaly import set_detect_anomaly as set_detect_anomaly
+from .differentiate import backward as backward
+from .differentiate import grad as grad
+from .function import Function as Function
+from .grad_mode import enable_grad as enable_grad
+from .grad_mode import inference_mode as inference_mode
+from .grad_mode import is_grad_enabled as is_grad_enabled
+from .grad_mode import is_inference_mode_enabled as is_inference_mode_enabled
+from .grad_mode import no_grad as no_grad
+from .grad_mode import set_grad_enabled as set_grad_enabled
+from .gradcheck import GradcheckError as GradcheckError
+from .gradcheck import gradcheck as gradcheck
+from .gradcheck import gradgradcheck as gradgradcheck
+from .graph import AccumulateGrad as AccumulateGrad
+from .graph import Node as Node
+from .hooks import RemovableHandle as RemovableHandle
 
 
 class _AnyTensor(type):
@@ -49,43 +50,21 @@ class Variable(metaclass=_AnyTensor):
     """
 
     def __new__(cls, data: Any = None, requires_grad: bool = False, volatile: Any = None) -> Any:
-        if volatile is not None:
-            raise TypeError(
-                "Variable(): volatile is the legacy way; compute inside `with mt.no_grad():`, "
-                "where nothing is recorded"
-            )
+        text = "volatile is the legacy way; compute inside `with mt.no_grad():`"
+        need(volatile is None, "Variable", text, error=TypeError)
         data = Tensor() if data is None else data
-        if type(data) not in TENSORS:
-            raise TypeError(
-                f"Variable(): data must be a Tensor, got {kind_of(data)}; write "
-                "mt.tensor(data, requires_grad=...)"
-            )
+        text = (
+            f"data must be a Tensor, got {kind_of(data)}; write mt.tensor(data, requires_grad=...)"
+        )
+        need(type(data) in TENSORS, "Variable", text, error=TypeError)
         return data.detach().requires_grad_(requires_grad)
 
 
-__all__ = [
-    "AccumulateGrad",
-    "Function",
-    "GradcheckError",
-    "Node",
-    "RemovableHandle",
-    "Variable",
-    "backward",
-    "detect_anomaly",
-    "enable_grad",
-    "function",
-    "functional",
-    "grad",
-    "gradcheck",
-    "gradgradcheck",
-    "inference_mode",
-    "is_anomaly_check_nan_enabled",
-    "is_anomaly_enabled",
-    "is_grad_enabled",
-    "is_inference_mode_enabled",
-    "no_grad",
-    "set_detect_anomaly",
-    "set_grad_enabled",
+__all__ = ["function", "functional"]
+__all__ += [
+    name
+    for name, value in globals().copy().items()
+    if not name.startswith("_") and getattr(value, "__module__", "").startswith(__name__)
 ]
 
 

@@ -13,6 +13,7 @@ from types import CodeType
 from typing import Any
 
 from ..backend import MODES, XP
+from ..errors import need
 from ..stack_frames import calls_under_way
 from ..tensor import TENSORS, Tensor
 from .graph import Node, next_seq
@@ -30,13 +31,7 @@ class AnomalyError(RuntimeError):
     """
 
     def __init__(
-        self,
-        message: str,
-        operation: str,
-        arrays: list[Any],
-        backward: bool,
-        seq: int,
-        calls: list[tuple[CodeType, int]],
+        self, message: str, operation: str, arrays: list[Any], backward: bool, seq: int, calls: Any
     ) -> None:
         super().__init__(message)
         self.operation, self.arrays, self.backward = operation, arrays, backward
@@ -120,9 +115,8 @@ class _Anomaly:
             self.node = node
             grads = backward(node, g)
         except Exception as error:
-            error.add_note(
-                f"Error detected in {node._op.node_name}. {_history(node._seq)}".rstrip()
-            )
+            note = f"Error detected in {node._op.node_name}. {_history(node._seq)}"
+            error.add_note(note.rstrip())
             raise
         finally:
             self.node = outer
@@ -134,36 +128,25 @@ class _Anomaly:
             ]
             bad = [number for number, value in enumerate(wanted) if _severity(value) > before]
             if bad:
-                what = "nan" if _severity(wanted[bad[0]]) == 2 else "infinite"
-                raise AnomalyError(
-                    f"Function '{node._op.node_name}' returned {what} values in its {bad[0]}th "
-                    f"output. {_history(node._seq)}".rstrip(),
-                    getattr(node._op, "name", node._op.node_name),
-                    [wanted[number] for number in bad],
-                    True,
-                    node._seq,
-                    getattr(node._seq, "calls", []),
-                )
+                name, seq = node._op.node_name, node._seq
+                text = f"{_told(wanted[bad[0]], name)} in its {bad[0]}th output. {_history(seq)}"
+                arrays, operation = [wanted[n] for n in bad], getattr(node._op, "name", name)
+                calls = getattr(seq, "calls", [])
+                raise AnomalyError(text.rstrip(), operation, arrays, True, seq, calls)
         return grads
 
     def check(self, operation: str, outputs: Iterable[Any], inputs: Iterable[Any]) -> None:
         """AnomalyError where `outputs` hold NaN or infinities that `inputs` do not."""
         if not self.check_forward:
             return
-        bad = [x for x in outputs if _severity(x)]
-        if not bad or max(map(_severity, bad)) <= max(map(_severity, inputs), default=0):
+        bad = sorted((x for x in outputs if _severity(x)), key=_severity, reverse=True)
+        if not bad or _severity(bad[0]) <= max(map(_severity, inputs), default=0):
             return
-        calls = calls_under_way()
-        what = "nan" if max(map(_severity, bad)) == 2 else "infinite"
-        raise AnomalyError(
-            f"Function '{operation}' returned {what} values. Traceback of the call (most recent "
-            f"call last):\n{_formatted(calls)}".rstrip(),
-            operation,
-            bad,
-            self.node is not None,
-            next_seq() if self.node is None else self.node._seq,
-            calls,
-        )
+        calls, inner = calls_under_way(), self.node
+        text = f"{_told(bad[0], operation)}. Traceback of the call (most recent call last):\n"
+        text = f"{text}{_formatted(calls)}".rstrip()
+        seq = next_seq() if inner is None else inner._seq
+        raise AnomalyError(text, operation, bad, inner is not None, seq, calls)
 
 
 class _Recording:
@@ -191,13 +174,14 @@ def _severity(value: Any) -> int:
     return 2 if xp.isnan(array).any().item() else 1
 
 
+def _told(value: Any, name: str) -> str:
+    return f"Function '{name}' returned {'nan' if _severity(value) == 2 else 'infinite'} values"
+
+
 def _state(mode: bool, check_nan: bool, check_forward: bool = False) -> _Anomaly | None:
     flags = {"mode": mode, "check_nan": check_nan, "check_forward": check_forward}
     for name, value in flags.items():
-        if type(value) is not bool:
-            raise TypeError(
-                f"anomaly detection: {name} must be True or False, got {type(value).__name__}"
-            )
+        need(type(value) is bool, name, "must be True or False", type(value), error=TypeError)
     return _Anomaly(check_nan, check_forward) if mode else None
 
 
@@ -231,9 +215,7 @@ def _formatted(calls: list[tuple[CodeType, int]]) -> str:
 def _history(number: int) -> str:
     """Where the node of this number was made, and the nodes whose backward made it."""
     if type(number) is not _Traced:
-        return (
-            "No forward pass information available: detect anomalies during the forward pass too.\n"
-        )
+        return "No forward pass information available: detect anomalies in the forward pass too.\n"
     text = "Traceback of the forward call that caused it (most recent call last):\n"
     text += _formatted(number.calls)
     if number.inducer is not None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..backend import LISTENERS, MODES, XP
+from ..errors import need, wrong
 from ..tensor import TENSORS, Tensor, normalise, wrap
 from .engine import run
 from .graph import edge_of, next_seq
@@ -41,8 +42,7 @@ def backward(
     wanted = None
     if inputs is not None:
         wanted = _differentiated(inputs)
-        if not wanted:
-            raise RuntimeError("backward: inputs must not be empty")
+        need(wanted, "backward", "inputs must not be empty")
     edges: tuple[Any, ...]
     roots: tuple[Tensor, ...]
     if isinstance(tensors, Tensor) and (grad_tensors is None or isinstance(grad_tensors, Tensor)):
@@ -94,17 +94,15 @@ def grad(
         >>> mt.autograd.grad(first, x)
         (tensor(18.),)
     """
-    if is_grads_batched or not only_inputs:
-        raise NotImplementedError(
-            "grad: only_inputs=False and is_grads_batched=True are not supported; call backward() "
-            "for the gradients of all leaves, and grad() once for each of several gradients"
-        )
-    if materialize_grads and allow_unused is False:
-        raise ValueError("grad: materialize_grads=True needs allow_unused to be None or True")
+    text = "only_inputs=False and is_grads_batched=True are not supported"
+    plain = only_inputs and not is_grads_batched
+    need(plain, "grad", f"{text}; call grad() once for each", error=NotImplementedError)
+    text = "materialize_grads=True needs allow_unused to be None or True"
+    fits = not materialize_grads or allow_unused is not False
+    need(fits, "grad", text, error=ValueError)
     roots = _tuple(outputs)
     wanted = _differentiated(inputs)
-    if not wanted:
-        raise RuntimeError("grad: inputs must not be empty")
+    need(wanted, "grad", "inputs must not be empty")
     seeds = _seeds(roots, grad_outputs, create_graph)
     retain = create_graph if retain_graph is None else retain_graph
     edges = [root._edge or root for root in roots]
@@ -123,10 +121,8 @@ def grad(
         elif allow_unused:
             found.append(None)
         else:
-            raise RuntimeError(
-                f"grad: input {number} was not used in the graph of the outputs; pass "
-                "allow_unused=True to get None for it"
-            )
+            text = f"input {number} was not used in the graph of the outputs"
+            raise wrong("grad", f"{text}; pass allow_unused=True to get None for it")
     return tuple(found)
 
 
@@ -137,13 +133,10 @@ def _tuple(tensors: Any) -> tuple[Tensor, ...]:
 def _differentiated(inputs: Any) -> tuple[Tensor, ...]:
     wanted = _tuple(inputs)
     for number, tensor in enumerate(wanted):
-        if type(tensor) not in TENSORS:
-            raise TypeError(f"inputs are Tensors, got {type(tensor).__name__} at position {number}")
-        if not tensor._rg:
-            raise RuntimeError(
-                f"one of the differentiated Tensors does not require grad: input {number}; set "
-                "requires_grad=True before the computation"
-            )
+        kind = type(tensor)
+        need(kind in TENSORS, f"input {number}", "expected a Tensor", kind, error=TypeError)
+        text = "does not require grad; set requires_grad=True before the computation"
+        need(tensor._rg, f"the differentiated input {number}", text)
     return wanted
 
 
@@ -153,8 +146,8 @@ def _seeds(roots: tuple[Tensor, ...], grads: Any, create_graph: bool) -> tuple[A
         grads = (None,) * len(roots)
     elif type(grads) in TENSORS:
         grads = (grads,)
-    if len(roots) != len(grads):
-        raise RuntimeError(f"got {len(roots)} tensors and {len(grads)} gradients")
+    same = len(roots) == len(grads)
+    need(same, "backward", "got {} tensors and {} gradients", len(roots), len(grads))
     pairs = zip(roots, grads, strict=True)
     return tuple(_seed(number, *pair, create_graph) for number, pair in enumerate(pairs))
 
@@ -162,28 +155,24 @@ def _seeds(roots: tuple[Tensor, ...], grads: Any, create_graph: bool) -> tuple[A
 def _seed(number: int, root: Any, given: Any, create_graph: bool) -> Any:
     """The gradient of root `number`: an array, or a Tensor to record."""
     if type(root) not in TENSORS:
-        raise TypeError(f"backward: expected a Tensor, got {type(root).__name__}")
+        raise wrong("backward", "expected a Tensor", type(root), error=TypeError)
     if not root._rg:
-        raise RuntimeError(
-            f"element {number} of tensors does not require grad and does not have a grad_fn"
-        )
+        text = f"element {number} of tensors does not require grad and does not have a grad_fn"
+        raise RuntimeError(text)
     array = root._array
     if given is None:
         if array.size != 1:
-            raise RuntimeError(
-                "grad can be implicitly created only for scalar outputs; this one has shape "
-                f"{array.shape}: pass gradient= of that shape, or reduce it with sum() or mean()"
+            text = (
+                "can be implicitly created only for scalar outputs, got {}: pass gradient= of that"
             )
+            raise wrong("grad", f"{text} shape, or reduce it with sum() or mean()", root)
         seed = XP[type(array)].ones_of(array.shape, array.dtype)
         return wrap(seed) if create_graph else seed
     if type(given) not in TENSORS:
-        raise TypeError(f"gradients are Tensors or None, got {type(given).__name__}")
+        raise wrong("gradient", "expected a Tensor or None", type(given), error=TypeError)
     if given._array.shape != array.shape or given._array.dtype != array.dtype:
-        raise RuntimeError(
-            f"Mismatch in shape or dtype: grad_output[{number}] has shape "
-            f"{given._array.shape} and dtype {given._array.dtype.name}, output[{number}] has "
-            f"shape {array.shape} and dtype {array.dtype.name}"
-        )
+        text = "Mismatch in shape or dtype of grad_output[{}]: {}, dtype {} for {}, dtype {}"
+        raise wrong("backward", text, number, given, given.dtype, root, root.dtype)
     return given if create_graph else given._array
 
 
@@ -195,10 +184,7 @@ def _finish(touched: dict[Tensor, None]) -> None:
         MODES.switch(False)
         for leaf in touched:
             for hook in tuple((leaf.extra().post_hooks or {}).values()):
-                if hook(leaf) is not None:
-                    raise RuntimeError(
-                        "a hook of register_post_accumulate_grad_hook must return None: write into "
-                        "the gradient instead"
-                    )
+                text = "must return None: write into the gradient instead"
+                need(hook(leaf) is None, "a hook of register_post_accumulate_grad_hook", text)
     finally:
         MODES.grad = before

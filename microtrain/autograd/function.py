@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from ..backend import ARRAYS, MODES, XP
+from ..errors import need, wrong
 from ..tensor import TENSORS, Tensor, Version, normalise, wrap
-from .graph import Backward, Node, edge_of, next_seq
+from .graph import Backward, Node, edge_of, modified, next_seq
 from .turns import let_go
 
 
@@ -46,11 +47,9 @@ class FunctionCtx(Node):
     def save_for_backward(self, *tensors: Tensor | None) -> None:
         """Keep Tensors (inputs, outputs or others) for backward, checked for in-place writes."""
         for tensor in tensors:
-            if tensor is not None and type(tensor) not in TENSORS:
-                raise TypeError(
-                    f"save_for_backward takes Tensors, got {type(tensor).__name__}; keep other "
-                    "values as attributes: ctx.value = ..."
-                )
+            fits = tensor is None or type(tensor) in TENSORS
+            text = "takes Tensors, got {}; keep other values as attributes: ctx.value = ..."
+            need(fits, "save_for_backward", text, type(tensor), error=TypeError)
         self._to_save = tensors
 
     def mark_non_differentiable(self, *outputs: Tensor) -> None:
@@ -59,10 +58,10 @@ class FunctionCtx(Node):
 
     def mark_dirty(self, *tensors: Tensor) -> NoReturn:
         """Not there: NotImplementedError that says what to write instead."""
-        raise NotImplementedError(
-            f"{self._op.node_name}: a Function that writes to its inputs is not supported; write "
-            "to x.clone() in forward, or use in-place operations outside a Function"
+        text = (
+            "a Function that writes to its inputs is not supported; write to x.clone() in forward"
         )
+        raise wrong(self._op.node_name, text, error=NotImplementedError)
 
     def set_materialize_grads(self, value: bool) -> None:
         """Whether backward gets zeros (default) or None for outputs that got no gradient."""
@@ -71,22 +70,14 @@ class FunctionCtx(Node):
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
         """What `save_for_backward` kept; RuntimeError if it was freed or modified in place."""
-        if self._saved is None:
-            raise RuntimeError(
-                f"{self._op.node_name}: its saved tensors were freed; specify retain_graph=True in "
-                "the first backward"
-            )
+        text = "its saved tensors were freed; specify retain_graph=True in the first backward"
+        need(self._saved is not None, self._op.node_name, text)
         found = []
         for kept, version, then, number in self._saved:
             if number is None and kept is not None:
                 version = kept._version
             if version is not None and version.n != then:
-                raise RuntimeError(
-                    "one of the variables needed for gradient computation has been modified "
-                    f"by an inplace operation: a tensor of shape {kept.shape} saved by "
-                    f"{self._op.node_name} is at version {version.n}; expected version {then} "
-                    "instead"
-                )
+                raise modified(self, f"a tensor of shape {kept.shape}", version.n, then)
             if number is not None:  # an output: give it back its place in the graph
                 kept = _placed(kept, version, self if number < 0 else (self, number))
             found.append(kept)
@@ -120,20 +111,17 @@ def _run(node: FunctionCtx, g: Any, create_graph: bool = False) -> tuple[Any, ..
             found.append(None)
             continue
         if type(v) not in TENSORS:
-            raise TypeError(
-                f"{function.__name__}.backward returned {type(v).__name__} as gradient "
-                f"{len(found)}; expected a Tensor or None"
-            )
+            text = "returned {} as gradient {}; expected a Tensor or None"
+            name = f"{function.__name__}.backward"
+            raise wrong(name, text, type(v), len(found), error=TypeError)
         if like is None:
             found.append(None)
             continue
         shape, dtype = like
         array = v._array
         if array.shape != shape and not _reduces(array.shape, shape):
-            raise RuntimeError(
-                f"{function.__name__}.backward returned an invalid gradient at index "
-                f"{len(found)}: got shape {array.shape}, expected {shape}"
-            )
+            text = f"returned an invalid gradient at index {len(found)}: got {{}}, expected {{}}"
+            raise wrong(f"{function.__name__}.backward", text, v, shape)
         if array.dtype != dtype:
             v = v.to(dtype)
         found.append(v if create_graph else v._array)
@@ -156,10 +144,8 @@ def _as_many(node: FunctionCtx, grads: tuple[Any, ...]) -> tuple[Any, ...]:
     count = len(node._inputs)
     if len(grads) > count and all(v is None for v in grads[count:]):
         return grads[:count]
-    raise RuntimeError(
-        f"{node._function.__name__}.backward returned an incorrect number of gradients (expected "
-        f"{count}, one for each input of forward, got {len(grads)})"
-    )
+    text = f"returned an incorrect number of gradients (expected {count}, got {len(grads)})"
+    raise wrong(f"{node._function.__name__}.backward", text)
 
 
 class _UserOperation(Backward):
@@ -226,10 +212,11 @@ class Function:
         cls._node = type(name, (FunctionCtx,), {"_op": _UserOperation(name), "_function": cls})
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise RuntimeError(
-            f"{type(self).__name__}: instances of Function are the legacy way; write forward and "
-            f"backward as static methods and call {type(self).__name__}.apply(...)"
+        name = type(self).__name__
+        text = (
+            "instances of Function are the legacy way; write forward and backward as static methods"
         )
+        raise wrong(name, f"{text} and call {name}.apply(...)")
 
     @staticmethod
     def forward(ctx: Any, *args: Any, **kwargs: Any) -> Any:
@@ -282,11 +269,9 @@ class Function:
             MODES.grad = before
         alone = type(returned) in TENSORS
         outputs = returned if type(returned) is tuple else (returned,)
-        if not alone and not any(type(out) in TENSORS for out in outputs):
-            raise TypeError(
-                f"{cls.__name__}.forward returned {type(returned).__name__}; expected a Tensor or "
-                "a tuple with Tensors"
-            )
+        some = alone or any(type(out) in TENSORS for out in outputs)
+        text = "returned {}; expected a Tensor or a tuple with Tensors"
+        need(some, f"{cls.__name__}.forward", text, type(returned), error=TypeError)
         if anomaly is not None:
             anomaly.check(cls.__name__, outputs, args)
         if not (before and wanted):
@@ -395,6 +380,5 @@ class _Once(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        raise RuntimeError(
-            "trying to differentiate twice a function that was marked with @once_differentiable"
-        )
+        text = "trying to differentiate twice a function that was marked with @once_differentiable"
+        raise RuntimeError(text)

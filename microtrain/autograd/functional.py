@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..backend import MODES, XP
+from ..errors import need
 from ..tensor import TENSORS, Tensor, wrap
 from .differentiate import grad
 from .function import Function
@@ -120,9 +121,8 @@ def vhp(
     vs = _vector(v, xs, create_graph, "vhp", "input")
     y, gradient = _scalar_and_gradient(func, xs, strict, "vhp")
     found = _grad(gradient, xs, vs, create_graph)
-    found = _filled(
-        found, xs, strict, create_graph, "the derivative of the gradient with respect to input {}"
-    )
+    what = "the derivative of the gradient with respect to input {}"
+    found = _filled(found, xs, strict, create_graph, what)
     return _result((y,), True, create_graph), _result(found, single, create_graph)
 
 
@@ -190,11 +190,10 @@ def jacobian(
         tensor([[2., 0.],
                 [0., 4.]])
     """
-    if strategy != "reverse-mode":
-        raise ValueError(
-            f"jacobian: strategy must be 'reverse-mode', got {strategy!r}: gradients are computed "
-            "backwards; leave it out, or write jvp for single columns"
-        )
+    text = (
+        "strategy must be 'reverse-mode': gradients are computed backwards; write jvp for columns"
+    )
+    need(strategy == "reverse-mode", "jacobian", text, strategy, error=ValueError)
     single, xs = _inputs(inputs, create_graph, "jacobian")
     single_output, ys = _outputs(func, xs, strict, "jacobian")
     found = []
@@ -271,11 +270,9 @@ def _tensors(given: Any, what: str) -> tuple[bool, _Tensors]:
     """Whether it is a single Tensor, and the tuple."""
     found = given if isinstance(given, tuple) else (given,)
     for number, x in enumerate(found):
-        if type(x) not in TENSORS:
-            raise TypeError(
-                f"{what}: expected a Tensor or a tuple of Tensors, got {type(x).__name__}"
-                + (f" at position {number}" if isinstance(given, tuple) else "")
-            )
+        where = f" at position {number}" if isinstance(given, tuple) else ""
+        text = f"expected a Tensor or a tuple of Tensors, got {{}}{where}"
+        need(type(x) in TENSORS, what, text, type(x), error=TypeError)
     return not isinstance(given, tuple), found
 
 
@@ -291,11 +288,8 @@ def _fresh(tensors: _Tensors, create_graph: bool, requires_grad: bool) -> _Tenso
 
 
 def _inputs(inputs: Any, create_graph: bool, name: str) -> tuple[bool, _Tensors]:
-    if MODES.inference:
-        raise RuntimeError(
-            f"{name}: inside inference_mode nothing is recorded; call it outside, or inside "
-            "inference_mode(False)"
-        )
+    text = "inside inference_mode nothing is recorded; call it outside, or in inference_mode(False)"
+    need(not MODES.inference, name, text)
     single, xs = _tensors(inputs, f"{name}: inputs")
     return single, _fresh(xs, create_graph, True)
 
@@ -313,9 +307,9 @@ def _scalar_and_gradient(
 ) -> tuple[Tensor, _Tensors]:
     """What `func` returns, one number, and its recorded gradient."""
     single, ys = _outputs(func, xs, strict, name)
-    if not single or ys[0].numel() != 1:
-        got = f"a tuple of {len(ys)}" if not single else f"shape {ys[0].shape}"
-        raise RuntimeError(f"{name}: func has to return one Tensor with one element, got {got}")
+    got = ys[0] if single else f"a tuple of {len(ys)}"
+    one = single and ys[0].numel() == 1
+    need(one, name, "func has to return one Tensor with one element, got {}", got)
     found = _grad(ys, xs, (None,), True)
     return ys[0], _filled(found, xs, strict, True, _BY_INPUT)
 
@@ -323,15 +317,13 @@ def _scalar_and_gradient(
 def _vector(v: Any, like: _Tensors, create_graph: bool, name: str, what: str) -> tuple[Any, ...]:
     """`v` as a tuple that fits `like`; (None,) for the 1 that may be left out."""
     if v is None:
-        if len(like) != 1 or like[0].numel() != 1:
-            raise RuntimeError(f"{name}: v may be None only for one {what} with one element")
+        one = len(like) == 1 and like[0].numel() == 1
+        need(one, name, f"v may be None only for one {what} with one element")
         return (None,)
     vs = _tensors(v, f"{name}: v")[1]
     have, expected = [x.shape for x in vs], [x.shape for x in like]
-    if have != expected:
-        raise RuntimeError(
-            f"{name}: v has to match the {what}s: expected shapes {expected}, got {have}"
-        )
+    text = f"v has to match the {what}s: expected shapes {{}}, got {{}}"
+    need(have == expected, name, text, expected, have)
     return _fresh(vs, create_graph, False)
 
 
@@ -378,10 +370,8 @@ def _filled(
     for number, g in enumerate(grads if strict else ()):
         if g is None or (create_graph and not g.requires_grad):
             kind = "zero: nothing connects them" if g is None else "a constant: it has no graph"
-            raise RuntimeError(
-                f"{what.format(number)} is {kind}; strict=True does not allow that, strict=False "
-                "does"
-            )
+            text = "strict=True does not allow that, strict=False does"
+            raise RuntimeError(f"{what.format(number)} is {kind}; {text}")
     return tuple(_zeros(x) if g is None else g for g, x in zip(grads, like, strict=True))
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator
 from typing import Any, Self, TypeVar
 
 from ..backend import MODES
+from ..errors import need
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -38,8 +39,8 @@ class _Switch:
 
     def __call__(self, function: _F) -> _F:
         """Decorate `function`; of a generator every stretch between two yields runs inside."""
-        if not callable(function):
-            raise TypeError(f"{type(self).__name__} decorates functions, got {function!r}")
+        text = "decorates functions"
+        need(callable(function), type(self).__name__, text, function, error=TypeError)
         grad, inference = self._grad, self._inference
         if inspect.isgeneratorfunction(function):
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..backend import XP, to_host
+from ..errors import need
 from ..tensor import TENSORS, Tensor, wrap
 from .differentiate import grad
 from .grad_mode import enable_grad
@@ -60,10 +61,15 @@ def gradcheck(
         >>> mt.autograd.gradcheck(lambda x: (x * x).exp(), x)
         True
     """
-    given = _tuple(inputs)
+    given, limits = _tuple(inputs), (eps, atol, rtol)
     names = [f"input {number}" for number in range(len(given))]
+    told = func, given, names, "output {}".format, limits, entries, False
+    return _holds(lambda: told, raise_exception)
+
+
+def _holds(prepare: Callable[[], tuple[Any, ...]], raise_exception: bool) -> bool:
     try:
-        _check(func, given, names, "output {}".format, eps, atol, rtol, entries=entries)
+        _check(*prepare())
     except GradcheckError:
         if raise_exception:
             raise
@@ -112,85 +118,65 @@ def gradgradcheck(
     names = [f"input {number}" for number in range(len(given))]
 
     def gradients(*args: Any) -> tuple[Any, ...]:
-        outputs = _differentiable(_outputs(func, args[: len(given)]))
-        seeds = args[len(given) :]
-        return grad(
-            outputs, tuple(wanted.values()), seeds, create_graph=True, materialize_grads=True
-        )
+        outputs, seeds = _differentiable(_outputs(func, args[: len(given)])), args[len(given) :]
+        inputs = tuple(wanted.values())
+        return grad(outputs, inputs, seeds, create_graph=True, materialize_grads=True)
 
-    try:
+    def prepare() -> tuple[Any, ...]:
         with enable_grad():
             outputs = _differentiable(_outputs(func, given))
-        if not outputs:
-            raise GradcheckError(
-                "gradgradcheck: no output of func requires grad; it has no gradient to check"
-            )
+        text = "no output of func requires grad; it has no gradient to check"
+        need(outputs, "gradgradcheck", text, error=GradcheckError)
         seeds = _random_like(outputs) if grad_outputs is None else _tuple(grad_outputs)
-        names += [f"grad_output {number}" for number in range(len(seeds))]
-        gradient_names = [f"gradient of {names[number]}" for number in wanted]
-        _check(
-            gradients, (*given, *seeds), names, gradient_names.__getitem__, eps, atol, rtol, True
-        )
-    except GradcheckError:
-        if raise_exception:
-            raise
-        return False
-    return True
+        labels = names + [f"grad_output {number}" for number in range(len(seeds))]
+        of = [f"gradient of {names[number]}" for number in wanted].__getitem__
+        return gradients, (*given, *seeds), labels, of, (eps, atol, rtol), None, True
+
+    return _holds(prepare, raise_exception)
 
 
 def _check(
-    func: _Func,
-    inputs: tuple[Any, ...],
-    names: list[str],
-    name_output: Callable[[int], str],
-    eps: float,
-    atol: float,
-    rtol: float,
-    every_output: bool = False,
-    entries: int | None = None,
+    func: _Func, inputs: Any, names: list[str], label: Any, limits: Any, entries: Any, every: bool
 ) -> None:
     """Compare the two Jacobians of each pair of an output and an input that requires grad."""
-    wanted = _wanted(inputs)
+    wanted, (eps, atol, rtol) = _wanted(inputs), limits
     for number, x in wanted.items():
         if x.dtype != np.float64:
-            warnings.warn(
-                f"gradcheck: {names[number]} requires grad and is {x.dtype.name}; the check will "
-                "likely fail, finite differences need float64",
-                UserWarning,
-                stacklevel=3,
-            )
-        if x.numel() > 1 and 0 in x._array.strides:
-            raise RuntimeError(
-                f"gradcheck: entries of {names[number]} share memory (shape {x.shape}, strides "
-                f"{x._array.strides}), so none can be moved alone; pass its clone()"
-            )
+            text = f"gradcheck: {names[number]} requires grad and is {x.dtype.name}"
+            text += "; the check will likely fail, finite differences need float64"
+            warnings.warn(text, UserWarning, stacklevel=4)
+        shared = x.numel() > 1 and 0 in x._array.strides
+        text = f"entries of {names[number]} share memory: none can be moved alone; pass its clone()"
+        need(not shared, "gradcheck", text)
     tensors = tuple(wanted.values())
     with enable_grad():
         outputs = _outputs(func, inputs)
-        every_output = every_output or not _differentiable(outputs)
+        every = every or not _differentiable(outputs)
         analytical = [_analytical(out, tensors) for out in outputs]
         moved = {number: _chosen(x.numel(), entries) for number, x in wanted.items()}
         numerical = [
-            _numerical(func, inputs, x, moved[number], names[number], outputs, eps)
+            _numerical(
+                lambda: _outputs(func, inputs), x, moved[number], names[number], outputs, eps
+            )
             for number, x in wanted.items()
         ]
         for n, out in enumerate(outputs):
-            if not (every_output or out.requires_grad):
+            if not (every or out.requires_grad):
                 continue
             for i, (number, x) in enumerate(wanted.items()):
                 a, b = analytical[n][i][:, moved[number]], numerical[i][n]
-                wrong = np.argwhere(~np.isclose(a, b, rtol=rtol, atol=atol))
-                if len(wrong):
-                    row, column = wrong[0]
-                    place = _entry(moved[number][column], x)
+                places = np.argwhere(~np.isclose(a, b, rtol=rtol, atol=atol))
+                if len(places):
+                    row, column = places[0]
                     raise GradcheckError(
-                        f"Jacobian mismatch for {name_output(n)} with respect to {names[number]}, "
-                        f"{len(wrong)} of {a.size} entries; the first at entry "
-                        f"{_entry(row, out)} of the output, {place} of the input: "
+                        f"Jacobian mismatch for {label(n)} with respect to {names[number]}, "
+                        f"{len(places)} of {a.size} entries; the first at entry "
+                        f"{_entry(row, out)} of the output, "
+                        f"{_entry(moved[number][column], x)} of the input: "
                         f"numerical {b[row, column]:.9g}, analytical {a[row, column]:.9g} "
                         f"(eps={eps:g}, atol={atol:g}, rtol={rtol:g})"
                     )
-            _check_zero(out, tensors, name_output(n), [names[number] for number in wanted])
+            _check_zero(out, tensors, label(n), [names[number] for number in wanted])
 
 
 def _chosen(count: int, entries: int | None) -> Any:
@@ -201,19 +187,13 @@ def _chosen(count: int, entries: int | None) -> Any:
 
 
 def _numerical(
-    func: _Func,
-    inputs: tuple[Any, ...],
-    x: Tensor,
-    moved: Any,
-    name: str,
-    outputs: _Tensors,
-    eps: float,
+    run: Callable[[], _Tensors], x: Tensor, moved: Any, name: str, outputs: _Tensors, eps: float
 ) -> list[Any]:
     """For each output its Jacobian with respect to `x`: (entries of the output, `moved` of x)."""
 
     def moved_to(value: float) -> tuple[float, list[Any]]:
         x._array[index] = value
-        found = [_host(out).ravel() for out in _outputs(func, inputs)]
+        found = [_host(out).ravel() for out in run()]
         return x._array[index].item(), found  # what the dtype of x has made of `value`
 
     jacobians = [np.zeros((out.numel(), len(moved))) for out in outputs]
@@ -225,11 +205,9 @@ def _numerical(
             below, low = moved_to(here - eps)
         finally:
             x._array[index] = here
-        if above == below:
-            raise GradcheckError(
-                f"gradcheck: {name}, entry {index}: eps={eps:g} is lost beside {here:g} in "
-                f"{x.dtype.name}; use float64, smaller numbers or a larger eps"
-            )
+        text = f"{name}, entry {index}: eps={eps:g} is lost beside {here:g} in {x.dtype.name}"
+        moves = above != below
+        need(moves, "gradcheck", f"{text}; use float64 or a larger eps", error=GradcheckError)
         with np.errstate(invalid="ignore"):  # of infinite outputs; the comparison will tell
             for jacobian, a, b in zip(jacobians, high, low, strict=True):
                 jacobian[:, column] = (a - b) / (above - below)
@@ -253,8 +231,9 @@ def _analytical(out: Tensor, inputs: _Tensors) -> list[Any]:
 def _check_same(first: tuple[Any, ...], again: tuple[Any, ...]) -> None:
     """A backward that changes what it has saved is right once."""
     for one, two in zip(first, again, strict=True):
-        if one is not None and not np.array_equal(_host(one), _host(two), equal_nan=True):
-            raise GradcheckError("backward is not reentrant: the same pass gave two gradients")
+        same = one is None or np.array_equal(_host(one), _host(two), equal_nan=True)
+        text = "is not reentrant: the same pass gave two gradients"
+        need(same, "backward", text, error=GradcheckError)
 
 
 def _pulled_back(out: Tensor, inputs: _Tensors, index: Any = None) -> tuple[Any, ...]:
@@ -270,12 +249,12 @@ def _check_zero(out: Tensor, inputs: _Tensors, name: str, names: list[str]) -> N
     if not out.requires_grad:
         return
     for x, input_name, found in zip(inputs, names, _pulled_back(out, inputs), strict=True):
-        wrong = np.flatnonzero(0 if found is None else _host(found))
-        if len(wrong):
+        places = np.flatnonzero(0 if found is None else _host(found))
+        if len(places):
             raise GradcheckError(
                 f"backward not multiplied by grad_output: with a gradient of zero for {name}, "
-                f"{input_name} gets {_host(found).flat[wrong[0]]:.9g} at entry "
-                f"{_entry(wrong[0], x)}; expected 0"
+                f"{input_name} gets {_host(found).flat[places[0]]:.9g} at entry "
+                f"{_entry(places[0], x)}; expected 0"
             )
 
 
@@ -286,11 +265,8 @@ def _tuple(given: Any) -> tuple[Any, ...]:
 def _wanted(inputs: tuple[Any, ...]) -> dict[int, Tensor]:
     """The Tensors that require grad, by their number."""
     found = {n: x for n, x in enumerate(inputs) if type(x) in TENSORS and x.requires_grad}
-    if not found:
-        raise ValueError(
-            "gradcheck: no input requires grad, so there is no gradient to check; set "
-            "requires_grad=True on float64 Tensors"
-        )
+    text = "no input requires grad: there is no gradient to check; set it on float64 Tensors"
+    need(found, "gradcheck", text, error=ValueError)
     return found
 
 
@@ -298,11 +274,8 @@ def _outputs(func: _Func, inputs: tuple[Any, ...]) -> _Tensors:
     returned = func(*inputs)
     outputs = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
     for number, out in enumerate(outputs):
-        if type(out) not in TENSORS:
-            raise TypeError(
-                f"gradcheck: func returned {type(out).__name__} as output {number}; expected a "
-                "Tensor or a tuple of Tensors"
-            )
+        text = f"func returned {{}} as output {number}; expected a Tensor or a tuple of Tensors"
+        need(type(out) in TENSORS, "gradcheck", text, type(out), error=TypeError)
     return outputs
 
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..backend import MODES
+from ..errors import need
 from ..tensor import TENSORS, Tensor, normalise, wrap
 from .hooks import NodeHooks, RemovableHandle
 from .unbroadcast import unbroadcast
@@ -91,11 +92,11 @@ class Node:
         """
         shapes = getattr(self, "_shapes", None) or (self._shape,)
         name = self._op.node_name
-        if len(grads) != len(shapes):
-            raise TypeError(f"{name}: expected {len(shapes)} gradients, got {len(grads)}")
+        same = len(grads) == len(shapes)
+        need(same, name, "expected {} gradients, got {}", len(shapes), len(grads), error=TypeError)
         for g, shape in zip(grads, shapes, strict=True):
-            if g is not None and g.shape != shape:
-                raise RuntimeError(f"{name}: expected a gradient of shape {shape}, got {g.shape}")
+            fits = g is None or g.shape == shape
+            need(fits, name, "expected a gradient of shape {}, got {}", shape, g)
         if self._saved is None:
             raise freed(self)
         found = self._gradients(grads)
@@ -204,6 +205,15 @@ class AccumulateGrad:
         return f"<AccumulateGrad at {id(self.variable):#x}>"
 
 
+def modified(node: Node, what: str, now: int, then: int) -> RuntimeError:
+    """The error for a saved value that was written to before backward."""
+    return RuntimeError(
+        "one of the variables needed for gradient computation has been modified by an inplace "
+        f"operation: {node._op.node_name} saved {what}, which is at version {now}; expected "
+        f"version {then} instead. Clone it before writing to it."
+    )
+
+
 def freed(node: Node) -> RuntimeError:
     """The error of a second pass over a graph that the first has freed."""
     return RuntimeError(
@@ -232,45 +242,42 @@ def edge_of(tensor: Tensor) -> Any:
     return (tensor._edge or tensor) if tensor._rg else None
 
 
-def reaches(edges: Any, leaves: frozenset[Tensor]) -> bool:
-    """Whether a backward pass from `edges` comes to one of `leaves`: usually to one of the last
-    layer, so that little of the graph is looked at; no recursion.
+def _below(edges: Any) -> Iterator[Any]:
+    """What a backward pass from `edges` comes to: each edge to a leaf, each node once.
+
+    Usually one of the last layer comes early, so that little of the graph is looked at.
     """
     seen: set[Any] = set()
     stack = [*edges]
     while stack:
         edge = stack.pop()
         if type(edge) in TENSORS:
-            if edge in leaves:
-                return True
+            yield edge
         elif edge is not None:
             node = edge[0] if type(edge) is tuple else edge
             if node not in seen:
                 seen.add(node)
                 stack += node._edges
-    return False
+                yield node
+
+
+def reaches(edges: Any, leaves: frozenset[Tensor]) -> bool:
+    """Whether a backward pass from `edges` comes to one of `leaves`."""
+    return any(found in leaves for found in _below(edges))
 
 
 def leaves_of(edges: Any, means: list[Node] | None = None) -> dict[Tensor, int]:
-    """The leaves that a backward pass from `edges` can reach, and how often; no recursion.
+    """The leaves that a backward pass from `edges` can reach, and how often.
 
     Nodes of the operations `MEANS` on the way are added to `means`.
     """
-    found: dict[Tensor, int] = {}
-    seen: set[Any] = set()
-    stack = [edge for edge in edges if edge is not None]
-    while stack:
-        edge = stack.pop()
-        if type(edge) in TENSORS:
-            found[edge] = found.get(edge, 0) + 1
-            continue
-        node = edge[0] if type(edge) is tuple else edge
-        if node not in seen:
-            seen.add(node)
-            stack += [e for e in node._edges if e is not None]
-            if means is not None and node._op in MEANS:
-                means.append(node)
-    return found
+    count: dict[Tensor, int] = {}
+    for found in _below(edges):
+        if type(found) in TENSORS:
+            count[found] = count.get(found, 0) + 1
+        elif means is not None and found._op in MEANS:
+            means.append(found)
+    return count
 
 
 def nodes_towards(edges: Any, targets: set[Any]) -> set[Any]:

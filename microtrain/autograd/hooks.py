@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from ..errors import need
 from ..tensor import TENSORS, Tensor, normalise, wrap
 
 _next_hook = itertools.count(1).__next__
@@ -26,8 +27,7 @@ class RemovableHandle:
     __slots__ = ("_hooks", "id")
 
     def __init__(self, hooks: dict[int, Any], hook: Callable[..., Any]) -> None:
-        if not callable(hook):
-            raise TypeError(f"a hook is a function, got {type(hook).__name__}")
+        need(callable(hook), "register_hook", "a hook is a function", type(hook), error=TypeError)
         self._hooks = hooks
         self.id = _next_hook()
         hooks[self.id] = hook
@@ -115,8 +115,9 @@ def _shown(values: Any, create_graph: bool) -> tuple[Any, ...]:
 
 def _taken(new: Any, count: int, what: str, create_graph: bool) -> list[Any]:
     values = [new] if type(new) in TENSORS else list(new)
-    if len(values) != count or any(v is not None and type(v) not in TENSORS for v in values):
-        raise TypeError(f"a node's {what} must return None or a tuple of {count} Tensors or None")
+    fits = len(values) == count and all(v is None or type(v) in TENSORS for v in values)
+    text = f"must return None or a tuple of {count} Tensors or None"
+    need(fits, f"a node's {what}", text, error=TypeError)
     return [v if v is None or create_graph else v._array for v in values]
 
 
@@ -142,14 +143,12 @@ def run_hooks(hooks: dict[int, Any], grad: Any, create_graph: bool) -> Any:
         new = hook(tensor)
         if new is None:
             continue
-        name = getattr(hook, "__name__", type(hook).__name__)
-        if type(new) not in TENSORS:
-            raise TypeError(f"hook {name!r} returned {type(new).__name__}, expected Tensor or None")
+        name = f"hook {getattr(hook, '__name__', type(hook).__name__)!r}"
+        text = "returned {}, expected Tensor or None"
+        need(type(new) in TENSORS, name, text, type(new), error=TypeError)
         mine, other = tensor._array, new._array
-        if mine.shape != other.shape or mine.dtype != other.dtype:
-            raise RuntimeError(
-                f"hook {name!r} has changed the gradient from shape {mine.shape} and dtype "
-                f"{mine.dtype.name} to shape {other.shape} and dtype {other.dtype.name}"
-            )
+        fits = mine.shape == other.shape and mine.dtype == other.dtype
+        text = "has changed the gradient from {} and dtype {} to {} and dtype {}"
+        need(fits, name, text, tensor, mine.dtype, new, other.dtype)
         grad = new if create_graph else other
     return grad

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ..backend import LISTENERS, MODES, XP
+from ..errors import need, wrong
 from ..tensor import Tensor
 from .engine import Scaling, run
 from .graph import next_seq, reaches
@@ -91,11 +92,9 @@ def announced(
             for one, each in zip(told[1:], seen[1:], strict=True):
                 other = begin(one, roots, create_graph, *each)
                 if other is not scale and other != scale:
-                    raise RuntimeError(
-                        "one backward reaches several DataParallel models that count differently "
-                        f"({other} and {scale}): it is unclear what its loss is a mean over; give "
-                        "all the same model.count(n) and reduction"
-                    )
+                    text = f"reaches several DataParallel models that count differently ({other}"
+                    text += f" and {scale}): it is unclear what its loss is a mean over; give"
+                    raise wrong("one backward", f"{text} all the same model.count(n) and reduction")
                 members |= one.members
         if seen[0][1] is not None or several:
             shared = _share(told, [weights for _, weights in seen], seeds[0])
@@ -139,11 +138,10 @@ def _share(told: Sequence[Any], weights: Sequence[Any], like: Any) -> Any:
     taking = [one for one, weight in zip(told, weights, strict=True) if one.shares(weight)]
     if not taking:
         return None
-    if len(taking) < len(told):
-        raise RuntimeError(
-            "one backward with losses of several denominators reaches several DataParallel "
-            "models, and not all may take part in weighing them: give all the same ranks, "
-            "and none or all model.count(n)"
-        )
+    text = (
+        "with losses of several denominators reaches several DataParallel models, and not all may"
+    )
+    text += " take part in weighing them: give all the same ranks, and none or all model.count(n)"
+    need(len(taking) == len(told), "one backward", text)
     told[0].share(weights[0], like)
     return weights[0]

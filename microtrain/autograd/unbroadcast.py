@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..errors import wrong
+
 __all__ = ["set_sum_to", "unbroadcast"]
 
 # The one operation that the engine needs, `sum_to(grad, shape)`; set when `ops` is imported.
@@ -25,8 +27,6 @@ def unbroadcast(g: Any, shape: tuple[int, ...], node: Any) -> Any:
     lead = len(mine) - len(shape)
     if lead < 0 or any(s not in (m, 1) for s, m in zip(shape, mine[lead:], strict=True)):
         name = "backward" if node is None else node._op.node_name
-        raise RuntimeError(
-            f"{name} returned a gradient of shape {tuple(mine)}; expected a shape that reduces to "
-            f"{shape}"
-        )
+        text = "returned a gradient of {}; expected a shape that reduces to {}"
+        raise wrong(name, text, g, shape)
     return _sum_to(g, shape)

@@ -301,7 +301,7 @@ def test_a_write_to_a_saved_tensor_is_noticed(operation):
     y = operation.apply(h)
     (h if operation is Cube else y).add_(1)
     with pytest.raises(
-        RuntimeError, match=rf"{operation.__name__}Backward is at version 1.*0 inst"
+        RuntimeError, match=rf"{operation.__name__}Backward saved .*at version 1.*0 inst"
     ):
         y.sum().backward()
 
@@ -408,14 +408,14 @@ def test_once_differentiable():
 @pytest.mark.parametrize(
     "forward, backward, error, text",
     [
-        (None, lambda g: (g, g), RuntimeError, r"Mine.backward .*expected 1,.*got 2"),
-        (None, lambda g: (), RuntimeError, r"Mine.backward .*expected 1,.*got 0"),
-        (None, lambda g: mt.ones(3), RuntimeError, r"Mine.backward .*index 0: got shape \(3,\)"),
-        (None, lambda g: 3.0, TypeError, "Mine.backward returned float as gradient 0"),
-        (None, lambda g: g.numpy(), TypeError, "Mine.backward returned ndarray"),
-        (lambda x: 3, None, TypeError, "Mine.forward returned int"),
-        (lambda x: [x], None, TypeError, "Mine.forward returned list"),
-        (lambda x: x.numpy(), None, TypeError, "Mine.forward returned ndarray"),
+        (None, lambda g: (g, g), RuntimeError, r"Mine.backward.*expected 1,.*got 2"),
+        (None, lambda g: (), RuntimeError, r"Mine.backward.*expected 1,.*got 0"),
+        (None, lambda g: mt.ones(3), RuntimeError, r"Mine.backward.*index 0: got shape \(3,\)"),
+        (None, lambda g: 3.0, TypeError, "Mine.backward.*returned float as gradient 0"),
+        (None, lambda g: g.numpy(), TypeError, "Mine.backward.*returned ndarray"),
+        (lambda x: 3, None, TypeError, "Mine.forward.*returned int"),
+        (lambda x: [x], None, TypeError, "Mine.forward.*returned list"),
+        (lambda x: x.numpy(), None, TypeError, "Mine.forward.*returned ndarray"),
     ],
 )
 def test_what_forward_and_backward_may_not_return(forward, backward, error, text):
@@ -457,7 +457,7 @@ def test_writing_to_an_input_is_refused_with_the_way_out():
 
 
 def test_instances_are_refused_with_the_way_out():
-    with pytest.raises(RuntimeError, match=r"Cube: instances .* Cube\.apply"):
+    with pytest.raises(RuntimeError, match=r"Cube\(\): instances .* Cube\.apply"):
         Cube()
 
 
