@@ -3,118 +3,66 @@
 from __future__ import annotations
 
 from . import methods as methods
-from . import sampling
 from .coercion import REGISTRY as REGISTRY
-from .fronts import public
-from .index import gathering, masking, reducing
+from .fronts import public as _public
+
+# Each of these lists its public names itself.
 from .index.gathering import *  # noqa: F403
 from .index.masking import *  # noqa: F403
 from .index.reducing import *  # noqa: F403
-from .loss.classification_losses import cross_entropy
-from .loss.regression_losses import mse_loss
-from .matrix import (
-    decompositions,
-    determinants,
-    distances,
-    einstein,
-    factorisations,
-    products,
-    systems,
-)
+from .loss.classification_losses import cross_entropy as cross_entropy
+from .loss.regression_losses import mse_loss as mse_loss
 from .matrix.decompositions import *  # noqa: F403
 from .matrix.determinants import *  # noqa: F403
 from .matrix.distances import *  # noqa: F403
 from .matrix.einstein import *  # noqa: F403
 from .matrix.factorisations import *  # noqa: F403
-from .matrix.linear_algebra import matmul, mm
+from .matrix.linear_algebra import *  # noqa: F403
 from .matrix.products import *  # noqa: F403
 from .matrix.systems import *  # noqa: F403
-from .nn import dropout, normalization  # noqa: F401
 from .nn.normalization import *  # noqa: F403
-from .pointwise import comparison, elementwise, gamma, pairs, special
+from .pointwise import elementwise
 from .pointwise.comparison import *  # noqa: F403
 from .pointwise.elementwise import *  # noqa: F403
-from .pointwise.elementwise import add_scaled as add
-from .pointwise.elementwise import div_rounded as div
-from .pointwise.elementwise import sub_scaled as sub
-
-# Each of these lists its public names itself.
 from .pointwise.gamma import *  # noqa: F403
 from .pointwise.pairs import *  # noqa: F403
 from .pointwise.special import *  # noqa: F403
-from .reduce import extrema, integrals, norms, reductions, scans, sorting, statistics
+from .reduce import extrema, norms, reductions
 from .reduce.integrals import *  # noqa: F403
 from .reduce.scans import *  # noqa: F403
 from .reduce.sorting import *  # noqa: F403
 from .reduce.statistics import *  # noqa: F403
 from .sampling import *  # noqa: F403
-from .shape import combining, joining, rearranging, shapes, splitting, triangles
+from .shape import joining, shapes
 from .shape.combining import *  # noqa: F403
 from .shape.joining import *  # noqa: F403
 from .shape.rearranging import *  # noqa: F403
 from .shape.splitting import *  # noqa: F403
 from .shape.triangles import *  # noqa: F403
 
-all = public(reductions.all)
-amax = public(extrema.amax)
-amin = public(extrema.amin)
-any = public(reductions.any)
-argmax = public(extrema.argmax)
-argmin = public(extrema.argmin)
-broadcast_to = public(shapes.broadcast_to)
-cat = concat = concatenate = public(joining.cat)
-clamp = public(elementwise.clamp)
-flatten = public(shapes.flatten)
-log_softmax = public(reductions.log_softmax)
-max = public(extrema.max)
-mean = public(reductions.mean)
-min = public(extrema.min)
-norm = public(norms.norm)
-permute = public(shapes.permute)
-renorm = norms.renorm
-reshape = public(shapes.reshape)
-softmax = public(reductions.softmax)
-squeeze = public(shapes.squeeze)
-stack = public(joining.stack)
-std = public(reductions.std)
-sum = public(reductions.sum)
-t = public(shapes.t)
-transpose = public(shapes.transpose)
-unsqueeze = public(shapes.unsqueeze)
-var = public(reductions.var)
+add, div, sub = elementwise.add_scaled, elementwise.div_rounded, elementwise.sub_scaled
+all, any = _public(reductions.all), _public(reductions.any)
+amax, amin = _public(extrema.amax), _public(extrema.amin)
+argmax, argmin = _public(extrema.argmax), _public(extrema.argmin)
+broadcast_to = _public(shapes.broadcast_to)
+cat = concat = concatenate = _public(joining.cat)
+clamp = _public(elementwise.clamp)
+flatten, reshape = _public(shapes.flatten), _public(shapes.reshape)
+log_softmax, softmax = _public(reductions.log_softmax), _public(reductions.softmax)
+max, min = _public(extrema.max), _public(extrema.min)
+mean, sum = _public(reductions.mean), _public(reductions.sum)
+norm, renorm = _public(norms.norm), norms.renorm
+permute, transpose = _public(shapes.permute), _public(shapes.transpose)
+t, squeeze, unsqueeze = _public(shapes.t), _public(shapes.squeeze), _public(shapes.unsqueeze)
+stack = _public(joining.stack)
+std, var = _public(reductions.std), _public(reductions.var)
 
+# The functions of this package, under all their names.
 __all__ = [
-    "add", "all", "amax", "amin", "any", "argmax", "argmin", "broadcast_to",
-    "clamp", "cross_entropy", "div", "flatten", "log_softmax", "matmul", "max", "mean",
-    "min", "mm", "mse_loss", "norm", "permute", "renorm", "reshape", "softmax", "squeeze", "std",
-    "sub", "sum", "t", "transpose", "unsqueeze", "var",
-]  # fmt: skip
-__all__ += comparison.__all__
-__all__ += elementwise.__all__
-__all__ += special.__all__
-__all__ += gamma.__all__
-__all__ += pairs.__all__
-__all__ += sampling.__all__
-__all__ += scans.__all__
-__all__ += sorting.__all__
-__all__ += statistics.__all__
-__all__ += integrals.__all__
-__all__ += distances.__all__
-__all__ += gathering.__all__
-__all__ += masking.__all__
-__all__ += reducing.__all__
-__all__ += combining.__all__
-__all__ += products.__all__
-__all__ += rearranging.__all__
-__all__ += determinants.__all__
-__all__ += factorisations.__all__
-__all__ += decompositions.__all__
-__all__ += systems.__all__
-__all__ += einstein.__all__
-__all__ += triangles.__all__
-__all__ += splitting.__all__
-__all__ += joining.__all__
-__all__ += normalization.__all__
+    name
+    for name, value in globals().copy().items()
+    if not name.startswith("_") and getattr(value, "__module__", "").startswith(f"{__name__}.")
+]
 
 
 def __dir__() -> list[str]:

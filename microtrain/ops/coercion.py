@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd.graph import Backward, Node, edge_of, record
+from ..autograd.graph import Backward, Node, edge_of, modified, record
 from ..autograd.turns import take
 from ..backend import ARRAYS, MODES, XP, address, bool_, int64, promote_dtypes
-from ..errors import CaptureError
+from ..errors import CaptureError, need
 from ..tensor import INFERENCE, TENSORS, Tensor, Version, kind_of, wrap
 
 # Every operation by name; filled by `registry` when the operations are imported.
@@ -32,10 +32,10 @@ def coerce(op: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """
     if len(arguments) == 2 and op.promote:  # the common case: a float Tensor and a number
         x, y = arguments
-        if type(x) in TENSORS and type(y) in (float, int) and x._array.dtype.kind == "f":
-            return x, wrap(XP[type(x._array)].operand(y, x._array.dtype))
-        if type(y) in TENSORS and type(x) in (float, int) and y._array.dtype.kind == "f":
-            return wrap(XP[type(y._array)].operand(x, y._array.dtype)), y
+        if type(y) in _PLAIN and type(x) in TENSORS and x._array.dtype.kind == "f":
+            return x, _number(y, x._array)
+        if type(x) in _PLAIN and type(y) in TENSORS and y._array.dtype.kind == "f":
+            return _number(x, y._array), y
     operands: list[tuple[Any, int]] = []
     like = None
     for name, value in zip(op.inputs, arguments, strict=True):
@@ -61,6 +61,23 @@ def coerce(op: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         else:
             found.append(wrap(xp.operand(value, dtype)))
     return tuple(found)
+
+
+_PLAIN = {float, int}
+_KEPT: dict[Any, Tensor] = {}  # beside arrays of NumPy
+
+
+def _number(value: Any, like: Any) -> Tensor:
+    """A number beside the float array `like` as a 0-d Tensor, kept for the next call."""
+    key = value, type(value), like.dtype.char
+    if key in _KEPT and type(like) is np.ndarray:
+        return _KEPT[key]
+    found = wrap(XP[type(like)].operand(value, like.dtype))
+    if type(like) is np.ndarray and value:  # 0.0 equals -0.0
+        if len(_KEPT) > 1000:  # values that differ in every step
+            _KEPT.clear()
+        _KEPT[key] = found
+    return found
 
 
 _COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge"}  # with any number, however large
@@ -135,11 +152,9 @@ class _Underived(Backward):
         return (None,) * len(node._edges)
 
     def _refuse(self, g: Any) -> None:
-        if not self.open or g.any():
-            raise RuntimeError(
-                f"{self.name}: the derivative is not implemented; detach() what it is called with, "
-                "or leave its result out of what is differentiated"
-            )
+        fine = self.open and not g.any()
+        text = "the derivative is not implemented; detach() what it is called with"
+        need(fine, self.name, f"{text}, or leave its result out of what is differentiated")
 
     backward_tensors = backward_arrays
 
@@ -232,12 +247,7 @@ def slot_of(edge: Any) -> Any:
 
 def stale(node: Any, what: str, now: int, versions: Any, number: int) -> RuntimeError:
     """The error for a saved value that was written to before backward."""
-    then = versions[number] if versions else 0
-    return RuntimeError(
-        "one of the variables needed for gradient computation has been modified by an inplace "
-        f"operation: {node._op.node_name} saved {what}, which is at version {now}; expected "
-        f"version {then} instead. Clone it before writing to it."
-    )
+    return modified(node, what, now, versions[number] if versions else 0)
 
 
 def explain(op: Any, error: Exception, arrays: tuple[Any, ...]) -> Exception:

@@ -23,6 +23,8 @@ from ..stack_frames import FRONT
 from ..tensor import Tensor
 from . import arguments
 from .arguments import UNSET
+from .arguments import need as need
+from .arguments import wrong as wrong
 from .shape import shapes
 
 
@@ -34,23 +36,45 @@ class Check(str):
     """
 
 
-def one_of(*known: Any) -> Check:
+def must(condition: str, text: str, found: str = "", error: str = "RuntimeError") -> Check:
+    """What an argument must be: `must("@ > 0", "argument @ must be greater than 0", "@")`.
+
+    Text and `found`, a list of expressions, are those of `wrong`.
+    """
+    found = f", {found}" if found else ""
+    return Check(f"if not ({condition}): raise wrong($name, {text!r}{found}, error={error})")
+
+
+def one_of(*known: Any, error: str = "RuntimeError") -> Check:
     """An argument that is one of those known: `Annotated[str, one_of("none", "tanh")]`."""
-    return Check(f"if @ not in {known!r}: one_of($, @, *{known!r})")
+    names = " or ".join(map(repr, known))
+    return must(f"@ in {known!r}", f"argument '@' must be {names}", "@", error)
+
+
+def bounded(*bounds: str, error: str = "RuntimeError") -> Check:
+    """A number within bounds: `Annotated[float, bounded(">= 0", "<= 1")]`."""
+    condition = " and ".join(f"@ {bound}" for bound in bounds)
+    return must(condition, f"argument '@' must be {' and '.join(bounds)}", "@", error)
 
 
 def of_dims(least: int, most: int | None = None) -> Check:
     """A Tensor of `least` to `most` dimensions: `Annotated[T, of_dims(1, 2)]`."""
-    other = f"@.ndim < {least}" if most is None else f"not {least} <= @.ndim <= {most}"
-    other = f"@.ndim != {least}" if least == most else other
-    return Check(f"if {other}: want_dims($, @, {least}, {most})")
+    words = f"at least {least}-d" if most is None else f"{least}-d to {most}-d"
+    words = f"{least}-d" if least == most else words
+    condition = f"@.ndim >= {least}" if most is None else f"{least} <= @.ndim <= {most}"
+    return must(condition, f"argument '@' must be {words}", "@")
 
 
 _TENSOR = Check("if type(@) not in TENSORS and type(@) not in XP: raise not_a_tensor($, @)")
 _TENSOR_ONLY = Check("if type(@) not in TENSORS: raise not_a_tensor($, @)")
-FLOAT = Check("if @.dtype.kind != 'f': want_float($name, @)")
-NUMERIC = Check("if @.dtype.kind == 'b': want_numbers($name)")
-_SAME_DTYPE = Check("if @.dtype != ^.dtype: want_same_dtype($, @, ^)")
+FLOAT = must("@.dtype.kind == 'f'", arguments.IS_FLOAT, "@.dtype")
+NUMERIC = must("@.dtype.kind != 'b'", "not defined for booleans; cast them, such as with .long()")
+_SAME_DTYPE = must("@.dtype == ^.dtype", arguments.SAME_DTYPE, "'@', ^.dtype, @.dtype")
+_SQUARE = must("@.ndim > 1 and @.shape[-1] == @.shape[-2]", arguments.IS_SQUARE, "@")
+_MASK = must("@.dtype.kind == 'b'", "expected a boolean mask, got {}; use .bool()", "@.dtype")
+_NUMBER = must("isinstance(@, NUMBERS)", "argument '@' must be a number", "type(@)", "TypeError")
+_FLAG = must("type(@) is bool", "argument '@' must be True or False", "@", "TypeError")
+_ZERO_D = must("type(@) not in TENSORS or not @.ndim", "argument '@' must be 0-d", "@")
 
 
 # A Tensor, or in a gradient rule an array; one of a float type; one of numbers, not booleans; one
@@ -64,7 +88,8 @@ Vector = Annotated[T, of_dims(1, 1)]
 Matrix = Annotated[T, of_dims(2, 2)]
 Batch = Annotated[T, of_dims(3, 3)]
 Matrices = Annotated[T, of_dims(2)]
-Square = Annotated[T, Check("if @.ndim < 2 or @.shape[-1] != @.shape[-2]: want_square($name, @)")]
+FloatMatrices = Annotated[Matrices, FLOAT]
+Square = Annotated[T, _SQUARE]
 FloatSquare = Annotated[Square, FLOAT]
 # Neither: a list, which the function itself looks at.
 Unchecked = Annotated[Any, Check("pass")]
@@ -73,7 +98,7 @@ TensorOnly = Annotated[Tensor, _TENSOR_ONLY]
 FloatOnly = Annotated[TensorOnly, FLOAT]
 NumericOnly = Annotated[TensorOnly, NUMERIC]
 SameDtype = Annotated[TensorOnly, _SAME_DTYPE]
-Mask = Annotated[TensorOnly, Check("if @.dtype.kind != 'b': want_mask($name, @)")]
+Mask = Annotated[TensorOnly, _MASK]
 # int64 or int32, handed on as int64.
 Index = Annotated[Tensor, Check("@ = want_integers($name, @)")]
 # What a loss compares its input with, a Tensor of one shape with it; the mean, the sum or none of
@@ -83,13 +108,18 @@ Reduction = Annotated[str, Check("if @ not in REDUCTIONS: check_reduction(@)")]
 Refused = Annotated[Any, Check("check_reduction('mean', @)")]
 # A whole number; several, as a list or tuple; one or several.
 Int = Annotated[int, Check("@ = integer($, @)")]
-Int0d = Annotated[
-    int, Check("if type(@) in TENSORS and @.ndim: want_dims($, @, 0, 0)"), *Int.__metadata__
-]
+Int0d = Annotated[int, _ZERO_D, *Int.__metadata__]
 Ints = Annotated[Any, Check("@ = integers($, @)")]
 IntOrInts = Annotated[Any, Check("@ = integers($, @ if isinstance(@, tuple | list) else (@,))")]
-Number = Annotated[float, Check("if not isinstance(@, NUMBERS): want_number($, @)")]
-Flag = Annotated[bool, Check("if type(@) is not bool: want_flag($, @)")]
+Number = Annotated[float, _NUMBER]
+Flag = Annotated[bool, _FLAG]
+# Numbers within bounds: whole ones, and others.
+Count = Annotated[Int, bounded(">= 0")]
+Positive = Annotated[Int, bounded(">= 1")]
+Above0 = Annotated[float, bounded("> 0")]
+AtLeast0 = Annotated[float, bounded(">= 0")]
+Probability = Annotated[float, bounded(">= 0", "<= 1")]
+Margin = Annotated[float, bounded("> 0", error="ValueError")]
 # A dimension counted from the front, for which a 0-d Tensor has one as well; one that the Tensor
 # really has, with the two kinds of error that PyTorch has for a 0-d one; several, None for all.
 Dim = Annotated[int, Check("@ = normal_dim(@, ^.ndim)")]

@@ -17,17 +17,12 @@ from weakref import ref
 import numpy as np
 
 from ..backend import MODES, XP, address
+from ..errors import need, wrong
 from ..tensor import TENSORS, Tensor, kind_of, wrap
 from .coercion import NUMBERS, cast
+from .index import indexing
 from .index.gathering import line, places, shaped_like
-from .index.indexing import (
-    gather_index,
-    index_put,
-    integers_first,
-    kept_index,
-    normal_index,
-    without_leading_ones,
-)
+from .index.indexing import gather_index, index_put, integers_first, kept_index, normal_index
 
 
 def in_place(x: Tensor, operation: Callable[[Tensor], Tensor], name: str) -> Tensor:
@@ -47,10 +42,8 @@ def in_place(x: Tensor, operation: Callable[[Tensor], Tensor], name: str) -> Ten
     root = _root(x, name)
     if root._rg and root._edge is None:
         what = "a leaf" if root is x else "a view of a leaf"
-        raise RuntimeError(
-            f"{name}: {what} Variable that requires grad is being used in an in-place operation; "
-            "write to it under no_grad(), or to its .data"
-        )
+        text = f"{what} Variable that requires grad is being used in an in-place operation"
+        raise wrong(name, f"{text}; write to it under no_grad(), or to its .data")
     alias._edge, alias._rg = x._edge, x._rg
     if x._rg:
         _keep_values(alias)
@@ -78,12 +71,9 @@ def in_place(x: Tensor, operation: Callable[[Tensor], Tensor], name: str) -> Ten
 
 def _check_view(x: Tensor, root: Tensor, name: str) -> None:
     """RuntimeError for a view of `root` that the graph does not know of."""
+    text = "this view was created in no_grad mode (or by a Function): its base would not know"
     if root is not x and getattr(x, "_base", None) is not root:  # set while views are recorded
-        raise RuntimeError(
-            f"{name}: this view was created in no_grad mode (or by a Function) and is being "
-            "modified inplace with grad mode enabled; its base would not know of it, and the "
-            "gradient be wrong. Take the view outside no_grad, or clone() it first"
-        )
+        raise wrong(name, f"{text} of the write; take it outside no_grad, or clone() it first")
 
 
 def _keep_values(alias: Tensor) -> None:
@@ -101,11 +91,9 @@ def change_shape(x: Tensor, operation: Callable[[Tensor], Tensor], name: str) ->
     MODES.capture.refuse(f"{name}: the shape of a Tensor cannot change in a step; {instead}")
     root = _root(x, name)
     leaf = any(t._rg and t._edge is None for t in (x, root))
+    text = "a Parameter, a leaf that requires grad (or a view of one), or under no_grad a recorded"
     if leaf or type(x) is not Tensor or (x._rg and not MODES.grad):
-        raise RuntimeError(
-            f"{name}: a Parameter, a leaf that requires grad (or a view of one), or under no_grad "
-            f"a recorded Tensor keeps its shape; {instead}"
-        )
+        raise wrong(name, f"{text} Tensor keeps its shape; {instead}")
     if root._rg and MODES.grad:
         _check_view(x, root, name)
     alias = wrap(x._array)
@@ -125,18 +113,14 @@ def _root(x: Tensor, name: str) -> Tensor:
     if base is x:
         return x
     if base is None or base._version is not version:
-        if any(one() is not None and one() is not x for one in version.viewers or ()):
-            raise RuntimeError(
-                f"{name}: the base of this view is gone, and other views of it would silently "
-                "change; keep the base, or clone() this view first"
-            )
+        text = "the base of this view is gone, and other views of it would silently change"
+        others = any(one() is not None and one() is not x for one in version.viewers or ())
+        need(not others, name, f"{text}; keep the base, or clone() this view first")
         version.base = ref(x)
         return x
     if base._array is x._array:
-        raise RuntimeError(
-            f"{name}: this is the output of a Function that returned its input, and writing to it "
-            "would change the input as well; clone() it first"
-        )
+        text = "this is the output of a Function that returned its input, and writing to it would"
+        raise wrong(name, f"{text} change the input as well; clone() it first")
     return base
 
 
@@ -172,33 +156,23 @@ def _continue(x: Tensor, result: Tensor) -> None:
 def _check_result(x: Tensor, result: Tensor, name: str) -> None:
     mine, other = x._array, result._array
     if mine.shape != other.shape:
-        raise RuntimeError(
-            f"{name}: output with shape {list(mine.shape)} doesn't match the broadcast shape "
-            f"{list(other.shape)}"
-        )
+        text = "output with {} doesn't match the broadcast {}"
+        raise wrong(name, text, mine, other)
     if mine.dtype != other.dtype and "biuf".index(other.dtype.kind) > "biuf".index(mine.dtype.kind):
-        raise RuntimeError(
-            f"{name}: result type {other.dtype.name} can't be cast to the desired output type "
-            f"{mine.dtype.name}"
-        )
+        text = "result type {} can't be cast to the desired output type {}"
+        raise wrong(name, text, other.dtype, mine.dtype)
 
 
 def _check_memory(x: Tensor, name: str) -> None:
     """Refuse memory that several elements share, as in what `expand` returns, or NumPy protects."""
     array = x._array
-    if (
-        0 in array.strides
-        and array.size
-        and any(
-            not stride and size > 1 for stride, size in zip(array.strides, array.shape, strict=True)
-        )
-    ):
-        raise RuntimeError(
-            f"{name}: unsupported operation: more than one element of the written-to tensor refers "
-            "to a single memory location; clone() it first"
-        )
+    if 0 in array.strides and array.size:
+        steps = zip(array.strides, array.shape, strict=True)
+        text = "more than one element of the written-to tensor refers to a single memory location"
+        shared = any(not stride and size > 1 for stride, size in steps)
+        need(not shared, name, f"unsupported operation: {text}; clone() it first")
     if type(array) is np.ndarray and not array.flags.writeable:
-        raise RuntimeError(f"{name}: the memory of this Tensor is read-only; clone() it first")
+        raise wrong(name, "the memory of this Tensor is read-only; clone() it first")
 
 
 def _store(x: Tensor, result: Tensor, name: str) -> None:
@@ -236,14 +210,13 @@ def put(x: Tensor, index: Any, value: Any) -> None:
         x, found = integers_first(x, found)
     if type(value) not in TENSORS:
         if not isinstance(value, NUMBERS):
-            raise TypeError(
-                f"x[index] = value: the value must be a Tensor or a number, got {kind_of(value)}"
-                + ("" if hasattr(value, "numpy") else "; wrap it: mt.tensor(...) or mt.from_numpy")
-            )
+            hint = "" if hasattr(value, "numpy") else "; wrap it: mt.tensor(...) or mt.from_numpy"
+            text = f"the value must be a Tensor or a number, got {kind_of(value)}{hint}"
+            raise wrong("x[index] = value", text, error=TypeError)
         value = wrap(xp.operand(value, x._array.dtype))
     elif value._version is x._version and _same_memory(x, found, value):
         return  # the end of `x[index] += ...`, which has written and recorded everything
-    value = without_leading_ones(cast(value, x._array.dtype))
+    value = indexing.without_leading_ones(cast(value, x._array.dtype))
     if MODES.grad and (x._rg or value._rg or _is_part_of_recorded(x)):
         index = kept_index(found)
         in_place(x, lambda old: index_put(old, value, index), "x[index] = value")
@@ -253,10 +226,8 @@ def put(x: Tensor, index: Any, value: Any) -> None:
     try:
         xp.setitem(x._array, found, value._array)
     except ValueError as error:
-        raise RuntimeError(
-            f"shape mismatch: a value of shape {value.shape} cannot be broadcast to "
-            f"x[index] of a Tensor of shape {x.shape}"
-        ) from error
+        text = "shape mismatch: a value of {} cannot be broadcast to x[index] of a Tensor of {}"
+        raise wrong("x[index] = value", text, value, x) from error
     x.version.n = n + 1
 
 

@@ -11,29 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from .. import backend
 from ..autograd import differentiate, unbroadcast
 from ..autograd.function import Function
 from ..autograd.hooks import RemovableHandle
-from ..backend import (
-    ALIASES,
-    ARRAYS,
-    CPU,
-    STRUCTURE,
-    XP,
-    as_dtype,
-    bool_,
-    int8,
-    int64,
-    resolve_device,
-    to_device,
-    uint8,
-)
+from ..backend import ALIASES, ARRAYS, CPU, STRUCTURE, XP, as_dtype, bool_, int8, int64
 from ..inspection import allclose, equal, is_complex, is_nonzero, is_same_size, is_signed
 from ..missing_names import INSTEAD, NoAttribute
 from ..tensor import TENSORS, Tensor, kind_of, wrap
 from . import sampling
 from .coercion import NUMBERS, cast
-from .fronts import public
+from .fronts import need, public, wrong
 from .index import gathering, indexing, masking, reducing
 from .inplace import change_shape, in_place, put
 from .matrix import (
@@ -48,16 +36,7 @@ from .matrix import (
 from .nn import windows
 from .pointwise import comparison, gamma, pairs, special
 from .pointwise import elementwise as e
-from .reduce import (
-    extrema,
-    integrals,
-    likeness,
-    norms,
-    reductions,
-    scans,
-    sorting,
-    statistics,
-)
+from .reduce import extrema, integrals, likeness, norms, reductions, scans, sorting, statistics
 from .shape import rearranging, shapes, splitting, triangles
 
 unbroadcast.set_sum_to(shapes.sum_to)
@@ -91,8 +70,8 @@ def _where(self: Tensor, condition: Any, other: Any) -> Any:
 def _sum_to_size(self: Tensor, *size: Any) -> Tensor:
     """This Tensor summed to the shape `size`, which broadcasts to its own."""
     wanted = shapes.sizes_of(size)
-    if shapes.broadcast_shape("sum_to_size", self.shape, wanted) != self.shape:
-        raise RuntimeError(f"sum_to_size(): size {wanted} does not expand to {self.shape}")
+    full = shapes.broadcast_shape("sum_to_size", self.shape, wanted)
+    need(full == self.shape, "sum_to_size", "size {} does not expand to {}", wanted, self)
     if self.dtype.kind != "f" and (wanted != self.shape or not wanted):  # as in any sum
         self = cast(self, int64)
     return shapes.sum_to(self, wanted)
@@ -139,70 +118,55 @@ for _module in MODULES:
             METHODS[_name] = _method(getattr(_module, _name))
 del METHODS["real"]  # a property
 METHODS |= {
+    f.__name__: f for f in (allclose, equal, is_complex, is_nonzero, is_same_size, is_signed)
+}
+METHODS |= {f.__name__: f for f in (rearranging.repeat, splitting.reshape_as, splitting.view_as)}
+METHODS |= {
     "add": e.add_scaled,
     "adjoint": shapes.matrix_transpose,
-    "allclose": allclose,
     "clamp": e.clamp,
     "div": e.div_rounded,
-    "equal": equal,
-    "is_complex": is_complex,
-    "is_nonzero": is_nonzero,
-    "is_same_size": is_same_size,
-    "is_signed": is_signed,
     "polygamma": _polygamma,
-    "repeat": rearranging.repeat,
-    "reshape_as": splitting.reshape_as,
     "sub": e.sub_scaled,
     "sum_to_size": _sum_to_size,
     "type": _as_type,
     "unfold": windows.sliding,
-    "view_as": splitting.view_as,
     "where": _where,
 }
 
-OPERATORS: dict[str, Callable[..., Any]] = {
-    "__add__": e.add,
-    "__radd__": e.add,
-    "__sub__": e.sub,
-    "__rsub__": _reversed(e.sub),
-    "__mul__": e.mul,
-    "__rmul__": e.mul,
-    "__truediv__": e.div,
-    "__rtruediv__": _reversed(e.div),
-    "__floordiv__": e.floor_divide,
-    "__rfloordiv__": _reversed(e.floor_divide),
-    "__mod__": e.remainder,
-    "__rmod__": _reversed(e.remainder),
-    "__neg__": e.neg,
+_BINARY = {
+    "add": e.add,
+    "sub": e.sub,
+    "mul": e.mul,
+    "truediv": e.div,
+    "floordiv": e.floor_divide,
+    "mod": e.remainder,
+    "pow": e.pow,
+    "matmul": linear_algebra.matmul,
+    "and": comparison.bitwise_and,
+    "or": comparison.bitwise_or,
+    "xor": comparison.bitwise_xor,
+    "lshift": comparison.bitwise_left_shift,
+    "rshift": comparison.bitwise_right_shift,
+}
+_COMMUTE = {"add", "mul", "and", "or", "xor"}
+OPERATORS: dict[str, Callable[..., Any]] = {f"__{name}__": f for name, f in _BINARY.items()}
+OPERATORS |= {f"__r{n}__": f if n in _COMMUTE else _reversed(f) for n, f in _BINARY.items()}
+_same_name = e.neg, e.abs, comparison.lt, comparison.le, comparison.gt, comparison.ge
+OPERATORS |= {f"__{f.__name__}__": f for f in _same_name}
+OPERATORS |= {
     "__pos__": special.positive,
-    "__abs__": e.abs,
-    "__pow__": e.pow,
-    "__rpow__": _reversed(e.pow),
-    "__matmul__": linear_algebra.matmul,
-    "__rmatmul__": _reversed(linear_algebra.matmul),
     "__rdiv__": _reversed(e.div),
     "__eq__": _equality(comparison.eq),
     "__ne__": _equality(comparison.ne),
-    "__lt__": comparison.lt,
-    "__le__": comparison.le,
-    "__gt__": comparison.gt,
-    "__ge__": comparison.ge,
-    "__and__": comparison.bitwise_and,
-    "__rand__": comparison.bitwise_and,
-    "__or__": comparison.bitwise_or,
-    "__ror__": comparison.bitwise_or,
-    "__xor__": comparison.bitwise_xor,
-    "__rxor__": comparison.bitwise_xor,
-    "__lshift__": comparison.bitwise_left_shift,
-    "__rlshift__": _reversed(comparison.bitwise_left_shift),
-    "__rshift__": comparison.bitwise_right_shift,
-    "__rrshift__": _reversed(comparison.bitwise_right_shift),
     "__invert__": comparison.bitwise_not,
     "__getitem__": indexing.getitem,
     "__setitem__": put,
 }
+# Augmented assignment writes in place, as the method `name_` does; `@=` makes a new Tensor.
+AUGMENTED = {f"__i{n}__": f.__name__ for n, f in _BINARY.items() if n != "matmul"}
 
-# `name_` writes the result of `name` into the Tensor; augmented assignment does the same.
+# `name_` writes the result of `name` into the Tensor.
 IN_PLACE = (
     "abs absolute acos acosh add addbmm addcdiv addcmul addmm addmv addr arccos arccosh arcsin "
     "arcsinh arctan arctan2 arctanh asin asinh atan atan2 atanh baddbmm bitwise_and "
@@ -220,12 +184,7 @@ CONSTANT_IN_PLACE = (
     "eq ge greater greater_equal gt heaviside le less less_equal lt ne not_equal"
 ).split()
 SHAPE_IN_PLACE = "squeeze swapaxes swapdims t transpose unsqueeze".split()
-AUGMENTED = {"__iadd__": "add", "__isub__": "sub", "__imul__": "mul", "__itruediv__": "div",
-             "__ipow__": "pow", "__ifloordiv__": "floor_divide", "__imod__": "remainder",
-             "__iand__": "bitwise_and", "__ior__": "bitwise_or",
-             "__ixor__": "bitwise_xor", "__ilshift__": "bitwise_left_shift",
-             "__irshift__": "bitwise_right_shift"}  # fmt: skip
-CASTS = {**ALIASES, "byte": uint8, "char": int8}
+CASTS = {**ALIASES, "byte": backend.uint8, "char": int8}
 
 
 def backward(
@@ -277,7 +236,7 @@ def zero_(self: Tensor) -> Tensor:
 def copy_(self: Tensor, source: Tensor) -> Tensor:
     """The elements of `source` (broadcast, cast, moved to this device), in place."""
     if type(source) not in TENSORS:
-        raise TypeError(f"copy_: expected a Tensor, got {kind_of(source)}")
+        raise wrong("copy_", f"expected a Tensor, got {kind_of(source)}", error=TypeError)
     put(self, ..., to(source, self.device))
     return self
 
@@ -295,7 +254,7 @@ def destination(args: tuple[Any, ...], dtype: Any, device: Any) -> tuple[Any, An
             dtype = arg
     return (
         None if dtype is None else as_dtype(dtype),
-        None if device is None else resolve_device(device),
+        None if device is None else backend.resolve_device(device),
     )
 
 
@@ -324,7 +283,7 @@ class _ToDevice(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, where: Any) -> Tensor:
         ctx.device = x.device
-        return wrap(to_device(x._array, where))
+        return wrap(backend.to_device(x._array, where))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -354,8 +313,8 @@ def _iterate(self: Tensor) -> Iterator[Tensor]:
 
 def _contains(self: Tensor, element: Any) -> bool:
     """Whether an element equals `element`, a number or a Tensor that broadcasts."""
-    if type(element) not in TENSORS and not isinstance(element, NUMBERS):
-        raise RuntimeError(f"x in tensor: x must be a number or a Tensor, got {kind_of(element)}")
+    known = type(element) in TENSORS or isinstance(element, NUMBERS)
+    need(known, "x in tensor", f"x must be a number or a Tensor, got {kind_of(element)}")
     return bool(reductions.any(comparison.eq(self, element)))
 
 
@@ -396,8 +355,7 @@ def fill_diagonal_(self: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
 
     Raises RuntimeError for other numbers of dimensions and for `wrap`, which goes on below.
     """
-    if self.ndim != 2 or wrap:
-        raise RuntimeError(f"fill_diagonal_(): expected a matrix and no wrap, got {self.shape}")
+    need(self.ndim == 2 and not wrap, "fill_diagonal_", "expected a matrix and no wrap", self)
     put(triangles.diagonal_of(self), ..., fill_value)
     return self
 

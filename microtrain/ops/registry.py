@@ -41,6 +41,7 @@ from typing import Any
 
 from ..autograd.graph import Backward, Node, edge_of, next_seq, record
 from ..backend import ARRAYS, MODES, XP
+from ..errors import wrong
 from ..stack_frames import OPERATION
 from ..tensor import INFERENCE, TENSORS, Tensor, Version, kind_of, normalise, wrap
 from .coercion import (
@@ -91,11 +92,10 @@ class Operation(Backward):
     backward_tensors: Callable[..., Any]
 
     def __init__(
-        self, name: str, kernel: Callable[..., Any], rules: dict[str, Callable[..., Any]], *,
-        call: str | None = None, extras: tuple[str, ...] = (),
+        self, name: str, kernel: Callable[..., Any], doc: str | None = None, *,
+        call: str | None = None, extras: tuple[str, ...] = (), small: tuple[str, ...] = (),
         recompute: dict[str, Callable[..., Any]] | None = None, promote: tuple[str, ...] = (),
-        small: tuple[str, ...] = (), floating: bool = False, view: Any = False,
-        node_name: str | None = None, doc: str | None = None,
+        floating: bool = False, view: Any = False, node_name: str | None = None, **rules: Any,
     ) -> None:  # fmt: skip
         self.name = name
         self.kernel = kernel
@@ -470,35 +470,30 @@ def names_of(formula: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(inspect.signature(formula).parameters)
 
 
-def primitive(
-    name: str, kernel: Callable[..., Any], doc: str | None = None, *, options: Any = None,
-    **rules: Any,
-) -> Any:  # fmt: skip
-    """Declare an operation and return its public function; see `Operation` for `options`.
+def primitive(name: str, kernel: Any = None, doc: str | None = None, **more: Any) -> Any:
+    """Declare an operation and return its public function; see `Operation` for more arguments.
 
-    The function's docstring is `doc`, or that of the kernel.
+    The function's docstring is `doc`, or that of the kernel. Without a kernel it decorates one.
     """
-    return Operation(name, kernel, rules, doc=doc, **(options or {})).apply
+    if kernel is None:
+        return functools.partial(primitive, name, doc=doc, **more)
+    return Operation(name, kernel, doc, **more).apply
 
 
-def ufunc(name: str, instruction: str, doc: str, *, options: Any = None, **rules: Any) -> Any:
+def ufunc(name: str, instruction: str, doc: str, *, floating: bool = False, **rules: Any) -> Any:
     """Declare an elementwise operation whose kernel is one instruction over its inputs.
 
     The inputs are the names of the rules; see `comparison` for those without rules.
     """
-    return primitive(
-        name,
-        _ufunc_kernel(instruction, tuple(rules)),
-        doc,
-        options={"call": instruction, "promote": tuple(rules), **(options or {})},
-        **rules,
-    )
+    kernel, inputs = _ufunc_kernel(instruction, tuple(rules)), tuple(rules)
+    shared = {"call": instruction, "promote": inputs, "floating": floating}
+    return primitive(name, kernel, doc, **shared, **rules)
 
 
 def comparison(name: str, instruction: str, doc: str, inputs: tuple[str, ...] = ("x", "y")) -> Any:
     """Declare an elementwise operation without a gradient."""
-    kernel, options = _ufunc_kernel(instruction, inputs), {"call": instruction, "promote": inputs}
-    return primitive(name, kernel, f"{doc}, elementwise.", options=options)
+    kernel, doc = _ufunc_kernel(instruction, inputs), f"{doc}, elementwise."
+    return primitive(name, kernel, doc, call=instruction, promote=inputs)
 
 
 def real_function(
@@ -508,8 +503,7 @@ def real_function(
 
     The instruction has the name of the function unless it is given.
     """
-    options = {"floating": True}
-    return ufunc(name, instruction or name, f"{doc}, elementwise.", x=rule, options=options)
+    return ufunc(name, instruction or name, f"{doc}, elementwise.", x=rule, floating=True)
 
 
 def _ufunc_kernel(instruction: str, inputs: tuple[str, ...]) -> Callable[..., Any]:
@@ -559,9 +553,8 @@ class Variadic(Backward):
         wanted = TENSORS if any(type(t) in TENSORS for t in tensors) else XP
         for number, tensor in enumerate(tensors):
             if type(tensor) not in wanted:
-                raise TypeError(
-                    f"{name}(): expected Tensors, got at position {number} {kind_of(tensor)}"
-                )
+                text = f"expected Tensors, got at position {number} {kind_of(tensor)}"
+                raise wrong(name, text, error=TypeError)
 
     def apply(self, tensors: tuple[Any, ...], **attrs: Any) -> Any:
         """Run the kernel on all `tensors` (or arrays) and record the call."""

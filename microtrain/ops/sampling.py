@@ -15,7 +15,7 @@ from ..backend import XP, drawn, float64
 from ..random import draw_dtype
 from ..tensor import TENSORS, Tensor, is_state, wrap
 from .coercion import examine
-from .fronts import Float, T, of_dims, public
+from .fronts import Float, T, need, of_dims, public, wrong
 from .inplace import put
 
 __all__ = ["bernoulli", "multinomial"]
@@ -32,22 +32,17 @@ def _written(x: Tensor, values: Any) -> Tensor:
     return x
 
 
-def _want(met: bool, name: str, condition: str) -> None:
-    if not met:
-        raise RuntimeError(f"{name}: expected {condition}")
-
-
 def want_range(name: str, dtype: Any, low: float, high: float) -> None:
     """RuntimeError unless `low <= high` and all in that range, and its width, is a number."""
     most = float(np.finfo(dtype).max)
     fits = low <= high and high - low <= most and -most <= low and high <= most
-    _want(fits, name, f"a range [low, high) within {most:.4g}, got low={low}, high={high}")
+    need(fits, name, f"expected a range [low, high) within {most:.4g}", low, high)
 
 
 def want_spread(name: str, middle: float, width: float, positive: bool = False) -> None:
     """RuntimeError unless both are finite and the width is not negative, or `positive`."""
     met = (width > 0 if positive else width >= 0) and math.isfinite(width + middle)
-    _want(met, name, f"finite numbers, std {'>' if positive else '>='} 0, got {middle}, {width}")
+    need(met, name, f"expected finite numbers, std {'>' if positive else '>='} 0", middle, width)
 
 
 def uniform_(self: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
@@ -89,7 +84,7 @@ def exponential_(self: Tensor, lambd: float = 1.0) -> Tensor:
 
     Raises RuntimeError for lambd <= 0, NotImplementedError for a dtype that is not a float.
     """
-    _want(lambd > 0, "exponential_", f"lambd > 0, got {lambd}")
+    need(lambd > 0, "exponential_", "expected lambd > 0", lambd)
     return _written(
         self, _drawn("exponential_", "exponential", self, draw_dtype(self.dtype)) / lambd
     )
@@ -112,7 +107,7 @@ def geometric_(self: Tensor, p: float) -> Tensor:
 
     Raises RuntimeError for p outside (0, 1).
     """
-    _want(0 < p < 1, "geometric_", f"p between 0 and 1, got {p}")
+    need(0 < p < 1, "geometric_", "expected p between 0 and 1", p)
     draw = _drawn("geometric_", "exponential", self)
     xp = XP[type(draw)]
     return _written(self, xp.maximum(xp.ceil(draw / -math.log1p(-p)), 1.0))
@@ -131,11 +126,9 @@ def random_(self: Tensor, low_or_to: int | None = None, to: int | None = None) -
     low, high = (0, low_or_to) if to is None else (low_or_to or 0, to)
     high = most + 1 if high is None else high
     least = {"f": -most, "i": -most - 1}.get(self.dtype.kind, 0)
-    _want(low < high, "random_", f"low to be less than to, got {low} and {high}")
-    _want(
-        least <= low and high - 1 <= most, "random_",
-        f"bounds that {self.dtype.name} holds, {least} to {most}, got {low} and {high}",
-    )  # fmt: skip
+    need(low < high, "random_", "expected low to be less than to", low, high)
+    text = f"expected bounds that {self.dtype.name} holds, {least} to {most}"
+    need(least <= low and high - 1 <= most, "random_", text, low, high)
     return _written(self, drawn(
         "random_", "integers", self.shape, "int64", low, high, like=type(self._array),
         state=is_state(self),
@@ -144,7 +137,7 @@ def random_(self: Tensor, low_or_to: int | None = None, to: int | None = None) -
 
 def _probabilities(name: str) -> Any:
     def check(p: Any) -> None:
-        _want(bool(np.all((p >= 0) & (p <= 1))), name, "probabilities from 0 to 1")
+        need(np.all((p >= 0) & (p <= 1)), name, "expected probabilities from 0 to 1")
 
     return check
 
@@ -158,9 +151,7 @@ def bernoulli_(self: Tensor, p: Any = 0.5) -> Tensor:
     try:
         np.broadcast_to(np.empty(chance.shape, bool), self.shape)
     except ValueError as error:
-        raise RuntimeError(
-            f"bernoulli_: p of shape {chance.shape} does not fit a Tensor of shape {self.shape}"
-        ) from error
+        raise wrong("bernoulli_", "p of {} does not fit a Tensor of {}", chance, self) from error
     if type(p) in TENSORS:
         examine(p, _probabilities("bernoulli_"))
     else:
@@ -196,16 +187,15 @@ def multinomial(
     shapes and dtypes, a row without a positive weight or with one that is negative or not finite,
     and without replacement where a row has fewer positive weights than draws.
     """
-    if num_samples <= 0 or (input.shape[-1] < num_samples and not replacement):
-        raise RuntimeError(
-            f"multinomial: cannot draw {num_samples} of {input.shape[-1]} without replacement"
-        )
+    fits = num_samples > 0 and (replacement or input.shape[-1] >= num_samples)
+    text = "cannot draw {} of {} without replacement"
+    need(fits, "multinomial", text, num_samples, input.shape[-1])
 
     def check(weights: Any) -> None:
-        if not np.all((weights >= 0) & np.isfinite(weights)):
-            raise RuntimeError("multinomial: a weight is negative, inf or NaN")
-        if np.any((weights > 0).sum(-1) < (1 if replacement else num_samples)):
-            raise RuntimeError("multinomial: a row has too few weights above 0")
+        fine = np.all((weights >= 0) & np.isfinite(weights))
+        need(fine, "multinomial", "a weight is negative, inf or NaN")
+        enough = (weights > 0).sum(-1) >= (1 if replacement else num_samples)
+        need(np.all(enough), "multinomial", "a row has too few weights above 0")
 
     examine(input, check)
     like = type(input._array)

@@ -182,8 +182,8 @@ def test_attention_drops_weights_in_training_only() -> None:
 @pytest.mark.parametrize(
     ("make", "error", "words"),
     [
-        (lambda: nn.Embedding(3, 2, max_norm=1.0), ValueError, "Embedding: .*not supported"),
-        (lambda: nn.Embedding(3, 2, sparse=True), ValueError, "Embedding: .*not supported"),
+        (lambda: nn.Embedding(3, 2, max_norm=1.0), ValueError, "Embedding.*not supported"),
+        (lambda: nn.Embedding(3, 2, sparse=True), ValueError, "Embedding.*not supported"),
         (lambda: nn.MultiheadAttention(4, 2, add_bias_kv=True), ValueError, "not supported"),
         (lambda: nn.MultiheadAttention(4, 2, add_zero_attn=True), ValueError, "not supported"),
         (
@@ -206,7 +206,7 @@ def test_an_eps_that_batch_norm_cannot_divide_by(eps: float, training: bool) -> 
     if eps > 0 or (eps == 0 and not training):
         assert layer(x).isfinite().all()
         return
-    with pytest.raises(ValueError, match=rf"batch_norm eps must be .*, but got {eps}"):
+    with pytest.raises(ValueError, match=rf"batch_norm eps: must be .*, but got {eps}"):
         layer(x)
-    with pytest.raises(ValueError, match="batch_norm eps must be"):
+    with pytest.raises(ValueError, match="batch_norm eps: must be"):
         mt.distributed.DataParallel(layer)(x)

@@ -221,5 +221,5 @@ def test_a_state_that_is_no_pair_and_captured_lengths_are_refused() -> None:
     rnn = mt.nn.GRU(3, 4)
     pack = mt.nn.utils.rnn.pack_padded_sequence
     step = mt.compile(lambda x, lengths: rnn(pack(x, lengths))[1].sum())
-    with pytest.raises(CaptureError, match=r"pack_padded_sequence: .* takes them as numbers"):
+    with pytest.raises(CaptureError, match=r"pack_padded_sequence.* takes them as numbers"):
         step(x, lengths)

@@ -111,7 +111,7 @@ def test_refused_as_in_torch(name: str) -> None:
     [{"max_norm": 1.0}, {"norm_type": 1.0}, {"scale_grad_by_freq": True}, {"sparse": True}],
 )
 def test_options_that_are_not_here_are_refused(option: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"embedding: .* not supported"):
+    with pytest.raises(ValueError, match=r"embedding.* not supported"):
         mt.nn.functional.embedding(mt.tensor([0]), mt.ones(3, 2), **option)
 
 

@@ -74,9 +74,9 @@ def test_errors_name_the_operation_and_the_shapes() -> None:
         RuntimeError, match=r"^add\(\): .*broadcast.*\(2,\) float32.*\(3,\) float32"
     ):
         mt.ones(2) + mt.ones(3, dtype=mt.float32)
-    with pytest.raises(RuntimeError, match=r"^linear: an input of shape \(2, 3\) .*\(4, 5\)"):
+    with pytest.raises(RuntimeError, match=r"^linear\(\): an input of shape \(2, 3\) .*\(4, 5\)"):
         mt.nn.functional.linear(mt.ones(2, 3), mt.ones(4, 5))
-    with pytest.raises(RuntimeError, match=r"bias of shape \(1,\).*expected \(4,\)"):
+    with pytest.raises(RuntimeError, match=r"expected a bias of shape \(4,\), got \(1,\)"):
         mt.nn.functional.linear(mt.ones(2, 3), mt.ones(4, 3), mt.ones(1))
 
 
@@ -330,7 +330,7 @@ def test_a_factor_of_a_sum_multiplies_in_the_type_of_the_sum() -> None:
     assert mt.ones(1).sub(2, alpha=0.5).tolist() == [0.0]
     for name in ("add", "sub"):
         for other in (x, 1):
-            with pytest.raises(RuntimeError, match=f"{name}: .*alpha"):
+            with pytest.raises(RuntimeError, match=rf"{name}\(\): .*alpha"):
                 getattr(x, name)(other, alpha=0.5)
 
 
@@ -582,12 +582,12 @@ WORDS = [  # what is called, its error, and words of that
     (lambda: mt.tril(mt.zeros(3)), RuntimeError, "tril.*'input' must be at least 2-d"),
     (lambda: mt.tril(MATRIX, 1.5), TypeError, "tril.*'diagonal' must be an int, got float"),
     (lambda: mt.trace(MATRIX > 0), RuntimeError, r"trace\(\): not defined for booleans"),
-    (lambda: mt.det(mt.zeros(2, 3)), RuntimeError, "det: expected a square matrix"),
+    (lambda: mt.det(mt.zeros(2, 3)), RuntimeError, r"det\(\): expected a square matrix"),
     (lambda: MATRIX.masked_fill(MATRIX, 1), RuntimeError, "expected a boolean mask, got float32"),
-    (lambda: mt.lerp(MATRIX, MATRIX.double(), 0.5), RuntimeError, "input and end.*one of them"),
+    (lambda: mt.lerp(MATRIX, MATRIX.double(), 0.5), RuntimeError, "input and 'end'.*one of them"),
     (lambda: mt.roll(MATRIX, 1.5, 0), TypeError, "roll.*'shifts' must be an int, got float"),
     (lambda: F.l1_loss(MATRIX, 1.0), TypeError, "l1_loss.*'target' must be a Tensor, not float"),
-    (lambda: F.huber_loss(MATRIX, BATCH), RuntimeError, "huber_loss: .* must have one shape"),
+    (lambda: F.huber_loss(MATRIX, BATCH), RuntimeError, r"huber_loss\(\): .* must have one shape"),
     (lambda: F.huber_loss(MATRIX.long(), MATRIX.long()), RuntimeError, "got int64"),
     (lambda: F.huber_loss(MATRIX, MATRIX, "all"), ValueError, "'all' is not a reduction"),
     (lambda: F.l1_loss(MATRIX, MATRIX, True), TypeError, "old spelling"),

@@ -404,7 +404,7 @@ def test_a_tracer_has_all_calls_of_its_thread_and_none_afterwards() -> None:
 
 
 def test_an_operation_not_called_yet_goes_by_its_name() -> None:
-    op = Operation("once", lambda xp, x, *, k=1: x, {})
+    op = Operation("once", lambda xp, x, *, k=1: x)
     try:
         with pytest.raises(
             TypeError, match=r"^once\(\) missing 1 required positional argument: 'input'"

@@ -243,5 +243,5 @@ def test_what_torch_refuses_is_refused(number: int) -> None:
 
 
 def test_what_is_refused_here_on_purpose() -> None:
-    with pytest.raises(RuntimeError, match=r"addcmul: .*value 0\.5"):  # torch cuts it to 0
+    with pytest.raises(RuntimeError, match=r"addcmul\(\): .*value 0\.5"):  # torch cuts it to 0
         mt.addcmul(*[mt.tensor([1, 2])] * 3, value=0.5)

@@ -12,22 +12,15 @@ import numpy as np
 
 from ...backend import MODES, XP, address, bool_, int64, made, owner_of
 from ...tensor import TENSORS, wrap
+from .. import arguments
 from ..arguments import integer, scalar_like, want_in_range, want_integers, want_same_dtype
 from ..coercion import cast
-from ..fronts import Dim, Index, Ints, SameDtype, TensorOnly, one_of, public
+from ..fronts import Dim, Index, Ints, SameDtype, TensorOnly, need, one_of, public, wrong
 from ..pointwise.elementwise import add, mul, where
 from ..registry import primitive
 from ..shape.shapes import expand, reshape_to
-from .indexing import (
-    gather_along,
-    gather_index,
-    kept_index,
-    places_along,
-    select,
-    standing,
-    ungather,
-    unselect,
-)
+from . import indexing
+from .indexing import gather_along, gather_index, kept_index, places_along, select, standing
 from .indexing import index_put as put_at
 
 __all__ = [
@@ -67,7 +60,7 @@ def places(base: Any, rest: Any) -> tuple[Any, ...]:
         if rest.size == 0 or (base.size and not rest.any()):
             asarray = XP[type(base)].asarray
             return tuple(asarray(made(index)) for index in found)
-    raise RuntimeError("the elements reach outside of the memory of the Tensor")
+    raise wrong("as_strided", "the elements reach outside of the memory of the Tensor")
 
 
 @public
@@ -84,11 +77,8 @@ def as_strided(input: TensorOnly, size: Ints, stride: Ints, storage_offset: Any 
     Raises RuntimeError for sizes and strides of other numbers or below 0, and for elements outside.
     """
     x, base = line(input), line(input)._array
-    if len(size) != len(stride) or min((*size, *stride), default=0) < 0:
-        raise RuntimeError(
-            "as_strided(): expected as many sizes as strides, none below 0, got "
-            f"{size} and {stride}"
-        )
+    fits = len(size) == len(stride) and min((*size, *stride), default=0) >= 0
+    need(fits, "as_strided", "expected as many sizes as strides, none below 0", size, stride)
     item = base.dtype.itemsize
     low = sum(step * (n - 1) for n, step in zip(base.shape, base.strides, strict=True) if step < 0)
     first = -low // item
@@ -109,16 +99,12 @@ def as_strided(input: TensorOnly, size: Ints, stride: Ints, storage_offset: Any 
 
 def _check_sizes(name: str, index: Any, what: str, x: Any, free: int = -1) -> None:
     """RuntimeError for an index of other dimensions than `x`, or larger in any but `free`."""
-    if len(index.shape) != len(x.shape):
-        raise RuntimeError(
-            f"{name}(): the index must have the number of dimensions of {what}, got shapes "
-            f"{index.shape} and {x.shape}"
-        )
+    text = f"the index must have the number of dimensions of {what}"
+    need(index.ndim == x.ndim, name, text, index, x)
     for axis, n in enumerate(index.shape):
         if n > x.shape[axis] and axis != free:
-            raise RuntimeError(
-                f"{name}(): expected an index of shape {index.shape} to be no larger than "
-                f"{what} of shape {x.shape} in dimension {axis}"
+            raise wrong(
+                name, f"expected an index no larger than {what} in dimension {axis}", index, x
             )
 
 
@@ -155,11 +141,8 @@ def take_along_dim(input: TensorOnly, indices: Index, dim: Dim | None = None) ->
     """
     if dim is None:
         return take_along_dim(reshape_to(input, (-1,)), reshape_to(indices, (-1,)), 0)
-    if input.ndim != indices.ndim:
-        raise RuntimeError(
-            f"take_along_dim(): input and indices must have the same number of dimensions, got "
-            f"shapes {input.shape} and {indices.shape}"
-        )
+    text = "input and indices must have the same number of dimensions"
+    need(input.ndim == indices.ndim, "take_along_dim", text, input, indices)
     pairs = list(zip(input.shape, indices.shape, strict=True))
     joint = [b if a == 1 else a for a, b in pairs]
     x = expand(input, *joint[:dim], -1, *joint[dim + 1 :]) if pairs else input
@@ -169,19 +152,10 @@ def take_along_dim(input: TensorOnly, indices: Index, dim: Dim | None = None) ->
     return gather(x, dim, where(places < 0, places + size, places))
 
 
-def _scatter(xp, x, index, src, *, dim):
-    """A copy of `x` with `src` written where `index` says along `dim`."""
-    out = xp.copy(x)
-    xp.setitem(xp.reshape(out, -1), places_along(xp, index, x.shape, dim), src)
-    return out
-
-
-def _standing_along(xp, x, index, *, dim):
+@primitive("standing_along")
+def standing_along(xp, x, index, *, dim):
     places = places_along(xp, index, x.shape, dim)
     return standing(xp, (math.prod(x.shape),), (places,))
-
-
-standing_along = primitive("standing_along", _standing_along)
 
 
 def _of_source(g, index, dim):
@@ -191,13 +165,17 @@ def _of_source(g, index, dim):
     return where(standing_along(g, index, dim), found, 0)
 
 
-scatter_along = primitive(
+@primitive(
     "scatter",
-    _scatter,
     x=lambda g, index, dim: scatter_along(g, index, 0, dim),
     src=_of_source,
-    options={"promote": ("x", "src")},
+    promote=("x", "src"),
 )
+def scatter_along(xp, x, index, src, *, dim):
+    """A copy of `x` with `src` written where `index` says along `dim`."""
+    out = xp.copy(x)
+    xp.setitem(xp.reshape(out, -1), places_along(xp, index, x.shape, dim), src)
+    return out
 
 
 def scattered(name: str, input: Any, dim: int, index: Any, src: Any, operation: Any) -> Any:
@@ -233,8 +211,8 @@ def scatter(
     Raises RuntimeError for shapes and dtypes that do not fit and for an index out of range,
     TypeError for anything but Tensors and numbers.
     """
-    if (src is None) == (value is None):
-        raise TypeError("scatter(): expected either src or value")
+    one = (src is None) != (value is None)
+    need(one, "scatter", "expected either src or value", error=TypeError)
     if type(src) in TENSORS:
         want_same_dtype("scatter", "src", src, input)
     else:
@@ -255,7 +233,7 @@ def scatter_add(input: TensorOnly, dim: Dim, index: Index, src: SameDtype) -> An
 
 
 def _add_scattered(x: Any, index: Any, src: Any, dim: int) -> Any:
-    return add(x, ungather(src, index, dim, x.shape))
+    return add(x, indexing.ungather(src, index, dim, x.shape))
 
 
 # Whole slices along one dimension -----------------------------------------------------------------
@@ -264,8 +242,7 @@ def _add_scattered(x: Any, index: Any, src: Any, dim: int) -> Any:
 def slices(name: str, x: Any, dim: int, index: Any, low: int = 0) -> tuple[Any, Any, Any]:
     """`x` with at least one dimension, the index of slices along `dim` of it, and that vector."""
     index = line(index)
-    if index.ndim > 1:
-        raise IndexError(f"{name}(): index must be a vector, got shape {index.shape}")
+    need(index.ndim < 2, name, "index must be a vector", index, error=IndexError)
     x = line(x)
     size = x.shape[dim]
     want_in_range(name, index._array, dim, low * size, size, IndexError)
@@ -281,10 +258,8 @@ def index_select(input: TensorOnly, dim: Dim, index: Index) -> Any:
     than int64 and int32.
     """
     x, parts, index = slices("index_select", input, dim, index)
-    if not input.ndim and index.shape != (1,):
-        raise RuntimeError(
-            f"index_select(): a 0-d Tensor has one element to select, got {len(index)} indices"
-        )
+    fits = input.ndim or index.shape == (1,)
+    need(fits, "index_select", "a 0-d Tensor has one element to select", index)
     result = gather_index(x, parts)
     return result if input.ndim else reshape_to(result, ())
 
@@ -293,11 +268,9 @@ def check_source(name: str, x: Any, dim: int, index: Any, source: Any) -> Any:
     """`source`, where it has one slice of `x` for each index."""
     source, shape = line(source), line(x).shape
     wanted = (*shape[:dim], index.shape[0], *shape[dim + 1 :])
-    if source.shape != wanted:
-        raise (RuntimeError if name == "index_add" else IndexError)(
-            f"{name}(): expected a source of shape {tuple(wanted)} for {index.shape[0]} indices "
-            f"along dimension {dim} of {x.shape}, got {source.shape}"
-        )
+    arguments.want_shape(
+        name, "a source", source, wanted, RuntimeError if name == "index_add" else IndexError
+    )
     return source
 
 
@@ -321,7 +294,7 @@ def index_add(
     source = check_source("index_add", input, dim, index, source)
     if alpha != 1:
         source = mul(source, scalar_like("index_add", source, alpha))
-    return shaped_like(add(x, unselect(source, x.shape, parts)), input)
+    return shaped_like(add(x, indexing.unselect(source, x.shape, parts)), input)
 
 
 @public

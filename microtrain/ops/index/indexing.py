@@ -15,6 +15,7 @@ import numpy as np
 
 from ...autograd.graph import MARKS
 from ...backend import ARRAYS, MODES, XP, float16, float32, int64, made, to_host
+from ...errors import need, wrong
 from ...numerics.sums import FEW
 from ...tensor import TENSORS, Tensor
 from ..pointwise.elementwise import where
@@ -54,8 +55,8 @@ def _normal_slice(part: slice) -> slice:
     start, stop, step = (
         None if p is None else whole(p) for p in (part.start, part.stop, part.step)
     )
-    if step is not None and step <= 0:
-        raise ValueError(f"step must be greater than zero, got {step}; index with a list instead")
+    text = "step must be greater than zero, got {}; index with a list instead"
+    need(step is None or step > 0, "x[index]", text, step, error=ValueError)
     return slice(start, stop, step)
 
 
@@ -72,23 +73,19 @@ def _index_array(part: Any) -> Any:
             array = np.asarray(part) if len(part) else np.empty(0, np.int64)
         except ValueError:
             array = np.asarray(None)
-        if array.dtype.kind == "O":
-            raise IndexError(
-                f"a {type(part).__name__} in an index holds positions along one dimension, no "
-                "slices, `...` or None; for several dimensions write x[:, positions] or x[(...)]"
-            )
+        text = (
+            "a {} in an index holds positions along one dimension, no slices, `...` or None; for "
+            "several dimensions write x[:, positions] or x[(...)]"
+        )
+        need(array.dtype.kind != "O", "x[index]", text, type(part), error=IndexError)
         array = made(array)
     else:
-        raise IndexError(
-            "only integers, slices (`:`), ellipsis (`...`), None and long or bool Tensors are "
-            f"valid indices (got {type(part).__name__})"
-        )
+        text = "expected integers, slices, `...`, None and long or bool Tensors as index"
+        raise wrong("x[index]", text, type(part), error=IndexError)
     if array.dtype.kind not in "ib":
         hint = "; for a mask use .bool()" if array.dtype.kind == "u" else ""
-        raise IndexError(
-            "tensors used as indices must be of a signed integer dtype or bool, got "
-            f"{array.dtype.name}{hint}"
-        )
+        text = f"tensors used as indices must be of a signed integer dtype or bool, got {{}}{hint}"
+        raise wrong("x[index]", text, array.dtype, error=IndexError)
     return array
 
 
@@ -128,14 +125,6 @@ def _may_repeat(index: tuple[Any, ...]) -> bool:
 
 
 # Reading ------------------------------------------------------------------------------------------
-
-
-def _gather_index(xp, x, *, index):
-    if _is_along(index):
-        return xp.take(x, index[-1], axis=len(index) - 1)
-    found = xp.asarray(xp.getitem(x, index))
-    # NumPy leaves some results in memory of another order, which `view` would refuse.
-    return found if found.flags.c_contiguous else xp.copy(found)
 
 
 def _unselect(xp, x, *, shape, index):
@@ -182,11 +171,19 @@ select = primitive(
     "select",
     lambda xp, x, *, index: xp.getitem(x, index),
     x=lambda g, x_shape, index: unselect(g, x_shape, index),
-    options={"view": True},
+    view=True,
 )
-gather_index = primitive(
-    "index", _gather_index, x=lambda g, x_shape, index: unselect(g, x_shape, index)
-)
+
+
+@primitive("index", x=lambda g, x_shape, index: unselect(g, x_shape, index))
+def gather_index(xp, x, *, index):
+    if _is_along(index):
+        return xp.take(x, index[-1], axis=len(index) - 1)
+    found = xp.asarray(xp.getitem(x, index))
+    # NumPy leaves some results in memory of another order, which `view` would refuse.
+    return found if found.flags.c_contiguous else xp.copy(found)
+
+
 unselect = primitive("unselect", _unselect, x=lambda g, index: gather_index(g, index))
 
 
@@ -212,14 +209,6 @@ def getitem(x: Tensor, index: Any) -> Tensor:
 # Writing ------------------------------------------------------------------------------------------
 
 
-def _index_put(xp, x, value, *, index):
-    """A copy of `x` with `value` written at `index`."""
-    out = xp.empty_like(x)
-    xp.copyto(out, x)
-    xp.setitem(out, index, value)
-    return out
-
-
 def standing(xp, shape, index):
     """Which of the values written at `index` of an array no later one covers."""
     numbers = xp.empty(shape, int64)
@@ -239,13 +228,18 @@ def _of_written(g, index):
 
 
 # Repeated indices keep the last of the values, as assignment does.
-index_put = primitive(
+@primitive(
     "index_put",
-    _index_put,
     x=lambda g, index: index_put(g, 0, index),
     value=_of_written,
-    options={"promote": ("x", "value")},
+    promote=("x", "value"),
 )
+def index_put(xp, x, value, *, index):
+    """A copy of `x` with `value` written at `index`."""
+    out = xp.empty_like(x)
+    xp.copyto(out, x)
+    xp.setitem(out, index, value)
+    return out
 
 
 def without_leading_ones(value: Tensor) -> Tensor:
@@ -281,12 +275,6 @@ def places_along(xp, index, shape, dim, sizes=None):
     return places
 
 
-def _gather(xp, x, index, *, dim):
-    """The elements of `x` that `index` names along `dim`."""
-    # A flat `take` at computed places costs half of `take_along_axis`.
-    return xp.take(x, places_along(xp, index, x.shape, dim))
-
-
 def _ungather(xp, x, index, *, dim, shape):
     """Zeros of `shape` with `x` added where `index` says along `dim`: the reverse of `gather`."""
     if x.dtype == float16:
@@ -301,18 +289,20 @@ def _ungather(xp, x, index, *, dim, shape):
     return out
 
 
-gather_along = primitive(
-    "gather", _gather, x=lambda g, index, x_shape, dim: ungather(g, index, dim, x_shape)
-)
+@primitive("gather", x=lambda g, index, x_shape, dim: ungather(g, index, dim, x_shape))
+def gather_along(xp, x, index, *, dim):
+    """The elements of `x` that `index` names along `dim`."""
+    # A flat `take` at computed places costs half of `take_along_axis`.
+    return xp.take(x, places_along(xp, index, x.shape, dim))
+
+
 ungather = primitive(
     "gather_backward", _ungather, x=lambda g, index, dim: gather_along(g, index, dim)
 )
 
 
-def _one_hot(xp, x, *, classes, dtype):
+@primitive("one_hot")
+def one_hot_rows(xp, x, *, classes, dtype):
     """For each class index a row of zeros with a one in its place."""
     hot = xp.equal(xp.reshape(x, (*x.shape, 1)), xp.arange(classes))
     return xp.asarray(hot, dtype)
-
-
-one_hot_rows = primitive("one_hot", _one_hot)

@@ -10,7 +10,7 @@ from ...backend import MODES, XP, bool_, int64
 from ...tensor import wrap
 from ..arguments import scalar_like, want_in_range, want_tensors
 from ..coercion import examine
-from ..fronts import Index, Mask, SameDtype, TensorOnly, public
+from ..fronts import Index, Mask, SameDtype, TensorOnly, need, public, wrong
 from ..pointwise.elementwise import add, clamp, clone
 from ..pointwise.elementwise import where as choose
 from ..reduce.scans import cumsum
@@ -57,9 +57,7 @@ def _together(x: Any, mask: Any) -> tuple[Any, Any]:
     try:
         shape = np.broadcast_shapes(x.shape, mask.shape)
     except ValueError:
-        raise RuntimeError(
-            f"a mask of shape {mask.shape} does not broadcast with {x.shape}"
-        ) from None
+        raise wrong("mask", "{} does not broadcast with {}", mask, x) from None
     return expand(x, shape), expand(mask, shape)
 
 
@@ -85,10 +83,8 @@ def masked_scatter(input: TensorOnly, mask: Mask, source: SameDtype) -> Any:
     n = source.numel()
 
     def check(mask: Any) -> None:
-        if mask.sum() > n:
-            raise RuntimeError(
-                f"masked_scatter(): the mask has {mask.sum()} places, source only {n} elements"
-            )
+        fits = mask.sum() <= n
+        need(fits, "masked_scatter", "the mask has {} places, source only {}", mask.sum(), n)
 
     examine(mask, check)
     if not n:
@@ -125,8 +121,8 @@ def index_put(input: TensorOnly, indices: Any, values: SameDtype, accumulate: bo
     Raises IndexError for an index out of range, RuntimeError for a dtype or shape that does not
     fit.
     """
-    if not isinstance(indices, tuple | list):
-        raise TypeError(f"index_put(): indices must be a tuple, not {type(indices).__name__}")
+    listed = isinstance(indices, tuple | list)
+    need(listed, "index_put", "indices must be a tuple", type(indices), error=TypeError)
     for index in indices:
         want_tensors("index_put", indices=index)
     parts, _ = normal_index(tuple(indices), XP[type(input._array)])
@@ -135,8 +131,8 @@ def index_put(input: TensorOnly, indices: Any, values: SameDtype, accumulate: bo
         return put_at(input, values, parts)
     dim = 0
     for part in parts:
-        if dim == input.ndim and part is not Ellipsis:
-            raise IndexError(f"index_put(): too many indices for {input.ndim} dimensions")
+        fits = dim < input.ndim or part is Ellipsis
+        need(fits, "index_put", "too many indices for dimensions", input.ndim, error=IndexError)
         mask = getattr(part, "dtype", int64).kind == "b"
         if not mask and part is not Ellipsis:
             index = np.asarray(part) if type(part) is int else part
@@ -145,15 +141,13 @@ def index_put(input: TensorOnly, indices: Any, values: SameDtype, accumulate: bo
     return add(input, unselect(values, input.shape, parts))
 
 
-def _nonzero(xp, x):
+@primitive("nonzero")
+def nonzero_rows(xp, x):
     """The indices of the elements that are not 0, one row each."""
     found = xp.nonzero(x if x.shape else xp.reshape(x, -1))
     if not x.shape:
         return xp.empty((found[0].shape[0], 0), int64)
     return xp.concatenate([xp.reshape(column, (-1, 1)) for column in found], axis=1)
-
-
-nonzero_rows = primitive("nonzero", _nonzero)
 
 
 @public
@@ -189,6 +183,7 @@ def where(condition: TensorOnly, input: Any = None, other: Any = None) -> Any:
     """
     if input is not None and other is not None:
         return choose(condition, input, other)
-    if input is not None or other is not None:
-        raise TypeError("where(): expected a condition alone, or with both input and other")
+    alone = input is None and other is None
+    text = "expected a condition alone, or with both input and other"
+    need(alone, "where", text, error=TypeError)
     return nonzero(condition, as_tuple=True)

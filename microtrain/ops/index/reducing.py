@@ -13,24 +13,16 @@ import numpy as np
 
 from ...backend import XP, bool_, float64, int64
 from ...tensor import wrap
-from ..arguments import want_in_range
+from ..arguments import want_in_range, want_shape
 from ..coercion import cast
-from ..fronts import Dim, Index, Int, OwnDim, SameDtype, T, TensorOnly, one_of, public
+from ..fronts import Dim, Index, Int, OwnDim, SameDtype, T, TensorOnly, need, one_of, public
 from ..pointwise.elementwise import add, clamp, div, floor_divide, mul, to_dtype, where
 from ..reduce.sorting import argsort_dim
 from ..registry import primitive
 from ..shape.joining import cat
 from ..shape.shapes import expand_to, reshape_to
 from .gathering import check_source, scatter_along, scattered, shaped_like, slices
-from .indexing import (
-    at_dim,
-    gather_along,
-    part,
-    places_along,
-    select,
-    ungather,
-    unselect,
-)
+from .indexing import at_dim, gather_along, part, places_along, select, ungather, unselect
 from .indexing import index_put as put_at
 
 __all__ = [
@@ -139,8 +131,8 @@ def _limit(dtype: Any, end: str) -> Any:
 
 def _reduced(x: Any, index: Any, src: Any, dim: int, reduce: str, include_self: bool) -> Any:
     if x.dtype.kind == "b":  # a sum of truths is whether there is one, a product whether all are
-        if reduce == "mean":
-            raise RuntimeError("a mean of booleans is not defined; cast them, such as with .int()")
+        text = "a mean of booleans is not defined; cast them, such as with .int()"
+        need(reduce != "mean", "reduce='mean'", text)
         reduce = {"sum": "amax", "prod": "amin"}.get(reduce, reduce)
     operation, identity = _REDUCTIONS[reduce]
     if not include_self:
@@ -201,11 +193,8 @@ def put(input: TensorOnly, index: Index, source: SameDtype, accumulate: bool = F
     Negative indices count from the end. Raises IndexError for one out of range, RuntimeError for
     another number of elements or another dtype.
     """
-    if index.numel() != source.numel():
-        raise RuntimeError(
-            f"put(): expected as many elements in source as in index, got {source.numel()} and "
-            f"{index.numel()}"
-        )
+    same = index.numel() == source.numel()
+    need(same, "put", "expected as many elements in source as in index", source, index)
     n, places = input.numel(), reshape_to(index, (-1,))
     want_in_range("put", places._array, 0, -n, n, IndexError)
     parts, values = (places._array.copy(),), reshape_to(source, (-1,))
@@ -215,9 +204,7 @@ def put(input: TensorOnly, index: Index, source: SameDtype, accumulate: bool = F
 
 
 def _put_part(name: str, x: Any, src: Any, parts: tuple[Any, ...]) -> Any:
-    shape = select(x, parts).shape
-    if src.shape != shape:
-        raise RuntimeError(f"{name}(): expected src of shape {shape}, got {src.shape}")
+    want_shape(name, "src", src, select(x, parts).shape)
     return put_at(x, cast(src, x.dtype), parts)
 
 

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 from ...backend import MODES, float16, float32, int64
 from ...tensor import Tensor
+from ..arguments import need, want_shape, wrong
 from ..coercion import cast, examine
-from ..fronts import FloatOnly, Reduction, Refused, TensorOnly, of_dims, public
+from ..fronts import FloatOnly, Probability, Reduction, Refused, TensorOnly, of_dims, public
 from ..index.indexing import gather_along, one_hot_rows, ungather
 from ..pointwise.comparison import ne
 from ..pointwise.elementwise import mul, where
@@ -69,11 +70,9 @@ cross_entropy_classes = primitive(
     "cross_entropy",
     _cross_entropy,
     input=_cross_entropy_rule,
-    options={
-        "extras": ("probabilities",),
-        "recompute": {"probabilities": lambda input: softmax_dim(input, 1)},
-        "node_name": "nll_loss",
-    },
+    extras=("probabilities",),
+    recompute={"probabilities": lambda input: softmax_dim(input, 1)},
+    node_name="nll_loss",
 )
 
 
@@ -81,7 +80,7 @@ cross_entropy_classes = primitive(
 def cross_entropy(
     input: _Scores, target: TensorOnly, weight: TensorOnly | None = None,
     size_average: Refused = None, ignore_index: int = -100, reduce: Refused = None,
-    reduction: Reduction = "mean", label_smoothing: float = 0.0,
+    reduction: Reduction = "mean", label_smoothing: Probability = 0.0,
 ) -> Tensor:  # fmt: skip
     """The cross entropy of unnormalised scores with class indices or class probabilities.
 
@@ -107,15 +106,9 @@ def cross_entropy(
         >>> mt.nn.functional.cross_entropy(mt.tensor([[0.0, 0.0]]), mt.tensor([1]))
         tensor(0.6931)
     """
-    if not 0 <= label_smoothing <= 1:
-        raise RuntimeError(
-            f"cross_entropy: label_smoothing must be between 0 and 1, got {label_smoothing}"
-        )
     if target.dtype.kind == "f":
-        if ignore_index >= 0:
-            raise RuntimeError(
-                "cross_entropy: ignore_index is for class indices, not probabilities"
-            )
+        text = "ignore_index is for class indices, not probabilities"
+        need(ignore_index < 0, "cross_entropy", text)
         return _with_probabilities(input, target, weight, reduction, label_smoothing)
     rows, indices, kept = _rows("cross_entropy", input, target, weight, ignore_index)
     if weight is None and kept is None and not label_smoothing and input.ndim > 1:
@@ -216,24 +209,17 @@ def _rows(
     Scores are (rows, classes), indices (rows,); of images (n, classes, places) and (n, places). The
     last is None where none is ignored. What is ignored gets class 0.
     """
-    if target.dtype.kind not in "iu":
-        raise RuntimeError(f"{name}: expected class indices as integers, got {target.dtype.name}")
+    need(target.dtype.kind in "iu", name, "expected class indices as integers", target.dtype)
     dim = 1 if input.ndim > 1 else 0
     expected = (*input.shape[:dim], *input.shape[dim + 1 :])
     if target.shape != expected and not (input.ndim == 1 and target.shape == (1,)):
         kind = ValueError if target.shape[:1] != expected[:1] else RuntimeError
-        raise kind(
-            f"{name}: input of shape {input.shape} needs class indices of shape "
-            f"{expected}, got {target.shape}"
-        )
+        raise wrong(name, f"expected class indices of shape {expected}", input, target, error=kind)
     classes = input.shape[dim]
-    if weight is not None and (
-        weight.shape != (classes,) or weight.dtype != input.dtype or weight.requires_grad
-    ):
-        raise RuntimeError(
-            f"{name}: expected one weight for each of the {classes} classes, of dtype "
-            f"{input.dtype.name} and without a gradient, got {weight.shape} of {weight.dtype.name}"
-        )
+    if weight is not None:
+        want_shape(name, "weights of the classes", weight, (classes,))
+        fits = weight.dtype == input.dtype and not weight.requires_grad
+        need(fits, name, "weights must have the dtype {} and no gradient", input.dtype)
     if input.ndim != 2:
         n, places = (input.shape[0], (math.prod(input.shape[2:]),)) if dim else (1, ())
         input = reshape_to(input, (n, classes, *places))
@@ -256,12 +242,9 @@ def _may_ignore(target: Any, classes: int, ignore_index: int) -> bool:
             found = bool(0 <= ignore_index < classes and (target == ignore_index).any())
             return
         found = True
-        wrong = target[((target < 0) | (target >= classes)) & (target != ignore_index)]
-        if wrong.size:
-            raise IndexError(
-                f"Target {int(wrong[0])} is out of bounds: the scores have {classes} classes, so "
-                f"class indices are 0 to {classes - 1}"
-            )
+        wrong_ones = target[((target < 0) | (target >= classes)) & (target != ignore_index)]
+        text = f"Target {{}} is out of bounds: the scores have {classes} classes, from 0"
+        need(not wrong_ones.size, "class index", text, *wrong_ones[:1], error=IndexError)
 
     examine(target, check)
     return found or MODES.capture.on
@@ -270,20 +253,12 @@ def _may_ignore(target: Any, classes: int, ignore_index: int) -> bool:
 def _with_probabilities(
     input: Any, target: Any, weight: Any, reduction: str, label_smoothing: float
 ) -> Any:
-    if target.shape != input.shape:
-        raise RuntimeError(
-            f"cross_entropy: probabilities of shape {target.shape} must have the shape of "
-            f"the scores, {input.shape}"
-        )
+    want_shape("cross_entropy", "probabilities", target, input.shape)
     dim = 1 if input.ndim > 1 else 0
     classes = input.shape[dim]
     if label_smoothing:
         target = target * (1 - label_smoothing) + label_smoothing / classes
     if weight is not None:
-        if weight.shape != (classes,):
-            raise RuntimeError(
-                f"cross_entropy: expected one weight for each of the {classes} classes, got "
-                f"{weight.shape}"
-            )
+        want_shape("cross_entropy", "weights of the classes", weight, (classes,))
         target = target * (_per_class(weight, input) if dim else weight)
     return reduced(-sum(log_softmax_dim(input, dim) * target, dim), reduction)

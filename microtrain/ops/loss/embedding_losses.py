@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...tensor import Tensor
-from ..fronts import Reduction, Refused, SameShape, TensorOnly
+from ..fronts import Margin, Reduction, Refused, SameShape, TensorOnly, need
 from ..pointwise.activations import softplus_of
 from ..pointwise.elementwise import clamp, minimum, sqrt, where
 from ..reduce.norms import norm
@@ -37,11 +37,9 @@ def hinge_embedding_loss(
     return apart + where(target != -1, input, 0)
 
 
-def _check_ndim(name: str, *tensors: Any) -> None:
+def same_ndim(name: str, *tensors: Any) -> None:
     """RuntimeError for different numbers of dimensions."""
-    if len({t.ndim for t in tensors}) > 1:
-        shapes = ", ".join(str(t.shape) for t in tensors)
-        raise RuntimeError(f"{name}: expected one number of dimensions, got shapes {shapes}")
+    need(len({t.ndim for t in tensors}) == 1, name, "expected one number of dimensions", *tensors)
 
 
 @loss
@@ -56,7 +54,7 @@ def margin_ranking_loss(
         RuntimeError: other numbers of dimensions, shapes that do not broadcast.
         ValueError: an unknown reduction.
     """
-    _check_ndim("margin_ranking_loss", input1, input2, target)
+    same_ndim("margin_ranking_loss", input1, input2, target)
     return clamp(margin - target * (input1 - input2), min=0)
 
 
@@ -79,12 +77,9 @@ def cosine_embedding_loss(
         RuntimeError: shapes that do not fit.
         ValueError: an unknown reduction.
     """
-    if target.ndim > 1 or not input1.ndim == input2.ndim == target.ndim + 1:
-        shapes = ", ".join(str(t.shape) for t in (input1, input2, target))
-        raise RuntimeError(
-            "cosine_embedding_loss: expected (n, d), (n, d) and (n,), or (d,), (d,) and (), got "
-            f"{shapes}"
-        )
+    fits = target.ndim < 2 and input1.ndim == input2.ndim == target.ndim + 1
+    text = "expected (n, d), (n, d) and (n,), or (d,), (d,) and ()"
+    need(fits, "cosine_embedding_loss", text, input1, input2, target)
     lengths = (sum(input1 * input1, -1) + 1e-12) * (sum(input2 * input2, -1) + 1e-12)
     cosine = sum(input1 * input2, -1) / sqrt(lengths)
     apart = where(target == -1, clamp(cosine - margin, min=0), 0)
@@ -93,7 +88,7 @@ def cosine_embedding_loss(
 
 @loss
 def triplet_margin_loss(
-    anchor: TensorOnly, positive: TensorOnly, negative: TensorOnly, margin: float = 1.0,
+    anchor: TensorOnly, positive: TensorOnly, negative: TensorOnly, margin: Margin = 1.0,
     p: float = 2, eps: float = 1e-6, swap: bool = False, size_average: Refused = None,
     reduce: Refused = None, reduction: Reduction = "mean",
 ) -> Tensor:  # fmt: skip
@@ -116,9 +111,7 @@ def triplet_margin_loss(
         RuntimeError: other numbers of dimensions, shapes that do not broadcast.
         ValueError: an unknown reduction, a margin that is not positive.
     """
-    if not margin > 0:
-        raise ValueError(f"triplet_margin_loss: margin must be greater than 0, got {margin}")
-    _check_ndim("triplet_margin_loss", anchor, positive, negative)
+    same_ndim("triplet_margin_loss", anchor, positive, negative)
 
     def distance(x: Any, y: Any) -> Any:
         return norm(x - y + eps, p, -1)

@@ -19,7 +19,16 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 # Means that are not over rows ---------------------------------------------------------------------
 
 
-def _mean_over(xp, total, count, *, name="loss", elements=None, defined=False):
+# The node says what a loss was divided by: data parallelism finds it there (`loss_terms.py`).
+@primitive(
+    "mean_over",
+    total=lambda g, total, count, divisor, name, elements: g / divisor,
+    count=lambda g, total, divisor: -g * total / (divisor * divisor),
+    extras=("divisor",),
+    recompute={"divisor": lambda count: where(eq(count, 0), 1, count)},
+    promote=("total", "count"),
+)
+def mean_over(xp, total, count, *, name="loss", elements=None, defined=False):
     """`total / count`, and what gradients are divided by: 1 for 0, where nothing counts."""
     one = xp.constant(1, count.dtype)
     if elements is not None:
@@ -27,20 +36,6 @@ def _mean_over(xp, total, count, *, name="loss", elements=None, defined=False):
     else:
         divisor = xp.where(xp.equal(count, xp.constant(0, count.dtype)), one, count)
     return xp.divide(total, divisor if defined else count), divisor
-
-
-# The node says what a loss was divided by: data parallelism finds it there (`loss_terms.py`).
-mean_over = primitive(
-    "mean_over",
-    _mean_over,
-    total=lambda g, total, count, divisor, name, elements: g / divisor,
-    count=lambda g, total, divisor: -g * total / (divisor * divisor),
-    options={
-        "extras": ("divisor",),
-        "recompute": {"divisor": lambda count: where(eq(count, 0), 1, count)},
-        "promote": ("total", "count"),
-    },
-)
 
 
 def counting(losses: Any) -> bool:

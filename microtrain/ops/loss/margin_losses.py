@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 from ...backend import int64
 from ...tensor import Tensor
-from ..arguments import want_in_range
-from ..fronts import FloatOnly, Number, Reduction, Refused, SameShape, TensorOnly, of_dims
+from .. import fronts
+from ..arguments import need, want_in_range, want_shape
+from ..fronts import FloatOnly, Margin, Number, Reduction, Refused, SameShape, TensorOnly, of_dims
 from ..index.indexing import gather_along, one_hot_rows
 from ..nn.normalization import pairwise_distance
 from ..pointwise.activations import logsigmoid
@@ -16,6 +17,7 @@ from ..pointwise.elementwise import clamp, minimum, mul, where
 from ..reduce.reductions import any_dims, mean_dims, sum_dims
 from ..reduce.scans import cumsum
 from ..shape.shapes import reshape_to
+from .embedding_losses import same_ndim
 from .losses import loss
 
 __all__ = [
@@ -24,20 +26,18 @@ __all__ = [
 ]  # fmt: skip
 
 _Scores = Annotated[FloatOnly, of_dims(0, 2)]
+_Power = Annotated[float, fronts.one_of(1, 2, error="ValueError")]
 
 
 def _want_labels(name: str, target: Any, shape: tuple[int, ...]) -> None:
     """RuntimeError unless `target` holds class indices in this shape."""
-    if target.shape != shape or target.dtype != int64:
-        raise RuntimeError(
-            f"{name}: expected class indices as int64 of shape {shape}, got "
-            f"{target.dtype.name} of shape {target.shape}"
-        )
+    want_shape(name, "class indices", target, shape)
+    need(target.dtype == int64, name, "expected class indices as int64", target.dtype)
 
 
 @loss
 def multi_margin_loss(
-    input: _Scores, target: TensorOnly, p: Number = 1, margin: Number = 1.0,
+    input: _Scores, target: TensorOnly, p: _Power = 1, margin: Number = 1.0,
     weight: TensorOnly | None = None, size_average: Refused = None, reduce: Refused = None,
     reduction: Reduction = "mean",
 ) -> Tensor:  # fmt: skip
@@ -58,15 +58,13 @@ def multi_margin_loss(
     Raises ValueError for another p, RuntimeError for shapes or dtypes that do not fit and for an
     index that is no class (not checked on a GPU).
     """
-    if p not in (1, 2):
-        raise ValueError(f"multi_margin_loss: p must be 1 or 2, got {p}")
     input = input if input.ndim else reshape_to(input, (1,))
     classes = input.shape[-1]
     if input.ndim == 1 and target.shape == (1,):
         target = reshape_to(target, ())
     _want_labels("multi_margin_loss", target, input.shape[:-1])
-    if weight is not None and weight.shape != (classes,):
-        raise RuntimeError(f"multi_margin_loss: expected {classes} weights, got {weight.shape}")
+    if weight is not None:
+        want_shape("multi_margin_loss", "weights of the classes", weight, (classes,))
     want_in_range("multi_margin_loss", target._array, input.ndim - 1, 0, classes, RuntimeError)
     at = reshape_to(target, (*target.shape, 1))
     over = clamp(margin - gather_along(input, at, input.ndim - 1) + input, min=0)
@@ -101,8 +99,7 @@ def multilabel_margin_loss(
     if not input.ndim:
         input, target = (reshape_to(x, (1,)) for x in (input, target))
     classes, last = input.shape[-1], input.ndim - 1
-    if not classes:
-        raise RuntimeError(f"multilabel_margin_loss: expected classes, got shape {input.shape}")
+    need(classes, "multilabel_margin_loss", "expected classes", input)
     label = cumsum(target < 0, last) == 0  # in front of the first -1
     at = where(label, target, 0)
     want_in_range("multilabel_margin_loss", at._array, last, 0, classes, RuntimeError)
@@ -142,7 +139,7 @@ def multilabel_soft_margin_loss(
 @loss
 def triplet_margin_with_distance_loss(
     anchor: TensorOnly, positive: TensorOnly, negative: TensorOnly, *,
-    distance_function: Callable[[Any, Any], Any] | None = None, margin: Number = 1.0,
+    distance_function: Callable[[Any, Any], Any] | None = None, margin: Margin = 1.0,
     swap: bool = False, reduction: Reduction = "mean",
 ) -> Tensor:  # fmt: skip
     """`max(margin + distance(anchor, positive) - distance(anchor, negative), 0)`.
@@ -156,15 +153,7 @@ def triplet_margin_with_distance_loss(
 
     Raises ValueError for a margin that is not positive, RuntimeError for other dimensions.
     """
-    if not margin > 0:
-        name = "triplet_margin_with_distance_loss"
-        raise ValueError(f"{name}: margin must be greater than 0, got {margin}")
-    if not anchor.ndim == positive.ndim == negative.ndim:
-        shapes = ", ".join(str(t.shape) for t in (anchor, positive, negative))
-        raise RuntimeError(
-            "triplet_margin_with_distance_loss: expected one number of dimensions, got shapes "
-            f"{shapes}"
-        )
+    same_ndim("triplet_margin_with_distance_loss", anchor, positive, negative)
     distance = pairwise_distance if distance_function is None else distance_function
     far = distance(anchor, negative)
     if swap:

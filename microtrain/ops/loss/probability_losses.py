@@ -6,7 +6,7 @@ import math
 from typing import Annotated, Any
 
 from ...tensor import Tensor
-from ..arguments import REDUCTIONS, check_reduction
+from ..arguments import REDUCTIONS, check_reduction, need, wrong
 from ..coercion import examine
 from ..fronts import FLOAT, Check, FloatOnly, Reduction, Refused, SameShape, TensorOnly, public
 from ..pointwise.activations import softplus_of
@@ -21,7 +21,20 @@ __all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div"]
 # Yes or no ----------------------------------------------------------------------------------------
 
 
-def _bce_with_logits(xp, input, target, *, reduction="mean"):
+def _share(g, shape, reduction):
+    """The gradient of each loss."""
+    return g / (math.prod(shape) or 1) if reduction == "mean" else g
+
+
+@primitive(
+    "binary_cross_entropy_with_logits",
+    input=lambda g, input, target, reduction: (
+        (logistic(input) - target) * _share(g, input.shape, reduction)
+    ),
+    target=lambda g, input, reduction: -input * _share(g, input.shape, reduction),
+    promote=("input", "target"),
+)
+def bce_with_logits(xp, input, target, *, reduction="mean"):
     """`(1 - target) * input - log(sigmoid(input))`, reduced, without overflow."""
     one = xp.constant(1, input.dtype)
     work = xp.asarray(xp.absolute(input))
@@ -31,22 +44,6 @@ def _bce_with_logits(xp, input, target, *, reduction="mean"):
     xp.subtract(work, xp.minimum(input, xp.constant(0, input.dtype)), out=work)
     losses = xp.add(work, xp.multiply(xp.subtract(one, target), input))
     return reduced_array(xp, losses, reduction)
-
-
-def _share(g, shape, reduction):
-    """The gradient of each loss."""
-    return g / (math.prod(shape) or 1) if reduction == "mean" else g
-
-
-bce_with_logits = primitive(
-    "binary_cross_entropy_with_logits",
-    _bce_with_logits,
-    input=lambda g, input, target, reduction: (
-        (logistic(input) - target) * _share(g, input.shape, reduction)
-    ),
-    target=lambda g, input, reduction: -input * _share(g, input.shape, reduction),
-    options={"promote": ("input", "target")},
-)
 
 
 # A Tensor in the shape of the first, else a ValueError.
@@ -89,11 +86,9 @@ def binary_cross_entropy_with_logits(
         positive = (pos_weight - 1) * target + 1
         # With target 1 the loss is -log(sigmoid(input)).
         losses = (1 - target) * input + positive * softplus_of(-input)
-        if losses.shape != input.shape:
-            raise RuntimeError(
-                "binary_cross_entropy_with_logits: pos_weight of shape "
-                f"{pos_weight.shape} does not broadcast to the input, {input.shape}"
-            )
+        text = "pos_weight of {} does not broadcast to the input, {}"
+        fits = losses.shape == input.shape
+        need(fits, "binary_cross_entropy_with_logits", text, pos_weight, input)
     return reduced(losses if weight is None else _weighted(losses, weight), reduction)
 
 
@@ -101,7 +96,17 @@ def _weighted(losses: Any, weight: Any) -> Any:
     return mul(losses, expand(weight, losses.shape))
 
 
-def _bce(xp, input, target):
+# The derivatives are PyTorch's: that in `input` is large but finite at 0 and 1. The bound is 1e-12
+# in float32, for all dtypes.
+_LEAST = 9.999999960041972e-13
+
+
+@primitive(
+    "binary_cross_entropy",
+    input=lambda g, input, target: g * (input - target) / clamp((1 - input) * input, min=_LEAST),
+    target=lambda g, input: g * (log(1 - input) - log(input)),
+)
+def bce(xp, input, target):
     """`-target * log(input) - (1 - target) * log(1 - input)`, no logarithm below -100."""
     one, least = xp.constant(1, input.dtype), xp.constant(-100, input.dtype)
     yes = xp.maximum(xp.log(input), least)
@@ -110,24 +115,11 @@ def _bce(xp, input, target):
     return xp.subtract(xp.multiply(xp.subtract(target, one), no), xp.multiply(target, yes))
 
 
-# The derivatives are PyTorch's: that in `input` is large but finite at 0 and 1. The bound is 1e-12
-# in float32, for all dtypes.
-_LEAST = 9.999999960041972e-13
-bce = primitive(
-    "binary_cross_entropy",
-    _bce,
-    input=lambda g, input, target: g * (input - target) / clamp((1 - input) * input, min=_LEAST),
-    target=lambda g, input: g * (log(1 - input) - log(input)),
-)
-
-
 def _probabilities(array: Any, what: str, way_out: str) -> None:
     """RuntimeError unless all elements are between 0 and 1."""
+    text = f"all elements of {what} should be between 0 and 1, found {{}} to {{}}; {way_out}"
     if array.size and not (array.min() >= 0 and array.max() <= 1):
-        raise RuntimeError(
-            f"binary_cross_entropy: all elements of {what} should be between 0 and 1, found "
-            f"{array.min()} to {array.max()}; {way_out}"
-        )
+        raise wrong("binary_cross_entropy", text, array.min(), array.max())
 
 
 def _input(array: Any) -> None:
@@ -159,11 +151,9 @@ def binary_cross_entropy(
         RuntimeError: an input or a target outside 0 to 1 (not checked on a GPU), dtypes that
             differ, a weight that does not broadcast.
     """
-    if input.dtype.kind != "f" or input.dtype != target.dtype:
-        raise RuntimeError(
-            "binary_cross_entropy: expected input and target of one float dtype, got "
-            f"{input.dtype.name} and {target.dtype.name}"
-        )
+    fits = input.dtype.kind == "f" and input.dtype == target.dtype
+    text = "expected input and target of one float dtype"
+    need(fits, "binary_cross_entropy", text, input.dtype, target.dtype)
     examine(input, _input)
     examine(target, _target)
     losses = bce(input, target)

@@ -9,11 +9,13 @@ import numpy as np
 
 from ...autograd.grad_mode import no_grad
 from ...backend import float16, float32
+from ...errors import need, wrong
 from ...numerics.sums import dot_itself
 from ...tensor import TENSORS, Tensor
-from ..arguments import REDUCTIONS, check_pair, check_reduction, want_float, want_tensors
+from .. import arguments
+from ..arguments import REDUCTIONS, check_pair, check_reduction, want_float, want_shape
 from ..coercion import cast, examine
-from ..fronts import FloatOnly, Reduction, Refused, SameShape, TensorOnly, public
+from ..fronts import Above0, AtLeast0, FloatOnly, Reduction, Refused, SameShape, TensorOnly, public
 from ..inplace import in_place
 from ..pointwise.elementwise import abs, clamp, clone, exp, log, mul, square, sub, where, zeros_like
 from ..registry import primitive
@@ -28,7 +30,22 @@ __all__ = [
 # Mean squared error -------------------------------------------------------------------------------
 
 
-def _mse(xp, input, target, *, reduction="mean"):
+def _mse_rule(g, difference, reduction):
+    scale = 2 / (math.prod(difference.shape) or 1) if reduction == "mean" else 2
+    if type(g) is np.ndarray:
+        g = g[()]  # NumPy multiplies a number of its own faster than an array of one
+    return difference * (g * scale)
+
+
+@primitive(
+    "mse_loss",
+    input=_mse_rule,
+    target=lambda g, difference, reduction: -_mse_rule(g, difference, reduction),
+    extras=("difference",),
+    recompute={"difference": lambda input, target: sub(input, target)},
+    promote=("input", "target"),
+)
+def mse(xp, input, target, *, reduction="mean"):
     """The mean or sum of the squared differences, and the differences."""
     difference = xp.subtract(input, target)
     flat = difference.reshape(-1)
@@ -38,26 +55,6 @@ def _mse(xp, input, target, *, reduction="mean"):
         return xp.asarray(found, float16), difference
     total = dot_itself(xp, flat)
     return total if reduction == "sum" else average(xp, total, flat.shape[0]), difference
-
-
-def _mse_rule(g, difference, reduction):
-    scale = 2 / (math.prod(difference.shape) or 1) if reduction == "mean" else 2
-    if type(g) is np.ndarray:
-        g = g[()]  # NumPy multiplies a number of its own faster than an array of one
-    return difference * (g * scale)
-
-
-mse = primitive(
-    "mse_loss",
-    _mse,
-    input=_mse_rule,
-    target=lambda g, difference, reduction: -_mse_rule(g, difference, reduction),
-    options={
-        "extras": ("difference",),
-        "recompute": {"difference": lambda input, target: sub(input, target)},
-        "promote": ("input", "target"),
-    },
-)
 
 
 def mse_loss(
@@ -101,12 +98,8 @@ def mse_loss(
 
 
 def _weighted(name: str, losses: Any, weight: Any) -> Any:
-    want_tensors(name, weight=weight)
-    if weight.shape != losses.shape:
-        raise ValueError(
-            f"{name}: weight of shape {weight.shape} must have the shape of the input, "
-            f"{losses.shape}"
-        )
+    arguments.want_tensors(name, weight=weight)
+    want_shape(name, "weight", weight, losses.shape, ValueError)
     return mul(losses, weight)
 
 
@@ -171,7 +164,7 @@ def _huber(input: Any, target: Any, delta: float) -> Any:
 @loss
 def smooth_l1_loss(
     input: TensorOnly, target: SameShape, size_average: Refused = None, reduce: Refused = None,
-    reduction: Reduction = "mean", beta: float = 1.0,
+    reduction: Reduction = "mean", beta: AtLeast0 = 1.0,
 ) -> Tensor:  # fmt: skip
     """The absolute error, rounded off below `beta`: `huber_loss` divided by `beta`.
 
@@ -189,15 +182,13 @@ def smooth_l1_loss(
     """
     if beta == 0:
         return abs(sub(input, target))
-    if not beta > 0:
-        raise RuntimeError(f"smooth_l1_loss: beta must be at least 0, got {beta}")
     want_float("smooth_l1_loss", input)
     return _huber(input, target, beta) * (1 / beta)
 
 
 @loss
 def huber_loss(
-    input: FloatOnly, target: SameShape, reduction: Reduction = "mean", delta: float = 1.0,
+    input: FloatOnly, target: SameShape, reduction: Reduction = "mean", delta: Above0 = 1.0,
     weight: Any = None,
 ) -> Tensor:  # fmt: skip
     """The squared error halved within `delta`, beyond it the absolute error times `delta`.
@@ -217,8 +208,6 @@ def huber_loss(
         RuntimeError: the shapes differ, or `delta` is not positive.
         ValueError: an unknown reduction, a weight of another shape.
     """
-    if not delta > 0:
-        raise RuntimeError(f"huber_loss: delta must be greater than 0, got {delta}")
     losses = _huber(input, target, delta)
     return losses if weight is None else _weighted("huber_loss", losses, weight)
 
@@ -227,8 +216,7 @@ def huber_loss(
 
 
 def _not_negative(var: Any) -> None:
-    if (var < 0).any():
-        raise ValueError("gaussian_nll_loss: var has a negative entry")
+    need(not (var < 0).any(), "gaussian_nll_loss", "var has a negative entry", error=ValueError)
 
 
 @loss
@@ -257,10 +245,9 @@ def gaussian_nll_loss(
             another shape.
     """
     if type(var) not in TENSORS:
-        if not isinstance(var, int | float):
-            raise TypeError(
-                f"gaussian_nll_loss(): var must be a Tensor or a number, got {type(var).__name__}"
-            )
+        number = isinstance(var, int | float)
+        text = "var must be a Tensor or a number"
+        need(number, "gaussian_nll_loss", text, type(var), error=TypeError)
         var = zeros_like(input) + var
     examine(var, _not_negative)
     if var.shape != input.shape:
@@ -268,9 +255,8 @@ def gaussian_nll_loss(
         if var.shape == input.shape[:-1]:
             var = unsqueeze(var, -1)
         elif var.ndim != input.ndim or ones != [1]:
-            raise ValueError(
-                f"gaussian_nll_loss: var of shape {var.shape} fits no input of shape {input.shape}"
-            )
+            text = "var does not fit the input"
+            raise wrong("gaussian_nll_loss", text, var, input, error=ValueError)
     var = clone(var)
     with no_grad():
         in_place(var, lambda x: clamp(x, min=eps), "clamp_")

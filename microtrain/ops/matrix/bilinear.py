@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...tensor import Tensor
-from ..fronts import FloatOnly, SameDtype, public
+from ..arguments import want_shape
+from ..fronts import FloatOnly, SameDtype, need, public
 from .einstein import einsum
 
 
@@ -22,19 +21,11 @@ def bilinear(
 
     Returns (..., outputs). Raises RuntimeError for shapes or dtypes that do not fit.
     """
-    given: Any = input1.shape, input2.shape, weight.shape
-    lead = {x.shape[:-1] for x in (input1, input2)}
-    if weight.ndim != 3 or not (input1.ndim and input2.ndim) or len(lead) > 1:
-        raise RuntimeError(
-            "bilinear: expected (..., in1), (..., in2) and a weight (outputs, in1, in2), got "
-            f"shapes {', '.join(map(str, given))}"
-        )
-    if (input1.shape[-1], input2.shape[-1]) != weight.shape[1:]:
-        raise RuntimeError(
-            f"bilinear: inputs of shape {given[0]} and {given[1]} do not fit a weight of shape "
-            f"{given[2]} (outputs, in1, in2)"
-        )
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise RuntimeError(f"bilinear: expected a bias of shape {weight.shape[:1]}, {bias.shape}")
+    fits = weight.ndim == 3 and input1.ndim and input1.shape[:-1] == input2.shape[:-1]
+    fits = fits and (input1.shape[-1], *input2.shape[-1:]) == weight.shape[1:]
+    text = "expected (..., in1), (..., in2) and a weight (outputs, in1, in2)"
+    need(fits, "bilinear", text, input1, input2, weight)
+    if bias is not None:
+        want_shape("bilinear", "a bias", bias, weight.shape[:1])
     found = einsum("...i,oij,...j->...o", input1, weight, input2)
     return found if bias is None else found + bias

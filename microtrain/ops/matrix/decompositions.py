@@ -16,7 +16,7 @@ from ...backend import XP, int64
 from ...tensor import TENSORS, wrap
 from ..arguments import want_square, want_tensors
 from ..coercion import cast, underived
-from ..fronts import FLOAT, Flag, FloatSquare, Matrices, one_of, public
+from ..fronts import FLOAT, Flag, FloatSquare, Matrices, need, one_of, public
 from ..index.indexing import part
 from ..pointwise.elementwise import abs, maximum, where
 from ..reduce.extrema import amax
@@ -82,8 +82,8 @@ def _parts_of_svd(x: Any, full: bool) -> tuple[Any, Any, Any]:
 @public
 def linalg_svd(x: FloatMatrices, full_matrices: Flag = True, *, driver: Any = None) -> SVD:
     """`mt.linalg.svd`."""
-    if driver is not None:
-        raise RuntimeError("linalg.svd: driver chooses a routine of cuSOLVER's; leave it out")
+    text = "driver chooses a routine of cuSOLVER's; leave it out"
+    need(driver is None, "linalg.svd", text)
     u, values, v = _parts_of_svd(x, full_matrices)
     return SVD(u, values, matrix_transpose(v))
 
@@ -221,7 +221,17 @@ def _turned(xp, x):
     return xp.transpose(x, order)
 
 
-def _pinv(xp, x, atol, rtol, *, hermitian=False):
+def _pinv_rule(g, x, result):
+    """G. Golub and V. Pereyra, "The differentiation of pseudo-inverses", 1973, equation 4.12."""
+    p, turned = matrix_transpose(result), matrix_transpose(g)
+    left = batched(turned, batched(result, p))
+    right = batched(batched(p, result), turned)
+    left = left - batched(x, batched(result, left))
+    return left + right - batched(batched(right, result), x) - batched(p, batched(g, p))
+
+
+@primitive("linalg_pinv", x=_pinv_rule)
+def pinv_of(xp, x, atol, rtol, *, hermitian=False):
     m = x.shape[-2]
     if hermitian:  # the lower triangle and its mirror
         x = xp.add(xp.tril(x), _turned(xp, xp.tril(x, -1)))
@@ -236,18 +246,6 @@ def _pinv(xp, x, atol, rtol, *, hermitian=False):
     kept = xp.greater(values, xp.maximum(atol, xp.multiply(rtol, largest)))
     inverted = xp.where(kept, xp.reciprocal(xp.where(kept, values, 1)), 0)
     return xp.matmul(xp.multiply(v, xp.asarray(inverted, x.dtype)), _turned(xp, u))
-
-
-def _pinv_rule(g, x, result):
-    """G. Golub and V. Pereyra, "The differentiation of pseudo-inverses", 1973, equation 4.12."""
-    p, turned = matrix_transpose(result), matrix_transpose(g)
-    left = batched(turned, batched(result, p))
-    right = batched(batched(p, result), turned)
-    left = left - batched(x, batched(result, left))
-    return left + right - batched(batched(right, result), x) - batched(p, batched(g, p))
-
-
-pinv_of = primitive("linalg_pinv", _pinv, x=_pinv_rule)
 
 
 def _limits(name: str, x: Any, atol: Any, rtol: Any) -> tuple[Any, Any]:
@@ -326,11 +324,8 @@ def lstsq(x: FloatMatrices, B: Any, rcond: Any = None, *, driver: _Driver = None
     check_dtypes("linalg.lstsq", x, B)
     vector = x.ndim - 1 == B.ndim and B.shape == x.shape[:-1]
     right = reshape_to(B, (*B.shape, 1)) if vector else B
-    if right.ndim < 2 or right.shape[-2] != x.shape[-2]:
-        raise RuntimeError(
-            f"linalg.lstsq: expected B of shape (..., {x.shape[-2]}, k) or {x.shape[:-1]} for a "
-            f"matrix of shape {x.shape}, got {B.shape}"
-        )
+    text = f"expected B of shape (..., {x.shape[-2]}, k) or {x.shape[:-1]}"
+    need(right.ndim > 1 and right.shape[-2] == x.shape[-2], "linalg.lstsq", text, B)
     driver = driver or "gelsy"
     m, n = x.shape[-2:]
     xp = XP[type(x._array)]

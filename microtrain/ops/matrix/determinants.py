@@ -47,67 +47,6 @@ def _few_cofactors(xp, x):
     return xp.subtract(ahead, xp.multiply(right(right(first)), right(second)))
 
 
-def _cofactor(xp, x):
-    """The gradient of the determinant: the determinant times the transposed inverse.
-
-    Of up to three rows it is written out, which is exact where products are. It is finite for a
-    singular matrix as well. That is moved by rounding errors, so that it has an inverse; what they
-    do to the determinant and to the inverse cancels.
-    """
-    if 0 in x.shape:
-        return xp.zeros(x.shape, x.dtype)
-    n = x.shape[-1]
-    if n <= 3:
-        return _few_cofactors(xp, x)
-    largest = xp.max(xp.absolute(x), axis=(-2, -1), keepdims=True)
-    step = xp.where(xp.equal(largest, 0), 1, largest)
-    step = xp.multiply(step, xp.constant(16 * np.finfo(x.dtype).eps, x.dtype))
-    singular = xp.equal(xp.reshape(xp.asarray(xp.det(x)), (*x.shape[:-2], 1, 1)), 0)
-    diagonal = xp.equal(xp.reshape(xp.arange(n), (n, 1)), xp.arange(n))
-    x = xp.asarray(xp.where(xp.logical_and(singular, diagonal), xp.add(x, step), x), x.dtype)
-    scale = xp.reshape(xp.asarray(xp.det(x)), (*x.shape[:-2], 1, 1))
-    found = xp.multiply(scale, _attempt(xp.inverse, x))
-    order = (*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2)
-    return xp.transpose(found, order)
-
-
-def _minors(xp, w, x):
-    """The gradient of `sum(w * cofactor(x))`, finite for a singular matrix as well.
-
-    In the bases that make x diagonal, `diag(s)`: there the determinant of `x + d` is to the second
-    order `sum((d[i, i] * d[j, j] - d[i, j] * d[j, i]) * p[i, j])` over i < j, where p[i, j] is the
-    product of all s but the i-th and the j-th.
-    """
-    n = x.shape[-1]
-    if 0 in x.shape:
-        return xp.zeros(x.shape, x.dtype)
-    found, lead = _attempt(xp.svd, x), (*range(len(x.shape) - 2),)
-
-    def turned(y):
-        return xp.transpose(y, (*lead, len(lead) + 1, len(lead)))
-
-    def rows(*ends):
-        return xp.getitem(found, (Ellipsis, slice(*ends), slice(None)))
-
-    u, s, v = rows(0, n), rows(n, n + 1), rows(n + 1, None)
-    one, alike = xp.ones((*x.shape[:-1], 1), x.dtype), xp.arange(n)
-    alike = xp.equal(xp.reshape(alike, (n, 1)), alike)
-    others = xp.where(alike, xp.constant(1, x.dtype), s)  # but the i-th, in row i
-    ahead = xp.cumprod(xp.concatenate([one, others], -1), -1)
-    behind = xp.flip(xp.cumprod(xp.flip(xp.concatenate([others, one], -1), -1), -1), -1)
-    p = xp.multiply(
-        xp.getitem(ahead, (Ellipsis, slice(None, -1))),
-        xp.getitem(behind, (Ellipsis, slice(1, None))),
-    )
-    zero = xp.constant(0, x.dtype)
-    p = xp.where(alike, zero, p)
-    d = xp.matmul(xp.matmul(turned(u), w), v)
-    inside = xp.matmul(p, xp.sum(xp.where(alike, d, zero), axis=-1, keepdims=True))
-    inside = xp.subtract(xp.where(alike, inside, zero), turned(xp.multiply(p, d)))
-    sign = xp.reshape(xp.multiply(xp.det(u), xp.det(v)), (*x.shape[:-2], 1, 1))
-    return xp.asarray(xp.multiply(sign, xp.matmul(xp.matmul(u, inside), turned(v))), x.dtype)
-
-
 FEW = 8  # rows of a matrix; of more what is added without a division begins to cancel
 
 
@@ -165,8 +104,69 @@ def _minors_rule(g, w, x):
 det_of = primitive(
     "det", lambda xp, x: xp.asarray(xp.det(x)), x=lambda g, x: _as_matrix(g) * cofactor(x)
 )
-cofactor = primitive("cofactor", _cofactor, x=lambda g, x: minors(g, x))
-minors = primitive("minors", _minors, w=lambda g, x: minors(g, x), x=_minors_rule)
+
+
+@primitive("cofactor", x=lambda g, x: minors(g, x))
+def cofactor(xp, x):
+    """The gradient of the determinant: the determinant times the transposed inverse.
+
+    Of up to three rows it is written out, which is exact where products are. It is finite for a
+    singular matrix as well. That is moved by rounding errors, so that it has an inverse; what they
+    do to the determinant and to the inverse cancels.
+    """
+    if 0 in x.shape:
+        return xp.zeros(x.shape, x.dtype)
+    n = x.shape[-1]
+    if n <= 3:
+        return _few_cofactors(xp, x)
+    largest = xp.max(xp.absolute(x), axis=(-2, -1), keepdims=True)
+    step = xp.where(xp.equal(largest, 0), 1, largest)
+    step = xp.multiply(step, xp.constant(16 * np.finfo(x.dtype).eps, x.dtype))
+    singular = xp.equal(xp.reshape(xp.asarray(xp.det(x)), (*x.shape[:-2], 1, 1)), 0)
+    diagonal = xp.equal(xp.reshape(xp.arange(n), (n, 1)), xp.arange(n))
+    x = xp.asarray(xp.where(xp.logical_and(singular, diagonal), xp.add(x, step), x), x.dtype)
+    scale = xp.reshape(xp.asarray(xp.det(x)), (*x.shape[:-2], 1, 1))
+    found = xp.multiply(scale, _attempt(xp.inverse, x))
+    order = (*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2)
+    return xp.transpose(found, order)
+
+
+@primitive("minors", w=lambda g, x: minors(g, x), x=_minors_rule)
+def minors(xp, w, x):
+    """The gradient of `sum(w * cofactor(x))`, finite for a singular matrix as well.
+
+    In the bases that make x diagonal, `diag(s)`: there the determinant of `x + d` is to the second
+    order `sum((d[i, i] * d[j, j] - d[i, j] * d[j, i]) * p[i, j])` over i < j, where p[i, j] is the
+    product of all s but the i-th and the j-th.
+    """
+    n = x.shape[-1]
+    if 0 in x.shape:
+        return xp.zeros(x.shape, x.dtype)
+    found, lead = _attempt(xp.svd, x), (*range(len(x.shape) - 2),)
+
+    def turned(y):
+        return xp.transpose(y, (*lead, len(lead) + 1, len(lead)))
+
+    def rows(*ends):
+        return xp.getitem(found, (Ellipsis, slice(*ends), slice(None)))
+
+    u, s, v = rows(0, n), rows(n, n + 1), rows(n + 1, None)
+    one, alike = xp.ones((*x.shape[:-1], 1), x.dtype), xp.arange(n)
+    alike = xp.equal(xp.reshape(alike, (n, 1)), alike)
+    others = xp.where(alike, xp.constant(1, x.dtype), s)  # but the i-th, in row i
+    ahead = xp.cumprod(xp.concatenate([one, others], -1), -1)
+    behind = xp.flip(xp.cumprod(xp.flip(xp.concatenate([others, one], -1), -1), -1), -1)
+    p = xp.multiply(
+        xp.getitem(ahead, (Ellipsis, slice(None, -1))),
+        xp.getitem(behind, (Ellipsis, slice(1, None))),
+    )
+    zero = xp.constant(0, x.dtype)
+    p = xp.where(alike, zero, p)
+    d = xp.matmul(xp.matmul(turned(u), w), v)
+    inside = xp.matmul(p, xp.sum(xp.where(alike, d, zero), axis=-1, keepdims=True))
+    inside = xp.subtract(xp.where(alike, inside, zero), turned(xp.multiply(p, d)))
+    sign = xp.reshape(xp.multiply(xp.det(u), xp.det(v)), (*x.shape[:-2], 1, 1))
+    return xp.asarray(xp.multiply(sign, xp.matmul(xp.matmul(u, inside), turned(v))), x.dtype)
 
 
 def _logabsdet_rule(g, x):

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from ...backend import XP, made
-from ..fronts import Float, Matrix, Number, T, of_dims, one_of, public
+from ..fronts import Float, Matrix, Number, T, need, of_dims, one_of, public
 from ..index.indexing import gather_index
 from ..pointwise.comparison import isnan
 from ..pointwise.elementwise import where
@@ -46,10 +46,8 @@ def cdist(
     Takes memory for n * m * k numbers: no `compute_mode` takes the short way of a matrix product,
     which loses digits. Raises RuntimeError for integers, shapes that do not fit and a negative `p`.
     """
-    if x1.shape[-1] != x2.shape[-1] or not p >= 0:
-        raise RuntimeError(
-            f"cdist(): expected rows of one length and p >= 0, got {x1.shape}, {x2.shape}, {p}"
-        )
+    fits = x1.shape[-1] == x2.shape[-1] and p >= 0
+    need(fits, "cdist", "expected rows of one length and p >= 0", x1, x2, p)
     return _lengths(unsqueeze(x1, -2) - unsqueeze(x2, -3), float(p))
 
 

@@ -10,6 +10,7 @@ import functools
 import math
 from typing import Any, NamedTuple
 
+from ...errors import need, wrong
 from ...tensor import TENSORS
 from ..pointwise.elementwise import mul
 from ..reduce.reductions import sum_dims
@@ -64,12 +65,12 @@ def einsum(equation: Any, *operands: Any) -> Any:
     """
     if type(equation) in TENSORS:
         equation, operands = _from_lists((equation, *operands))
-    if not isinstance(equation, str):
-        raise TypeError(f"einsum(): expected an equation, got {type(equation).__name__}")
+    written = isinstance(equation, str)
+    need(written, "einsum", "expected an equation", type(equation), error=TypeError)
     if len(operands) == 1 and isinstance(operands[0], tuple | list):
         operands = tuple(operands[0])
-    if not operands:
-        raise ValueError("einsum(): must specify the equation string and at least one operand")
+    text = "must specify the equation string and at least one operand"
+    need(operands, "einsum", text, error=ValueError)
     tensors = checked_tensors("einsum", operands)
     steps, last = _plan(equation, tuple(x.shape for x in tensors))
     result = tensors[0]
@@ -103,12 +104,11 @@ def _from_lists(arguments: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
         lists.append(arguments[-1])
     terms = []
     for numbers in lists:
-        if not isinstance(numbers, tuple | list):
-            raise TypeError(
-                f"einsum(): expected a list of subscripts, got {type(numbers).__name__}"
-            )
-        if any(n is not Ellipsis and (type(n) is not int or not 0 <= n < 52) for n in numbers):
-            raise ValueError(f"einsum(): subscripts must be ... or integers in [0, 52): {numbers}")
+        listed = isinstance(numbers, tuple | list)
+        need(listed, "einsum", "expected a list of subscripts", type(numbers), error=TypeError)
+        known = all(n is Ellipsis or (type(n) is int and 0 <= n < 52) for n in numbers)
+        text = "subscripts must be ... or integers in [0, 52)"
+        need(known, "einsum", text, numbers, error=ValueError)
         terms.append("".join("..." if n is Ellipsis else LETTERS[n] for n in numbers))
     arrow = ["->", terms.pop()] if len(arguments) % 2 else []
     return "".join([",".join(terms), *arrow]), operands
@@ -117,19 +117,15 @@ def _from_lists(arguments: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
 def _labels(term: str, what: str, dims: int | None) -> list[_Label]:
     """The labels of an operand with `dims` dimensions (of the output: of its ellipsis)."""
     before, dots, after = term.partition("...")
-    wrong = next((c for c in before + after if c not in LETTERS), None)
-    if wrong is not None:
-        raise RuntimeError(
-            f"einsum(): invalid subscript {wrong!r} in {what}; subscripts are letters and one '...'"
-        )
+    wrong_one = next((c for c in before + after if c not in LETTERS), None)
+    text = "invalid subscript {} in {}; subscripts are letters and one '...'"
+    need(wrong_one is None, "einsum", text, wrong_one, what)
     if dims is None:
         return [*before, *after]
     count = dims - (len(before + after) if what != "the output" else 0)
     if count < 0 or (count and not dots and what != "the output"):
-        raise RuntimeError(
-            f"einsum(): the number of subscripts in {term!r} does not match the number of "
-            f"dimensions ({dims}) of {what}"
-        )
+        text = "the number of subscripts in {} does not match the number of dimensions ({}) of {}"
+        raise wrong("einsum", text, term, dims, what)
     return [*before, *(range(count)[::-1] if dots else ()), *after]
 
 
@@ -139,10 +135,8 @@ def _parsed(equation: str, ndims: list[int]) -> tuple[list[list[_Label]], list[_
     terms = left.split(",")
     if len(terms) != len(ndims):
         kind = "fewer" if len(terms) > len(ndims) else "more"
-        raise RuntimeError(
-            f"einsum(): {kind} operands were provided than specified in the equation "
-            f"({len(ndims)} for {equation!r})"
-        )
+        text = "{} operands were provided than specified in the equation {}"
+        raise wrong("einsum", text, kind, equation)
     found = [
         _labels(term, f"operand {number}", ndim)
         for number, (term, ndim) in enumerate(zip(terms, ndims, strict=True))
@@ -154,11 +148,8 @@ def _parsed(equation: str, ndims: list[int]) -> tuple[list[list[_Label]], list[_
         return found, [*range(dots)[::-1], *once]
     output = _labels(right, "the output", dots)
     for label in output:
-        if output.count(label) > 1 or label not in every:
-            raise RuntimeError(
-                f"einsum(): output subscript {label} must appear once in the output and in an "
-                f"operand: {equation!r}"
-            )
+        text = "output subscript {} must appear once in the output and in an operand: {}"
+        need(output.count(label) == 1 and label in every, "einsum", text, label, equation)
     return found, output
 
 
@@ -169,16 +160,12 @@ def _sizes(labels: list[_Label], shape: tuple[int, ...], known: dict[_Label, int
     """Check one operand's sizes against each other and against those known, and add them."""
     mine: dict[_Label, int] = {}
     for label, size in zip(labels, shape, strict=True):
-        if mine.setdefault(label, size) != size:
-            raise RuntimeError(
-                f"einsum(): subscript {label} is repeated for an operand but the sizes don't "
-                f"match, {size} != {mine[label]}"
-            )
-        if size != 1 and known.get(label, 1) not in (1, size):
-            raise RuntimeError(
-                f"einsum(): subscript {label} has size {size}, which does not broadcast with "
-                f"previously seen size {known[label]}"
-            )
+        text = "subscript {} is repeated for an operand but the sizes don't match, {} != {}"
+        have = mine.setdefault(label, size)
+        need(have == size, "einsum", text, label, size, have)
+        text = "subscript {} has size {}, which does not broadcast with previously seen size {}"
+        have = known.get(label, 1)
+        need(1 in (size, have) or size == have, "einsum", text, label, size, have)
         known[label] = size if known.get(label, 1) == 1 else known[label]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..arguments import want_float, want_square
 from ..coercion import LinAlgError, examine
-from ..fronts import FLOAT, FloatSquare, Matrices, public
+from ..fronts import FLOAT, FloatSquare, Matrices, need, public, wrong
 from ..index.indexing import part
 from ..pointwise.elementwise import abs, where, zeros_like
 from ..reduce.reductions import sum_dims
@@ -54,7 +54,16 @@ def inverse(x: FloatSquare) -> Any:
     return inverse_of(x)
 
 
-def _solve(xp, a, b, *, lower=None):
+def _solve_turned(g, a, lower):
+    return solve_systems(matrix_transpose(a), g, lower=None if lower is None else not lower)
+
+
+@primitive(
+    "linalg_solve",
+    a=lambda g, a, result, lower: -batched(_solve_turned(g, a, lower), matrix_transpose(result)),
+    b=_solve_turned,
+)
+def solve_systems(xp, a, b, *, lower=None):
     """`lower` says which triangle of `a` there is, if it is one.
 
     From the end where nothing is to be eliminated no rows are exchanged: that is substitution,
@@ -65,18 +74,6 @@ def _solve(xp, a, b, *, lower=None):
     rows, columns = len(a.shape) - 2, len(a.shape) - 1
     a = xp.flip(xp.flip(a, rows), columns)
     return xp.flip(_attempt(xp.solve, a, xp.flip(b, rows)), rows)
-
-
-def _solve_turned(g, a, lower):
-    return solve_systems(matrix_transpose(a), g, lower=None if lower is None else not lower)
-
-
-solve_systems = primitive(
-    "linalg_solve",
-    _solve,
-    a=lambda g, a, result, lower: -batched(_solve_turned(g, a, lower), matrix_transpose(result)),
-    b=_solve_turned,
-)
 
 
 def solve(A: Any, B: Any, *, left: bool = True) -> Any:
@@ -99,11 +96,9 @@ def solve(A: Any, B: Any, *, left: bool = True) -> Any:
     given = B
     if vector:
         B = reshape_to(B, (*B.shape, 1))
-    if B.ndim < 2 or (vector and not left) or B.shape[-2 if left else -1] != A.shape[-1]:
-        raise RuntimeError(
-            f"linalg.solve: incompatible shapes {A.shape} and {given.shape} of the "
-            f"matrix and the {'right' if left else 'left'} hand side; left=False takes no vectors"
-        )
+    fits = B.ndim > 1 and (left or not vector) and B.shape[-2 if left else -1] == A.shape[-1]
+    text = "incompatible shapes of the matrix and the other side (left=False takes no vectors)"
+    need(fits, "linalg.solve", text, A, given)
     if not left:
         A, B = matrix_transpose(A), matrix_transpose(B)
     batch = broadcast_shape("linalg.solve", A.shape[:-2], B.shape[:-2])
@@ -118,12 +113,6 @@ def solve(A: Any, B: Any, *, left: bool = True) -> Any:
 # Cholesky -----------------------------------------------------------------------------------------
 
 
-def _cholesky(xp, x):
-    """The factor of the symmetric part; the gradient is symmetric, too."""
-    turned = xp.transpose(x, (*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2))
-    return _attempt(xp.cholesky, xp.multiply(xp.add(x, turned), xp.constant(0.5, x.dtype)))
-
-
 def _cholesky_rule(g, result):
     """Murray, "Differentiation of the Cholesky decomposition" (2016), equation 10."""
     turned = matrix_transpose(result)
@@ -133,17 +122,19 @@ def _cholesky_rule(g, result):
     return matrix_transpose(solve_systems(turned, matrix_transpose(half)))
 
 
-cholesky_of = primitive("cholesky", _cholesky, x=_cholesky_rule)
+@primitive("cholesky", x=_cholesky_rule)
+def cholesky_of(xp, x):
+    """The factor of the symmetric part; the gradient is symmetric, too."""
+    turned = xp.transpose(x, (*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2))
+    return _attempt(xp.cholesky, xp.multiply(xp.add(x, turned), xp.constant(0.5, x.dtype)))
 
 
 def _symmetric(array: Any) -> None:
     """LinAlgError unless the matrices are symmetric, to a thousandth of the largest element."""
     apart = np.abs(array - array.swapaxes(-1, -2)).max() if array.size else 0
     if apart and apart > 1e-3 * np.abs(array).max():
-        raise LinAlgError(
-            f"cholesky: the matrix is not symmetric (elements differ by {apart:.3g}); "
-            "symmetrise it: (x + x.mT) / 2"
-        )
+        text = "the matrix is not symmetric (elements differ by {}); symmetrise it: (x + x.mT) / 2"
+        raise wrong("cholesky", text, apart, error=LinAlgError)
 
 
 @public

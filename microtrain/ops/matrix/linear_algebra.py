@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from ...backend import XP
 from ...numerics.sums import sum_rows as _sum_rows
 from ...tensor import TENSORS, Tensor, kind_of
+from ..arguments import need, want_shape, wrong
 from ..registry import primitive
 from ..shape.shapes import expand_to, reshape_to, transpose
 
@@ -30,10 +31,7 @@ def _mm(xp, x, y, out=None):
 
 
 mm_matrices = primitive(
-    "mm",
-    _mm,
-    x=lambda g, y, out: mm_into(g, y.T, out),
-    y=lambda g, x, out: mm_into(x.T, g, out),
+    "mm", _mm, x=lambda g, y, out: mm_into(g, y.T, out), y=lambda g, x, out: mm_into(x.T, g, out)
 )
 
 
@@ -52,7 +50,7 @@ def mm(input: Any, mat2: Any) -> Any:
     except AttributeError:
         _refuse_kinds("mm", input, mat2)
     if dims != (2, 2):
-        raise RuntimeError(f"mm: expected two matrices, got shapes {input.shape} and {mat2.shape}")
+        raise wrong("mm", "expected two matrices", input, mat2)
     check_product("mm", input, mat2)
     return mm_matrices(input, mat2)
 
@@ -61,7 +59,7 @@ def _refuse_kinds(name: str, *arguments: Any) -> NoReturn:
     others = [a for a in arguments if type(a) not in TENSORS and hasattr(a, "numpy")]
     kinds = ", ".join(type(a).__name__ for a in arguments)
     found = kind_of(others[0]) if others else f"{kinds}; mt.from_numpy(array) makes one of an array"
-    raise TypeError(f"{name}(): expected Tensors, got {found}") from None
+    raise wrong(name, f"expected Tensors, got {found}", error=TypeError) from None
 
 
 def check_product(name: str, x: Any, y: Any) -> None:
@@ -69,18 +67,13 @@ def check_product(name: str, x: Any, y: Any) -> None:
         _refuse_kinds(name, x, y)
     check_dtypes(name, x, y)
     if x.shape[-1] != y.shape[-2 if y.ndim > 1 else -1]:
-        raise RuntimeError(
-            f"{name}: mat1 and mat2 shapes cannot be multiplied "
-            f"({'x'.join(map(str, x.shape))} and {'x'.join(map(str, y.shape))})"
-        )
+        raise wrong(name, "mat1 and mat2 shapes cannot be multiplied", x, y)
 
 
 def check_dtypes(name: str, x: Any, y: Any) -> None:
     if x.dtype != y.dtype or x.dtype.kind == "b":
-        raise RuntimeError(
-            f"{name}: expected both inputs to have the same dtype, and not bool, got "
-            f"{x.dtype.name} and {y.dtype.name}"
-        )
+        text = "expected both inputs to have the same dtype, and not bool"
+        raise wrong(name, text, x.dtype, y.dtype)
 
 
 def _swap(x: Any) -> Any:
@@ -110,9 +103,7 @@ def matmul(input: Any, other: Any) -> Any:
     if left == 2 and right == 2:
         return mm(input, other)
     if not left or not right:
-        raise RuntimeError(
-            f"matmul: both arguments need to be at least 1D, but they are {left}D and {right}D"
-        )
+        raise wrong("matmul", "both arguments need to be at least 1D", input, other)
     check_product("matmul", input, other)
     if left == 1 and right == 1:
         return reshape_to(mm(reshape_to(input, (1, -1)), reshape_to(other, (-1, 1))), ())
@@ -176,7 +167,7 @@ linear_layer = primitive(
     input=_linear_input,
     weight=_linear_weight,
     bias=_linear_bias,
-    options={"node_name": "addmm"},
+    node_name="addmm",
 )
 
 
@@ -212,17 +203,10 @@ def _check_linear(input: Any, weight: Any, bias: Any) -> None:
     given = (input, weight) if bias is None else (input, weight, bias)
     if any(type(a) not in XP and type(a) not in TENSORS for a in given):
         _refuse_kinds("linear", *given)
-    if weight.ndim != 2 or not input.ndim or input.shape[-1] != weight.shape[1]:
-        raise RuntimeError(
-            f"linear: an input of shape {input.shape} does not fit a weight of shape "
-            f"{weight.shape} (out_features, in_features): expected {weight.shape[-1:]} in "
-            "the input's last dimension"
-        )
+    fits = weight.ndim == 2 and input.ndim and input.shape[-1] == weight.shape[1]
+    text = "an input of {} does not fit a weight (out_features, in_features) of {}"
+    need(fits, "linear", text, input, weight)
     check_dtypes("linear", input, weight)
     if bias is not None:
         check_dtypes("linear", weight, bias)
-        if bias.shape != weight.shape[:1]:
-            raise RuntimeError(
-                f"linear: a bias of shape {bias.shape} does not fit a weight of shape "
-                f"{weight.shape}: expected ({weight.shape[0]},)"
-            )
+        want_shape("linear", "a bias", bias, weight.shape[:1])

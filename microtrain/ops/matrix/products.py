@@ -14,7 +14,7 @@ from ...backend import XP, bool_
 from ...tensor import TENSORS, wrap
 from ..arguments import integer, integers
 from ..coercion import cast
-from ..fronts import Batch, Int, Matrix, Square, T, Vector, public
+from ..fronts import Batch, Int, Matrix, Square, T, Vector, need, public
 from ..pointwise.elementwise import add, clone, mul, where
 from ..reduce.reductions import sum_dims
 from ..shape.shapes import normal_dim, permute_dims, reshape_to
@@ -37,11 +37,8 @@ def bmm(x: Batch, mat2: Batch) -> Any:
     Raises RuntimeError for other dimensions, sizes that do not fit, or different dtypes.
     """
     check_dtypes("bmm", x, mat2)
-    if mat2.shape[:2] != (x.shape[0], x.shape[2]):
-        raise RuntimeError(
-            f"bmm: expected a second batch of shape ({x.shape[0]}, {x.shape[2]}, p) for a first of "
-            f"shape {x.shape}, got {mat2.shape}"
-        )
+    fits = mat2.shape[:2] == (x.shape[0], x.shape[2])
+    need(fits, "bmm", "expected batches (b, n, m) and (b, m, p)", x, mat2)
     return batched(x, mat2)
 
 
@@ -72,11 +69,8 @@ def inner(x: T, other: T) -> Any:
     check_dtypes("inner", x, other)
     if not x.ndim or not other.ndim:
         return mul(x, other)
-    if x.shape[-1] != other.shape[-1]:
-        raise RuntimeError(
-            "inner() the last dimension must match on both input tensors but got shapes "
-            f"{list(x.shape)} and {list(other.shape)}"
-        )
+    fits = x.shape[-1] == other.shape[-1]
+    need(fits, "inner", "the last dimension must match on both input tensors", x, other)
     return tensordot(x, other, ([-1], [-1]))
 
 
@@ -117,29 +111,22 @@ def tensordot(x: T, other: T, dims: Any = 2) -> Any:
     if type(dims) in TENSORS:
         dims = dims.tolist()
     if isinstance(dims, tuple | list):
-        if len(dims) != 2:
-            raise RuntimeError(f"tensordot: expected two lists of dimensions, got {dims}")
+        need(len(dims) == 2, "tensordot", "expected two lists of dimensions", dims)
         left, right = (integers("tensordot", "a list of dims", d) for d in dims)
     else:
         count = integer("tensordot", "dims", dims)
-        if not 0 <= count <= min(x.ndim, other.ndim):
-            raise RuntimeError(
-                f"tensordot expects dims from 0 to {min(x.ndim, other.ndim)} here, got {count}"
-            )
+        most = min(x.ndim, other.ndim)
+        need(0 <= count <= most, "tensordot", f"expects dims from 0 to {most} here", count)
         left, right = tuple(range(x.ndim - count, x.ndim)), tuple(range(count))
-    if len(left) != len(right):
-        raise RuntimeError("tensordot: both dimension lists should have same length")
+    need(len(left) == len(right), "tensordot", "both dimension lists should have same length")
     left = tuple(normal_dim(d, x.ndim) for d in left)
     right = tuple(normal_dim(d, other.ndim) for d in right)
-    if len(set(left)) != len(left) or len(set(right)) != len(right):
-        raise RuntimeError(f"tensordot: a dimension appears multiple times in {dims}")
+    once = len(set(left)) == len(left) and len(set(right)) == len(right)
+    need(once, "tensordot", "a dimension appears multiple times", dims)
     for a, b in zip(left, right, strict=True):
         m, n = x.shape[a], other.shape[b]
-        if m != n and 1 not in (m, n):
-            raise RuntimeError(
-                f"tensordot: contracted dimensions need to match: dim {a} of the first has size "
-                f"{m}, dim {b} of the second {n}"
-            )
+        text = "contracted dimensions need to match: dim {} of {}, dim {} of {}"
+        need(m == n or 1 in (m, n), "tensordot", text, a, x, b, other)
         if m != n and n == 1:
             x = cast(sum_dims(x, (a,), True), x.dtype)
         elif m != n:
@@ -192,15 +179,8 @@ def _add_product(name: str, x: Any, product: Any, beta: Any, alpha: Any) -> Any:
     check_dtypes(name, x, product)
     shape = product.shape
     lead = len(shape) - x.ndim
-    fits = lead >= 0 and (
-        x.shape == shape[lead:]
-        or all(m in (1, n) for m, n in zip(x.shape, shape[lead:], strict=True))
-    )
-    if not fits:
-        raise RuntimeError(
-            f"{name}: an input of shape {x.shape} cannot be broadcast to the product's "
-            f"shape {tuple(shape)}"
-        )
+    fits = lead >= 0 and all(m in (1, n) for m, n in zip(x.shape, shape[lead:], strict=True))
+    need(fits, name, "an input of {} cannot be broadcast to the product of {}", x, product)
     if x.dtype.kind != "f":
         beta, alpha = _whole(name, "beta", beta), _whole(name, "alpha", alpha)
     if alpha != 1:
@@ -212,11 +192,8 @@ def _add_product(name: str, x: Any, product: Any, beta: Any, alpha: Any) -> Any:
 
 
 def _whole(name: str, what: str, value: Any) -> int:
-    if int(value) != value:
-        raise RuntimeError(
-            f"{name}: for integers argument {what} must not be a fraction, got {value}; convert "
-            "the Tensors with .float()"
-        )
+    text = f"for integers argument {what} must not be a fraction, got {{}}; convert with .float()"
+    need(int(value) == value, name, text, value)
     return int(value)
 
 

@@ -8,19 +8,13 @@ from typing import Any
 from ...backend import XP
 from ...tensor import Tensor, wrap
 from ..arguments import want_float, want_square, want_tensors
-from ..fronts import Flag, Float, FloatSquare, Int, Ints, T, public
+from ..fronts import Flag, Float, FloatSquare, Int, Ints, T, need, public
 from ..index.indexing import part
 from ..pointwise.elementwise import mul
 from ..reduce.scans import cumprod
+from ..shape import shapes
 from ..shape.joining import cat
-from ..shape.shapes import (
-    broadcast_shape,
-    dim_of,
-    expand_to,
-    matrix_transpose,
-    permute_dims,
-    reshape_to,
-)
+from ..shape.shapes import broadcast_shape, dim_of, expand_to, matrix_transpose, reshape_to
 from ..shape.triangles import lower_triangle, upper_triangle, with_diagonal
 from .factorisations import inverse_of, solve_systems
 from .linear_algebra import batched, check_dtypes
@@ -36,11 +30,8 @@ def _check_sides(name: str, A: Any, B: Any, left: bool = True) -> tuple[Any, Any
     want_square(name, A)
     want_float(name, A)
     check_dtypes(name, A, B)
-    if B.ndim < 2 or B.shape[-2 if left else -1] != A.shape[-1]:
-        raise RuntimeError(
-            f"{name}: incompatible shapes {A.shape} and {B.shape} of the matrix and the "
-            f"{'right' if left else 'left'} hand side"
-        )
+    fits = B.ndim > 1 and B.shape[-2 if left else -1] == A.shape[-1]
+    need(fits, name, "incompatible shapes of the matrix and the other side", A, B)
     batch = broadcast_shape(name, A.shape[:-2], B.shape[:-2])
     return expand_to(A, (*batch, *A.shape[-2:])), expand_to(B, (*batch, *B.shape[-2:]))
 
@@ -113,11 +104,9 @@ def tensorinv(A: Float, ind: Int = 2) -> Any:
     RuntimeError for `ind` below 1 and for another number of rows than of columns.
     """
     rows, columns = A.shape[:ind], A.shape[ind:]
-    if ind < 1 or math.prod(rows) != math.prod(columns):
-        raise RuntimeError(
-            f"linalg.tensorinv: expected ind of at least 1 and as many elements in {rows} as in "
-            f"{columns}, of shape {A.shape} with ind={ind}"
-        )
+    square = ind >= 1 and math.prod(rows) == math.prod(columns)
+    text = "expected ind of at least 1 and as many elements in {} as in {}"
+    need(square, "linalg.tensorinv", text, rows, columns)
     n = math.prod(rows)
     return reshape_to(inverse_of(reshape_to(A, (n, n))), (*columns, *rows))
 
@@ -137,13 +126,11 @@ def tensorsolve(A: Any, B: Any, dims: Ints | None = None) -> Any:
     check_dtypes("linalg.tensorsolve", A, B)
     if dims is not None:
         last = [dim_of("linalg.tensorsolve", A, d) for d in dims]
-        A = permute_dims(A, (*(d for d in range(A.ndim) if d not in last), *last))
+        A = shapes.permute_dims(A, (*(d for d in range(A.ndim) if d not in last), *last))
     n, found = math.prod(B.shape), A.shape[B.ndim :]
-    if math.prod(A.shape) != n * n or math.prod(found) != n:
-        raise RuntimeError(
-            f"linalg.tensorsolve: a Tensor of shape {A.shape} is no system for a right hand side "
-            f"of shape {B.shape}: expected {n} elements in the other dimensions"
-        )
+    fits = math.prod(A.shape) == n * n and math.prod(found) == n
+    text = f"expected {n} elements in the other dimensions"
+    need(fits, "linalg.tensorsolve", text, A, B)
     solved = solve_systems(reshape_to(A, (n, n)), reshape_to(B, (n, 1)))
     return reshape_to(solved, found)
 
@@ -159,20 +146,14 @@ def cross(input: T, other: T, dim: Any = None) -> Tensor:
     or numbers of dimensions.
     """
     check_dtypes("cross", input, other)
-    if input.ndim != other.ndim:
-        raise RuntimeError(
-            f"cross: inputs must have the same number of dimensions, got {input.shape} and "
-            f"{other.shape}"
-        )
+    text = "inputs must have the same number of dimensions"
+    need(input.ndim == other.ndim, "cross", text, input, other)
     if dim is None:
         dim = next((d for d, n in enumerate(input.shape) if n == other.shape[d] == 3), None)
-        if dim is None:
-            raise RuntimeError(f"cross: no dimension of size 3 in {input.shape}, {other.shape}")
+        need(dim is not None, "cross", "no dimension of size 3", input, other)
     at = dim_of("cross", input, dim)
-    if input.shape[at] != 3 or other.shape[at] != 3:
-        raise RuntimeError(
-            f"cross: dimension {dim} must have size 3, got {input.shape} and {other.shape}"
-        )
+    fits = input.shape[at] == other.shape[at] == 3
+    need(fits, "cross", f"dimension {dim} must have size 3", input, other)
 
     def turned(x: Any, by: int) -> Any:
         """The elements moved up by `by` places."""
@@ -189,8 +170,7 @@ def vander(x: T, N: Int | None = None) -> Tensor:
     """
     x = x if x.ndim else reshape_to(x, (1,))
     powers = x.shape[-1] if N is None else N
-    if powers < 2 and N is not None:
-        raise RuntimeError(f"linalg.vander: N must be greater than 1, got {N}")
+    need(powers > 1 or N is None, "linalg.vander", "N must be greater than 1", N)
     if powers < 2:
         return _ones(x, (*x.shape, powers))
     lines = expand_to(reshape_to(x, (*x.shape, 1)), (*x.shape, powers - 1))

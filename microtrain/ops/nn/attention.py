@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from ...backend import XP, bool_, float16, float32
 from ...tensor import Tensor, wrap
 from ..coercion import cast
-from ..fronts import FloatOnly, SameDtype, TensorOnly, of_dims, public
+from ..fronts import FloatOnly, Probability, SameDtype, TensorOnly, need, of_dims, public
 from ..matrix.linear_algebra import matmul
 from ..pointwise.comparison import logical_not
 from ..pointwise.elementwise import where
@@ -25,7 +25,7 @@ _Key = Annotated[SameDtype, of_dims(2)]
 @public
 def scaled_dot_product_attention(
     query: _Query, key: _Key, value: _Key, attn_mask: TensorOnly | None = None,
-    dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+    dropout_p: Probability = 0.0, is_causal: bool = False, scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
     """`softmax(query @ key.T * scale + mask) @ value`: Vaswani et al., 2017.
@@ -44,7 +44,8 @@ def scaled_dot_product_attention(
     Raises RuntimeError for shapes and dtypes that do not fit, for a probability outside 0 to 1 and
     for a mask together with `is_causal`, TypeError for anything but Tensors.
     """
-    _check(query, attn_mask, dropout_p)
+    known = attn_mask is None or attn_mask.dtype in (bool_, float32, query.dtype)
+    need(known, _NAME, "expected attn_mask of bool, float32 or the dtype of the query", attn_mask)
     if query.dtype == float16:  # computed in single, as in PyTorch: rounded once, at the end
         q, k, v = (cast(x, float32) for x in (query, key, value))
         if attn_mask is not None and attn_mask.dtype == float16:
@@ -57,8 +58,7 @@ def scaled_dot_product_attention(
     scores = matmul(query * scale, transpose(key, -2, -1))
     blind = None
     if is_causal:
-        if attn_mask is not None:
-            raise RuntimeError(f"{_NAME}: give attn_mask or is_causal, not both")
+        need(attn_mask is None, _NAME, "give attn_mask or is_causal, not both")
         attn_mask = _causal(scores)
     elif attn_mask is not None:
         # A target that may look nowhere looks everywhere, and its result is replaced.
@@ -86,19 +86,7 @@ def _causal(scores: Any) -> Any:
 def _repeat_heads(x: Any, heads: int) -> Any:
     """`x` of (..., fewer heads, sources, size) with each head as often as makes `heads`."""
     *batch, fewer, sources, size = x.shape
-    if not fewer or heads % fewer:
-        raise RuntimeError(
-            f"{_NAME}: {fewer} heads of key or value must divide the {heads} heads of the query"
-        )
+    fits = fewer and not heads % fewer
+    need(fits, _NAME, "{} heads of key or value must divide the {} of the query", fewer, heads)
     several = (*batch, fewer, heads // fewer, sources, size)
     return reshape_to(expand_to(unsqueeze(x, -3), several), (*batch, heads, sources, size))
-
-
-def _check(query: Any, mask: Any, p: float) -> None:
-    if mask is not None and mask.dtype not in (bool_, float32, query.dtype):
-        raise RuntimeError(
-            f"{_NAME}: expected attn_mask of bool, float32 or the dtype of the query, "
-            f"{query.dtype.name}, got {mask.dtype.name}"
-        )
-    if not 0 <= p <= 1:
-        raise RuntimeError(f"{_NAME}: dropout_p has to be between 0 and 1, got {p}")

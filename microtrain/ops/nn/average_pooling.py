@@ -9,7 +9,7 @@ from ...backend import XP, float16, float32
 from ...tensor import TENSORS, Tensor, wrap
 from ..arguments import numbers
 from ..coercion import cast
-from ..fronts import Flag, Float, Front, Number, spatial
+from ..fronts import Flag, Float, Front, Number, need, spatial
 from ..index.indexing import part
 from ..pointwise.elementwise import abs as absolute
 from ..pointwise.elementwise import clone, div, relu, sign
@@ -34,7 +34,12 @@ def _steps(lead: int, kernel: int, stride: int, size: int) -> Any:
         yield (*front, slice(k, k + (found - 1) * stride + 1, stride))
 
 
-def _window_sum(xp, input, *, kernel, stride):
+@primitive(
+    "window_sum",
+    input=lambda g, input_shape, kernel, stride: window_spread(g, input_shape[2:], kernel, stride),
+    node_name="avg_pool",
+)
+def window_sum(xp, input, *, kernel, stride):
     for dim, (k, s) in enumerate(zip(kernel, stride, strict=True), start=2):
         first, *others = _steps(dim, k, s, input.shape[dim])
         total = xp.getitem(input, first)
@@ -45,7 +50,8 @@ def _window_sum(xp, input, *, kernel, stride):
     return xp.copy(input)
 
 
-def _window_spread(xp, input, *, sizes, kernel, stride):
+@primitive("window_spread", input=lambda g, kernel, stride: window_sum(g, kernel, stride))
+def window_spread(xp, input, *, sizes, kernel, stride):
     for dim, (size, k, s) in enumerate(zip(sizes, kernel, stride, strict=True), start=2):
         whole = xp.zeros((*input.shape[:dim], size, *input.shape[dim + 1 :]), input.dtype)
         for place in _steps(dim, k, s, size):
@@ -56,19 +62,6 @@ def _window_spread(xp, input, *, sizes, kernel, stride):
                 xp.add(part, input, out=part)
         input = whole
     return input
-
-
-window_sum = primitive(
-    "window_sum",
-    _window_sum,
-    input=lambda g, input_shape, kernel, stride: window_spread(g, input_shape[2:], kernel, stride),
-    options={"node_name": "avg_pool"},
-)
-window_spread = primitive(
-    "window_spread",
-    _window_spread,
-    input=lambda g, kernel, stride: window_sum(g, kernel, stride),
-)
 
 
 # What users call ----------------------------------------------------------------------------------
@@ -98,8 +91,7 @@ def _avg_pool(
     )
     if divisor_override is not None:
         (divisor_override,) = numbers(name, "divisor_override", divisor_override, 1)
-        if not divisor_override:
-            raise RuntimeError(f"{name}: divisor must be not zero")
+        need(divisor_override, name, "divisor must be not zero")
     pads, counts = [], []
     for n, k, s, p, f in zip(sizes, kernel, step, around, found, strict=True):
         pads.append((p, max(p, (f - 1) * s + k - n - p)))

@@ -19,7 +19,8 @@ from typing import Any
 
 from ...backend import XP
 from ...tensor import Tensor
-from ..fronts import Int, NumericOnly, SameDtype, spatial
+from ..arguments import want_shape
+from ..fronts import Int, NumericOnly, SameDtype, need, spatial, wrong
 from ..matrix.linear_algebra import sum_rows
 from ..reduce.reductions import sum_dims
 from ..registry import primitive
@@ -156,7 +157,30 @@ def _convolution_weight(xp, gradient, input, *, geometry, out=None):
     return out
 
 
-def _convolution_input(xp, gradient, weight, *, sizes, geometry):
+def _channel_sums(g):
+    n, channels, *found = g.shape
+    each = reshape_to(g, (n, channels * math.prod(found)))
+    return sum_dims(reshape_to(sum_rows(each), (channels, math.prod(found))), (1,), False)
+
+
+convolution = primitive(
+    "convolution",
+    _convolution,
+    input=lambda g, weight, input_shape, geometry: convolution_input(
+        g, weight, input_shape[2:], geometry
+    ),
+    weight=lambda g, input, geometry, out: weight_into(g, input, geometry, out),
+    bias=_channel_sums,
+)
+
+
+@primitive(
+    "convolution_input",
+    gradient=lambda g, weight, geometry: convolution(g, weight, None, geometry),
+    weight=lambda g, gradient, geometry, out: weight_into(gradient, g, geometry, out),
+    node_name="convolution",
+)
+def convolution_input(xp, gradient, weight, *, sizes, geometry):
     kernel, stride, padding, dilation, groups = geometry
     channels, theirs = weight.shape[:2]
     each, count = channels // groups, math.prod(gradient.shape[2:])
@@ -186,28 +210,6 @@ def _convolution_input(xp, gradient, weight, *, sizes, geometry):
     return padded(xp, total, geometry.border(-1))
 
 
-def _channel_sums(g):
-    n, channels, *found = g.shape
-    each = reshape_to(g, (n, channels * math.prod(found)))
-    return sum_dims(reshape_to(sum_rows(each), (channels, math.prod(found))), (1,), False)
-
-
-convolution = primitive(
-    "convolution",
-    _convolution,
-    input=lambda g, weight, input_shape, geometry: convolution_input(
-        g, weight, input_shape[2:], geometry
-    ),
-    weight=lambda g, input, geometry, out: weight_into(g, input, geometry, out),
-    bias=_channel_sums,
-)
-convolution_input = primitive(
-    "convolution_input",
-    _convolution_input,
-    gradient=lambda g, weight, geometry: convolution(g, weight, None, geometry),
-    weight=lambda g, gradient, geometry, out: weight_into(gradient, g, geometry, out),
-    options={"node_name": "convolution"},
-)
 convolution_weight = primitive(
     "convolution_weight",
     _convolution_weight,
@@ -232,25 +234,16 @@ def _check(
     name: str, dims: int, input: Any, weight: Any, bias: Any, groups: int, transposed: bool
 ) -> None:
     """RuntimeError unless dimensions, dtypes, channels and groups fit."""
-    if weight.ndim != dims + 2:
-        raise RuntimeError(
-            f"{name}: expected a weight of {dims + 2} dimensions, got {weight.shape}"
-        )
-    if 0 in weight.shape[2:]:
-        raise RuntimeError(f"{name}: a kernel needs elements, got {weight.shape}")
+    need(weight.ndim == dims + 2, name, f"expected a weight of {dims + 2} dimensions", weight)
+    need(0 not in weight.shape[2:], name, "a kernel needs elements", weight)
     first, second = weight.shape[:2]
-    if groups < 1 or first % groups or first < groups:
-        raise RuntimeError(
-            f"{name}: groups {groups} must divide the first size of the weight, {first}"
-        )
+    fits = groups > 0 and not first % groups and first >= groups
+    need(fits, name, "groups {} must divide the first size of the weight, {}", groups, first)
     channels, outputs = (first, second * groups) if transposed else (second * groups, first)
-    if input.ndim in (dims + 1, dims + 2) and input.shape[-dims - 1] != channels:
-        raise RuntimeError(
-            f"{name}: with groups {groups} a weight of shape {weight.shape} takes "
-            f"{channels} channels, got an input of shape {input.shape}"
-        )
-    if bias is not None and bias.shape != (outputs,):
-        raise RuntimeError(f"{name}: expected a bias of shape ({outputs},), got {bias.shape}")
+    fits = input.ndim not in (dims + 1, dims + 2) or input.shape[-dims - 1] == channels
+    need(fits, name, "the weight takes {} channels, got an input of {}", channels, input)
+    if bias is not None:
+        want_shape(name, "a bias", bias, (outputs,))
 
 
 def _convolve(
@@ -284,10 +277,8 @@ def _convolve(
     pairs = _pairs(name, padding, kernel, step, wide)
     geometry = Geometry(kernel, step, pairs, wide, groups)
     if min(geometry.places(x.shape[2:])) < 1 or 0 in x.shape[2:]:
-        raise RuntimeError(
-            f"{name}: a kernel of size {kernel} with dilation {wide} is larger than an input of "
-            f"size {x.shape[2:]} with padding {padding}"
-        )
+        text = "a kernel of size {} with dilation {} is larger than an input of {} with padding {}"
+        raise wrong(name, text, kernel, wide, x, padding)
     return unbatched(convolution(x, weight, bias, geometry), x, input)
 
 
@@ -296,12 +287,8 @@ def _pairs(name: str, padding: Any, kernel: Any, stride: Any, dilation: Any) -> 
     if isinstance(padding, str):
         if padding == "valid":
             return both_sides((0,) * len(kernel))
-        if padding != "same":
-            raise RuntimeError(
-                f"{name}: Invalid padding string {padding!r}; there are 'valid' and 'same'"
-            )
-        if max(stride) > 1:
-            raise RuntimeError(f"{name}: padding='same' is not supported for strided convolutions")
+        need(padding == "same", name, "padding must be 'valid', 'same' or ints", padding)
+        need(max(stride) == 1, name, "padding='same' is not supported for strided convolutions")
         spans = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
         return tuple((span // 2, span - span // 2) for span in spans)
     return both_sides(*geometric(name, len(kernel), padding=padding))
@@ -339,15 +326,14 @@ def _convolve_transposed(
         stride=stride, dilation=dilation, padding=padding, output_padding=output_padding,
     )  # fmt: skip
     if any(m >= max(s, d) for m, s, d in zip(more, step, wide, strict=True)):
-        raise RuntimeError(
-            f"{name}: output padding {more} must be smaller than stride {step} or dilation {wide}"
-        )
+        text = "output padding {} must be smaller than stride {} or dilation {}"
+        raise wrong(name, text, more, step, wide)
     sizes = tuple(
         (n - 1) * s - 2 * p + d * (k - 1) + m + 1
         for n, s, p, d, k, m in zip(x.shape[2:], step, around, wide, kernel, more, strict=True)
     )
-    if min(sizes) < 1 or 0 in x.shape[2:]:
-        raise RuntimeError(f"{name}: nothing is left of the output: its size would be {sizes}")
+    fits = min(sizes) > 0 and 0 not in x.shape[2:]
+    need(fits, name, "nothing is left of the output: its size would be {}", sizes)
     # The convolution that this is the transpose of does not look at what output_padding adds.
     pairs = tuple((p, p - m) for p, m in zip(around, more, strict=True))
     result = convolution_input(x, weight, sizes, Geometry(kernel, step, pairs, wide, groups))

@@ -11,7 +11,7 @@ from typing import Any
 from ...random import next_draw
 from ...tensor import Tensor
 from ..arguments import want_float
-from ..fronts import Float, Number, T, public, spatial
+from ..fronts import Float, Number, T, need, public, spatial
 from ..inplace import in_place
 from ..pointwise.activations import leaky_relu
 from ..pointwise.comparison import ne
@@ -21,7 +21,8 @@ from ..registry import primitive
 _WORDS = 2**32
 
 
-def _keep(xp, x, *, p, draw, features):
+@primitive("dropout_scale")
+def dropout_scale(xp, x, *, p, draw, features):
     """1 / (1 - p) where an element of `x` (or a channel, `features`) is kept, 0 with probability p.
 
     p counts to a resolution of 2 ** -32.
@@ -37,9 +38,6 @@ def _keep(xp, x, *, p, draw, features):
     return xp.multiply(kept, xp.constant(1 / (1 - p), x.dtype))
 
 
-dropout_scale = primitive("dropout_scale", _keep)
-
-
 def _dropout(
     name: str, x: Any, p: float, training: bool, inplace: bool, features: bool = False
 ) -> Any:
@@ -53,14 +51,13 @@ def _dropout(
 
 def check_probability(name: str, p: Any) -> None:
     """ValueError unless 0 <= p <= 1."""
-    if not 0 <= p <= 1:
-        raise ValueError(f"{name}: the probability has to be between 0 and 1, but got {p!r}")
+    text = "the probability has to be between 0 and 1"
+    need(0 <= p <= 1, name, text, p, error=ValueError)
 
 
 def refuse_inplace(name: str, inplace: bool) -> None:
     """RuntimeError for `inplace=True`."""
-    if inplace:
-        raise RuntimeError(f"{name}: inplace=True is not supported; use the result instead")
+    need(not inplace, name, "inplace=True is not supported; use the result instead")
 
 
 def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -92,11 +89,8 @@ def _dropout_channels(
     Raises RuntimeError for another number of dimensions: without the dimension of samples the masks
     would depend on the number of ranks.
     """
-    if input.ndim != dims + 2:
-        raise RuntimeError(
-            f"{name}: expected an input of {dims + 2} dimensions, samples first, got shape "
-            f"{input.shape}"
-        )
+    text = f"expected an input of {dims + 2} dimensions, samples first"
+    need(input.ndim == dims + 2, name, text, input)
     return _dropout(name, input, p, training, inplace, features=True)
 
 
@@ -139,19 +133,17 @@ def feature_alpha_dropout(
     input: T, p: float = 0.5, training: bool = False, inplace: bool = False
 ) -> Tensor:
     """`alpha_dropout` of whole channels of (N, C, ...)."""
-    if training and input.ndim < 2:
-        raise RuntimeError(f"feature_alpha_dropout: expected (N, C, ...), got shape {input.shape}")
+    fits = input.ndim > 1 or not training
+    need(fits, "feature_alpha_dropout", "expected (N, C, ...)", input)
     return _alpha_dropout("feature_alpha_dropout", input, p, training, inplace, True)
 
 
-def _slopes(xp, x, *, lower, upper, draw):
+@primitive("random_slopes")
+def random_slopes(xp, x, *, lower, upper, draw):
     """A number from `lower` to `upper` for each element of `x`."""
     words = xp.asarray(xp.random_words(x.shape, draw), x.dtype)
     width = xp.constant((upper - lower) / _WORDS, x.dtype)
     return xp.add(xp.multiply(words, width), xp.constant(lower, x.dtype))
-
-
-random_slopes = primitive("random_slopes", _slopes)
 
 
 @public
@@ -167,8 +159,7 @@ def rrelu(
     """
     if inplace:
         return in_place(input, lambda x: rrelu(x, lower, upper, training), "rrelu_")
-    if not lower <= upper:
-        raise RuntimeError(f"rrelu: lower must not be greater than upper, got {lower} and {upper}")
+    need(lower <= upper, "rrelu", "lower must not be greater than upper", lower, upper)
     if not training:
         return leaky_relu(input, (lower + upper) / 2)
     slopes = random_slopes(input, float(lower), float(upper), next_draw())

@@ -9,16 +9,11 @@ from ...backend import XP, float16, float32, int64
 from ...tensor import Tensor
 from ..arguments import want_in_range
 from ..coercion import examine
-from ..fronts import Index, Matrix, T, public
+from ..fronts import Index, Matrix, T, need, public
 from ..index.indexing import one_hot_rows
 from ..pointwise.elementwise import where
 from ..registry import primitive
 from ..shape.shapes import reshape_to
-
-
-def _embedding(xp, weight, indices, *, padding=None):
-    """The rows of `weight` that `indices` name; the row `padding` gets no gradient."""
-    return xp.take(weight, indices, axis=0)
 
 
 def _add_rows(xp, x, indices, *, rows, out=None):
@@ -49,7 +44,12 @@ def _weight_rule(g, indices, weight_shape, padding, out):
     return _add_rows(XP[type(g)], g, indices, rows=weight_shape[0], out=out)
 
 
-take_rows = primitive("embedding", _embedding, weight=_weight_rule)
+@primitive("embedding", weight=_weight_rule)
+def take_rows(xp, weight, indices, *, padding=None):
+    """The rows of `weight` that `indices` name; the row `padding` gets no gradient."""
+    return xp.take(weight, indices, axis=0)
+
+
 add_rows = primitive(
     "embedding_dense_backward", _add_rows, x=lambda g, indices: take_rows(g, indices)
 )
@@ -82,19 +82,18 @@ def check_unsupported(
     name: str, max_norm: Any, norm_type: float, scale_grad_by_freq: bool, sparse: bool
 ) -> None:
     """ValueError for the options of PyTorch's embedding that are not here."""
-    if max_norm is not None or norm_type != 2.0 or scale_grad_by_freq or sparse:
-        raise ValueError(
-            f"{name}: max_norm, norm_type, scale_grad_by_freq and sparse are not supported; leave "
-            "them as they are"
-        )
+    plain = max_norm is None and norm_type == 2.0 and not scale_grad_by_freq and not sparse
+    text = "max_norm, norm_type, scale_grad_by_freq and sparse are not supported"
+    need(plain, name, f"{text}; leave them as they are", error=ValueError)
 
 
 def normal_padding(padding_idx: int | None, rows: int) -> int | None:
     """`padding_idx` counted from the front; AssertionError, as in PyTorch, if it is no row."""
     if padding_idx is None:
         return None
-    if not -rows <= padding_idx < rows:
-        raise AssertionError(f"padding_idx must be within the {rows} rows, got {padding_idx}")
+    there = -rows <= padding_idx < rows
+    text = f"must be within the {rows} rows"
+    need(there, "padding_idx", text, padding_idx, error=AssertionError)
     return padding_idx % rows
 
 
@@ -110,19 +109,15 @@ def one_hot(tensor: T, num_classes: int = -1) -> Tensor:
     number outside the classes (not checked on a GPU where num_classes is given), and no numbers to
     tell the classes from.
     """
-    if tensor.dtype != int64:
-        raise RuntimeError(f"one_hot: expected class numbers as int64, got {tensor.dtype.name}")
-    if not math.prod(tensor.shape) and num_classes < 1:
-        raise RuntimeError("one_hot: no numbers to tell the classes from; give num_classes")
+    need(tensor.dtype == int64, "one_hot", "expected class numbers as int64", tensor.dtype)
+    some = math.prod(tensor.shape) or num_classes > 0
+    need(some, "one_hot", "no numbers to tell the classes from; give num_classes")
     if num_classes == -1:
         num_classes = int(tensor.max().item()) + 1
 
     def check(array: Any) -> None:
-        if num_classes < 1 or (array.size and not 0 <= array.min() <= array.max() < num_classes):
-            raise RuntimeError(
-                f"one_hot: class numbers must be from 0 to {num_classes - 1}, one less than "
-                "num_classes"
-            )
+        fits = num_classes > 0 and (not array.size or 0 <= array.min() <= array.max() < num_classes)
+        need(fits, "one_hot", "class numbers must be from 0 and below num_classes", num_classes)
 
     examine(tensor, check)
     return one_hot_rows(tensor, num_classes, int64)

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from ...backend import XP, int32, int64
 from ...tensor import TENSORS, Tensor, wrap
-from ..arguments import want_in_range, want_tensors
+from ..arguments import want_in_range, want_shape, want_tensors
 from ..coercion import cast, examine
-from ..fronts import Flag, Index, Matrix, of_dims, public
+from ..fronts import Flag, Index, Matrix, need, of_dims, one_of, public
 from ..index.indexing import gather_along
 from ..pointwise.elementwise import clamp, where
 from ..reduce.scans import cumsum
@@ -17,8 +17,11 @@ from ..registry import primitive
 from ..shape.shapes import expand_to, reshape_to
 from .embedding import add_rows, check_unsupported, normal_padding, take_rows
 
+_Mode = Annotated[str, one_of("sum", "mean", "max", error="ValueError")]
 
-def _bag_numbers(xp, offsets, *, count):
+
+@primitive("bag_numbers")
+def bag_numbers(xp, offsets, *, count):
     """For each of `count` places the number of the last bag that begins there or before."""
     marks = xp.zeros((count + 1,), int32)
     xp.scatter_add(marks, offsets, xp.ones_of(offsets.shape, int32))
@@ -26,29 +29,23 @@ def _bag_numbers(xp, offsets, *, count):
     return xp.subtract(begun, xp.constant(1, int64))
 
 
-bag_numbers = primitive("bag_numbers", _bag_numbers)
-
-
 def _offsets(input: Any, offsets: Any, include_last_offset: bool) -> Any:
     """Where each bag begins in the flattened input; ValueError or RuntimeError if it does not."""
     if input.ndim == 2:
-        if offsets is not None:
-            raise ValueError("embedding_bag: a matrix of bags takes no offsets")
+        text = "a matrix of bags takes no offsets"
+        need(offsets is None, "embedding_bag", text, error=ValueError)
         bags, size = input.shape
         xp = XP[type(input._array)]
         return wrap(xp.multiply(xp.arange(bags), size))
-    if type(offsets) not in TENSORS or offsets.ndim != 1:
-        raise ValueError(
-            "embedding_bag: a vector of row numbers needs offsets, a vector as well: where each "
-            "bag begins"
-        )
-    if offsets.dtype not in (int64, int32):
-        raise RuntimeError(f"embedding_bag: offsets must be integers, got {offsets.dtype.name}")
+    vector = type(offsets) in TENSORS and offsets.ndim == 1
+    text = "a vector of row numbers needs offsets, a vector as well: where each bag begins"
+    need(vector, "embedding_bag", text, error=ValueError)
+    whole = offsets.dtype in (int64, int32)
+    need(whole, "embedding_bag", "offsets must be integers", offsets.dtype)
     n = input.shape[0]
 
     def check(array: Any) -> None:
-        if array.size and array[0]:
-            raise RuntimeError(f"embedding_bag: offsets[0] must be 0, got {array[0]}")
+        need(not array.size or not array[0], "embedding_bag", "offsets[0] must be 0", *array[:1])
 
     examine(offsets, check)
     want_in_range("embedding_bag", cast(offsets, int64)._array, 0, 0, n + 1, RuntimeError)
@@ -73,7 +70,7 @@ def _largest(rows: Any, bags: Any, sizes: Any) -> Any:
 def embedding_bag(
     input: Annotated[Index, of_dims(1, 2)], weight: Matrix, offsets: Any = None,
     max_norm: float | None = None, norm_type: float = 2.0, scale_grad_by_freq: bool = False,
-    mode: str = "mean", sparse: bool = False, per_sample_weights: Any = None,
+    mode: _Mode = "mean", sparse: bool = False, per_sample_weights: Any = None,
     include_last_offset: Flag = False, padding_idx: int | None = None,
 ) -> Tensor:  # fmt: skip
     """The sum, mean or maximum of the rows of `weight` that each bag names; 0 for an empty bag.
@@ -93,8 +90,6 @@ def embedding_bag(
     is no row (not checked on a GPU), RuntimeError for offsets out of range.
     """
     check_unsupported("embedding_bag", max_norm, norm_type, scale_grad_by_freq, sparse)
-    if mode not in ("sum", "mean", "max"):
-        raise ValueError(f"embedding_bag: mode must be 'sum', 'mean' or 'max', got {mode!r}")
     padding = normal_padding(padding_idx, weight.shape[0])
     begin = _offsets(input, offsets, include_last_offset)
     want_in_range("embedding_bag", input._array, 0, 0, weight.shape[0], IndexError)
@@ -116,14 +111,10 @@ def embedding_bag(
 
 def _factors(input: Any, weight: Any, mode: str, factors: Any) -> Any:
     """`per_sample_weights` as a column; errors where they do not fit."""
-    if mode != "sum":
-        raise NotImplementedError(
-            f"embedding_bag: per_sample_weights are for mode 'sum', got mode {mode!r}"
-        )
+    text = "per_sample_weights are for mode 'sum'"
+    need(mode == "sum", "embedding_bag", text, mode, error=NotImplementedError)
     want_tensors("embedding_bag", per_sample_weights=factors)
-    if factors.shape != input.shape or factors.dtype != weight.dtype:
-        raise ValueError(
-            f"embedding_bag: per_sample_weights must have the shape {input.shape} of the input and "
-            f"the dtype {weight.dtype.name} of the weight, got {factors.shape}, {factors.dtype}"
-        )
+    want_shape("embedding_bag", "per_sample_weights", factors, input.shape, ValueError)
+    text = "per_sample_weights must have the dtype of the weight"
+    need(factors.dtype == weight.dtype, "embedding_bag", text, factors.dtype, error=ValueError)
     return reshape_to(factors, (-1, 1))

@@ -11,7 +11,7 @@ from typing import Any
 from ...backend import XP, int16, int64
 from ...tensor import Tensor, wrap
 from ..arguments import want_in_range
-from ..fronts import Flag, Float, Index, Numeric, T, spatial
+from ..fronts import Flag, Float, Index, Numeric, T, need, spatial
 from ..index.gathering import scatter_along
 from ..reduce.reductions import in_single
 from ..registry import primitive
@@ -25,7 +25,16 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _max_positions(xp, input, *, windows):
+def _flat(xp, positions, size):
+    """Positions in planes of `size` elements, counted through all planes."""
+    n, channels = positions.shape[:2]
+    start = xp.reshape(xp.multiply(xp.arange(n * channels), size), (n * channels, 1))
+    inner = math.prod(positions.shape[2:])
+    return xp.reshape(xp.add(xp.reshape(positions, (n * channels, inner)), start), -1)
+
+
+@primitive("max_positions")
+def max_positions(xp, input, *, windows):
     """Where the first maximum of every window stands, counted through the last dimensions.
 
     `windows` has for each of these dimensions one entry per element of the kernel: the positions of
@@ -71,40 +80,24 @@ def _max_positions(xp, input, *, windows):
     return total
 
 
-def _flat(xp, positions, size):
-    """Positions in planes of `size` elements, counted through all planes."""
-    n, channels = positions.shape[:2]
-    start = xp.reshape(xp.multiply(xp.arange(n * channels), size), (n * channels, 1))
-    inner = math.prod(positions.shape[2:])
-    return xp.reshape(xp.add(xp.reshape(positions, (n * channels, inner)), start), -1)
-
-
-def _pool_gather(xp, input, positions):
+@primitive(
+    "pool_gather",
+    input=lambda g, positions, input_shape: pool_scatter(g, positions, input_shape[2:]),
+    node_name="max_pool_with_indices",
+)
+def pool_gather(xp, input, positions):
     places = _flat(xp, positions, math.prod(input.shape[2:]))
     return xp.reshape(xp.take(input, places), positions.shape)
 
 
+@primitive("pool_scatter", input=lambda g, positions: pool_gather(g, positions))
 @in_single
-def _pool_scatter(xp, input, positions, *, sizes):
+def pool_scatter(xp, input, positions, *, sizes):
     n, channels = positions.shape[:2]
     total = xp.zeros((n * channels * math.prod(sizes),), input.dtype)
     places = _flat(xp, positions, math.prod(sizes))
     xp.scatter_add(total, places, xp.reshape(input, -1))  # windows may share an element
     return xp.reshape(total, (n, channels, *sizes))
-
-
-max_positions = primitive("max_positions", _max_positions)
-pool_gather = primitive(
-    "pool_gather",
-    _pool_gather,
-    input=lambda g, positions, input_shape: pool_scatter(g, positions, input_shape[2:]),
-    options={"node_name": "max_pool_with_indices"},
-)
-pool_scatter = primitive(
-    "pool_scatter",
-    _pool_scatter,
-    input=lambda g, positions: pool_gather(g, positions),
-)
 
 
 # What users call ----------------------------------------------------------------------------------
@@ -120,8 +113,8 @@ def _taps(name: str, size: int, k: int, s: int, p: int, d: int, found: int) -> t
     if starts[0] >= 0 and starts[-1] + d * (k - 1) < size:
         return tuple(slice(i * d, i * d + starts[-1] + 1, s) for i in range(k))
     inside = [(max(0, -(at // d)), min(k - 1, (size - 1 - at) // d)) for at in starts]
-    if any(low > high for low, high in inside):
-        raise RuntimeError(f"{name}: a window has no element that is not padding")
+    some = all(low <= high for low, high in inside)
+    need(some, name, "a window has no element that is not padding")
     return tuple(
         tuple(
             at + d * min(max(i, low), high) for at, (low, high) in zip(starts, inside, strict=True)
@@ -202,16 +195,16 @@ def _max_unpool(
     pool does not map to this input's, RuntimeError for shapes and indices that do not fit.
     """
     x, at = batched(name, input, dims), batched(name, indices, dims)
-    if at.shape != x.shape:
-        raise RuntimeError(f"{name}: indices of shape {at.shape} for an input of {x.shape}")
+    need(at.shape == x.shape, name, "indices and input must have one shape", at, x)
     kernel, around = geometric(name, dims, kernel_size=kernel_size, padding=padding)
     (step,) = [kernel] if stride in (None, (), []) else geometric(name, dims, stride=stride)
     lines = zip(x.shape[2:], kernel, step, around, strict=True)
     sizes = tuple((n - 1) * s - 2 * p + k for n, k, s, p in lines)
     if output_size is not None:
         wanted = tuple(output_size)[-dims:]
-        if any(abs(w - n) >= s for w, n, s in zip(wanted, sizes, step, strict=True)):
-            raise ValueError(f"{name}: output_size {wanted} is not within {step} of {sizes}")
+        near = all(abs(w - n) < s for w, n, s in zip(wanted, sizes, step, strict=True))
+        text = "output_size {} is not within {} of {}"
+        need(near, name, text, wanted, step, sizes, error=ValueError)
         sizes = wanted
     n, channels = x.shape[:2]
     room, line = math.prod(sizes), (n, channels, math.prod(x.shape[2:]))

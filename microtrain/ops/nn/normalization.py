@@ -13,9 +13,9 @@ import numpy as np
 
 from ...backend import MODES, XP, float16, float32
 from ...tensor import TENSORS, Tensor
-from ..arguments import want_float, want_tensors
+from ..arguments import want_float, want_shape, want_tensors
 from ..coercion import cast
-from ..fronts import Int, T, public
+from ..fronts import Positive, T, need, public
 from ..pointwise.elementwise import clamp, clone, mul, where, zeros_like
 from ..pointwise.special import rsqrt
 from ..reduce.norms import norm, norm_of_at_least
@@ -46,12 +46,57 @@ def _standardise(xp, x, shape, eps, centre, stats=None):
     return xp.multiply(values, scale, out=values if centre else None), scale, work
 
 
-def _inverse_std(xp, input, *, shape, eps, centre=True):
+def _backward_normal(g, x, normal, scale, shape):
+    n, g = _count(normal.shape, shape), g * scale
+    return -(g * (sum_to(x * normal, shape) / n) + x * (sum_to(g * normal, shape) / n))
+
+
+@primitive(
+    "normalise_backward",
+    x=lambda g, normal, scale, shape, centre: normalise_backward(g, normal, scale, shape, centre),
+    normal=_backward_normal,
+    scale=lambda g, result, scale: g * (result / scale),
+)
+def normalise_backward(xp, x, normal, scale, *, shape, centre=True):
+    """`x` without its parts along a constant and along `normal`, times `scale`."""
+    n = xp.constant(_count(normal.shape, shape), normal.dtype)
+    work = xp.multiply(x, normal)
+    along = xp.divide(_sum_to(xp, work, shape=shape), n)
+    xp.subtract(x, xp.multiply(normal, along, out=work), out=work)
+    if centre:
+        xp.subtract(work, xp.divide(_sum_to(xp, x, shape=shape), n), out=work)
+    return xp.multiply(work, scale, out=work)
+
+
+@primitive(
+    "inverse_std",
+    input=lambda g, input, result, shape, eps, centre: (
+        normalise(input, None, None, shape, eps, centre)
+        * (g * (result * result) * (-1 / _count(input.shape, shape)))
+    ),
+)
+def inverse_std(xp, input, *, shape, eps, centre=True):
     """1 / the standard deviation (or, with no centre, the root of the mean square)."""
     return _standardise(xp, input, shape, eps, centre)[1]
 
 
-def _normalise(xp, input, weight=None, bias=None, *, shape=(), eps=1e-5, centre=True, stats=None):
+@primitive(
+    "normalise",
+    input=lambda g, weight, normal, scale, shape, centre: normalise_backward(
+        g if weight is None else g * weight, normal, scale, shape, centre
+    ),
+    weight=lambda g, normal: g * normal,
+    bias=lambda g: g,
+    extras=("normal", "scale"),
+    recompute={
+        "normal": lambda input, shape, eps, centre: normalise(
+            input, None, None, shape, eps, centre
+        ),
+        "scale": lambda input, shape, eps, centre: inverse_std(input, shape, eps, centre),
+    },
+    node_name="native_norm",
+)
+def normalise(xp, input, weight=None, bias=None, *, shape=(), eps=1e-5, centre=True, stats=None):
     """`(input - mean) / sqrt(variance + eps) * weight + bias`.
 
     The statistics have the shape `shape`, with size 1 where they are taken over a dimension;
@@ -67,58 +112,6 @@ def _normalise(xp, input, weight=None, bias=None, *, shape=(), eps=1e-5, centre=
     return work, normal, scale
 
 
-def _backward(xp, x, normal, scale, *, shape, centre=True):
-    """`x` without its parts along a constant and along `normal`, times `scale`."""
-    n = xp.constant(_count(normal.shape, shape), normal.dtype)
-    work = xp.multiply(x, normal)
-    along = xp.divide(_sum_to(xp, work, shape=shape), n)
-    xp.subtract(x, xp.multiply(normal, along, out=work), out=work)
-    if centre:
-        xp.subtract(work, xp.divide(_sum_to(xp, x, shape=shape), n), out=work)
-    return xp.multiply(work, scale, out=work)
-
-
-def _backward_normal(g, x, normal, scale, shape):
-    n, g = _count(normal.shape, shape), g * scale
-    return -(g * (sum_to(x * normal, shape) / n) + x * (sum_to(g * normal, shape) / n))
-
-
-normalise_backward = primitive(
-    "normalise_backward",
-    _backward,
-    x=lambda g, normal, scale, shape, centre: normalise_backward(g, normal, scale, shape, centre),
-    normal=_backward_normal,
-    scale=lambda g, result, scale: g * (result / scale),
-)
-inverse_std = primitive(
-    "inverse_std",
-    _inverse_std,
-    input=lambda g, input, result, shape, eps, centre: (
-        normalise(input, None, None, shape, eps, centre)
-        * (g * (result * result) * (-1 / _count(input.shape, shape)))
-    ),
-)
-normalise = primitive(
-    "normalise",
-    _normalise,
-    input=lambda g, weight, normal, scale, shape, centre: normalise_backward(
-        g if weight is None else g * weight, normal, scale, shape, centre
-    ),
-    weight=lambda g, normal: g * normal,
-    bias=lambda g: g,
-    options={
-        "extras": ("normal", "scale"),
-        "recompute": {
-            "normal": lambda input, shape, eps, centre: normalise(
-                input, None, None, shape, eps, centre
-            ),
-            "scale": lambda input, shape, eps, centre: inverse_std(input, shape, eps, centre),
-        },
-        "node_name": "native_norm",
-    },
-)
-
-
 # The arguments ------------------------------------------------------------------------------------
 
 
@@ -129,24 +122,17 @@ def _check(name: str, input: Any, shape: tuple[int, ...], **others: Any) -> None
         if value is None:
             continue
         want_tensors(name, True, **{what: value})
-        if value.shape != shape:
-            raise RuntimeError(
-                f"{name}: expected {what} of shape {list(shape)} for an input of shape "
-                f"{list(input.shape)}, got {list(value.shape)}"
-            )
+        want_shape(name, what, value, shape)
         allowed = (float16, float32) if input.dtype == float16 else (input.dtype,)
-        if value.dtype not in allowed:
-            raise RuntimeError(
-                f"{name}: mixed dtype: an input of {input.dtype.name} needs {what} of the same "
-                f"dtype, got {value.dtype.name}"
-            )
+        text = "mixed dtype: input and {} must have the same dtype, got {} and {}"
+        need(value.dtype in allowed, name, text, what, input.dtype, value.dtype)
 
 
 def check_eps(eps: float, training: bool) -> None:
     """ValueError for what batch norm cannot add to a variance, which may be 0 in training."""
-    if eps < 0 or (training and not eps):
-        need = "positive during training" if training else "non-negative"
-        raise ValueError(f"batch_norm eps must be {need}, but got {eps}")
+    word = "positive during training" if training else "non-negative"
+    fits = eps > 0 or (eps == 0 and not training)
+    need(fits, "batch_norm eps", f"must be {word}, but got {{}}", eps, error=ValueError)
 
 
 def _apply(input: Any, weight: Any, bias: Any, *attributes: Any) -> Any:
@@ -159,17 +145,12 @@ def _apply(input: Any, weight: Any, bias: Any, *attributes: Any) -> Any:
 
 def _trailing(name: str, input: Any, normalized_shape: Any) -> tuple[int, ...]:
     """The shape of the statistics; errors unless `input` ends in `normalized_shape`."""
-    if not isinstance(normalized_shape, tuple | list):
-        raise TypeError(
-            f"{name}(): normalized_shape must be a tuple of ints, got "
-            f"{type(normalized_shape).__name__}"
-        )
+    text = "normalized_shape must be a tuple of ints"
+    listed = isinstance(normalized_shape, tuple | list)
+    need(listed, name, text, type(normalized_shape), error=TypeError)
     k = len(normalized_shape)
-    if not k or input.shape[-k:] != tuple(normalized_shape):
-        raise RuntimeError(
-            f"{name}: given normalized_shape={list(normalized_shape)}, expected an input whose "
-            f"last dimensions are these, at least one, got shape {list(input.shape)}"
-        )
+    fits = k and input.shape[-k:] == tuple(normalized_shape)
+    need(fits, name, "expected an input that ends in {}, got {}", list(normalized_shape), input)
     return (*input.shape[:-k], *(1,) * k)
 
 
@@ -218,11 +199,7 @@ def rms_norm(
 
 
 def _channels(name: str, input: Any, least: int = 2) -> int:
-    if input.ndim < least:
-        raise RuntimeError(
-            f"{name}: expected at least {least} dimensions (n, channels, ...), got shape "
-            f"{list(input.shape)}"
-        )
+    need(input.ndim >= least, name, f"expected (n, channels, ...), at least {least}-d", input)
     return int(input.shape[1])
 
 
@@ -245,16 +222,13 @@ def group_norm(
     every group is a single value.
     """
     channels = _channels("group_norm", input)
-    if num_groups < 1 or channels % num_groups:
-        raise RuntimeError(
-            f"group_norm: expected the number of channels, {channels}, to be divisible by "
-            f"num_groups={num_groups}, for an input of shape {list(input.shape)}"
-        )
+    text = f"expected the channels of {{}} to be divisible by num_groups={num_groups}"
+    need(num_groups > 0 and not channels % num_groups, "group_norm", text, input)
     _check("group_norm", input, (channels,), weight=weight, bias=bias)
     n, each = input.shape[0], channels // num_groups
     grouped = (n, num_groups, each, math.prod(input.shape[2:]))
-    if n * each * grouped[3] == 1:
-        raise ValueError(f"group_norm: a group of {list(input.shape)} is one value only")
+    several = n * each * grouped[3] != 1
+    need(several, "group_norm", "a group of {} is one value only", input, error=ValueError)
     weight, bias = (
         x if x is None else reshape_to(x, (num_groups, each, 1)) for x in (weight, bias)
     )
@@ -279,13 +253,13 @@ def instance_norm(
     Raises RuntimeError for shapes or dtypes that do not fit and for integers, ValueError for one
     value per channel and for running statistics.
     """
-    if running_mean is not None or running_var is not None or not use_input_stats:
-        raise ValueError("instance_norm: running statistics are not supported; leave them out")
+    plain = running_mean is None and running_var is None and use_input_stats
+    text = "running statistics are not supported; leave them out"
+    need(plain, "instance_norm", text, error=ValueError)
     channels = _channels("instance_norm", input)
-    if math.prod(input.shape[2:]) == 1:
-        raise ValueError(
-            f"instance_norm: expected more than 1 spatial element, got shape {list(input.shape)}"
-        )
+    several = math.prod(input.shape[2:]) != 1
+    text = "expected more than 1 spatial element"
+    need(several, "instance_norm", text, input, error=ValueError)
     return group_norm(input, channels or 1, weight, bias, eps)
 
 
@@ -313,8 +287,9 @@ def batch_norm(
     """
     channels = _channels("batch_norm", input)
     check_eps(eps, training)
-    if (running_mean is None) != (running_var is None):
-        raise ValueError("batch_norm: running_mean and running_var go together: both or neither")
+    both = (running_mean is None) == (running_var is None)
+    text = "running_mean and running_var go together: both or neither"
+    need(both, "batch_norm", text, error=ValueError)
     running = {"running_mean": running_mean, "running_var": running_var}
     _check("batch_norm", input, (channels,), **running, weight=weight, bias=bias)
     spatial = (1,) * (input.ndim - 2)
@@ -325,11 +300,8 @@ def batch_norm(
     if not training:
         return _with_running(input, running_mean, running_var, weight, bias, eps)
     count = input.shape[0] * math.prod(input.shape[2:])
-    if count == 1:
-        raise ValueError(
-            "batch_norm: expected more than 1 value per channel when training, got an input of "
-            f"shape {list(input.shape)}"
-        )
+    text = "expected more than 1 value per channel when training"
+    need(count != 1, "batch_norm", text, input, error=ValueError)
     stats: list[Any] | None = None if running_mean is None or not count else []
     result = _apply(input, weight, bias, (1, channels, *spatial), eps, True, stats)
     if stats:
@@ -339,8 +311,7 @@ def batch_norm(
 
 def _with_running(input: Any, mean: Any, var: Any, weight: Any, bias: Any, eps: float) -> Any:
     """Batch norm with given statistics, which have no gradient."""
-    if mean is None:
-        raise RuntimeError("batch_norm: running_mean must be defined in evaluation mode")
+    need(mean is not None, "batch_norm", "running_mean must be defined in evaluation mode")
     dtype = input.dtype
     if dtype == float16:
         input, mean, var = (cast(x, float32) for x in (input, mean, var))
@@ -367,7 +338,7 @@ def _track(running: tuple[Any, Any], stats: list[Any], momentum: Any, count: int
 
 @public
 def local_response_norm(
-    input: T, size: Int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+    input: T, size: Positive, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Tensor:
     """Every element divided by a power of the mean square of `size` channels around its own.
 
@@ -376,10 +347,8 @@ def local_response_norm(
 
     Raises ValueError for fewer than three dimensions, RuntimeError for a size below 1.
     """
-    if input.ndim < 3:
-        raise ValueError(f"local_response_norm: expected at least 3 dimensions, got {input.shape}")
-    if size < 1:
-        raise RuntimeError(f"local_response_norm: size must be at least 1, got {size}")
+    text = "expected at least 3 dimensions"
+    need(input.ndim > 2, "local_response_norm", text, input, error=ValueError)
     if not math.prod(input.shape):
         return clone(input)
     n, channels, *sizes = input.shape

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from ...tensor import Tensor
-from ..fronts import Ints, T, one_of, public
+from ..fronts import Ints, T, need, one_of, public
 from ..index.indexing import part
 from ..pointwise.elementwise import clone
 from ..registry import primitive
@@ -37,17 +37,14 @@ def padded(xp, x, pads, value=0):
     return out
 
 
-def _constant_pad(xp, input, *, pads, value=0):
+@primitive(
+    "constant_pad",
+    input=lambda g, pads: constant_pad(g, tuple((-low, -high) for low, high in pads)),
+    node_name="constant_pad_nd",
+)
+def constant_pad(xp, input, *, pads, value=0):
     result = padded(xp, input, pads, value)
     return xp.copy(result) if result is input else result
-
-
-constant_pad = primitive(
-    "constant_pad",
-    _constant_pad,
-    input=lambda g, pads: constant_pad(g, tuple((-low, -high) for low, high in pads)),
-    options={"node_name": "constant_pad_nd"},
-)
 
 
 def _extended(x: Any, dim: int, low: int, high: int, mode: str) -> Any:
@@ -79,19 +76,15 @@ _Mode = Annotated[str, one_of("constant", *_MOST)]
 
 
 def _check_pads(input: Any, pad: Any, mode: str, value: Any) -> None:
-    if len(pad) % 2 or len(pad) > 2 * input.ndim:
-        raise RuntimeError(
-            f"pad: expected two numbers for each dimension to pad, at most {2 * input.ndim} for "
-            f"shape {input.shape}, got {len(pad)}"
-        )
+    text = f"expected two numbers for each dimension to pad, at most {2 * input.ndim}"
+    need(not len(pad) % 2 and len(pad) <= 2 * input.ndim, "pad", text, pad)
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-        raise TypeError(f"pad(): argument 'value' must be a number, got {value!r}")
-    if mode != "constant":
-        raise RuntimeError(f"pad: mode {mode!r} doesn't take a value")
-    if input.dtype.kind != "f" and value != int(value):
-        raise RuntimeError(f"pad: {value} cannot be written into {input.dtype.name}")
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    need(number, "pad", "argument 'value' must be a number", value, error=TypeError)
+    need(mode == "constant", "pad", "mode {} doesn't take a value", mode)
+    fits = input.dtype.kind == "f" or value == int(value)
+    need(fits, "pad", "{} cannot be written into {}", value, input.dtype)
 
 
 @public
@@ -123,23 +116,19 @@ def pad(input: T, pad: Ints, mode: _Mode = "constant", value: float | None = Non
     ends = tuple(zip(range(lead, input.ndim), input.shape[lead:], pairs, strict=True))
     if mode == "constant":
         for dim, n, (low, high) in ends:
-            if n + min(low, 0) + min(high, 0) < 0 or n + low + high < 0:
-                raise RuntimeError(f"pad: {(low, high)} cuts more than the {n} of dimension {dim}")
+            left = n + min(low, 0) + min(high, 0) >= 0 and n + low + high >= 0
+            need(left, "pad", "{} cuts more than the {} of dimension {}", (low, high), n, dim)
         return constant_pad(input, pairs, 0 if value is None else value)
-    if len(pairs) not in (1, 2, 3) or lead not in (1, 2):
-        raise RuntimeError(
-            f"pad: mode {mode!r} pads the last 1 to 3 dimensions behind 1 or 2 others, got "
-            f"{len(pad)} numbers for shape {input.shape}"
-        )
+    fits = len(pairs) in (1, 2, 3) and lead in (1, 2)
+    text = "mode {} pads the last 1 to 3 dimensions behind 1 or 2 others, got {} for {}"
+    need(fits, "pad", text, mode, pad, input)
     result = input
     for dim, n, pair in ends:
         added, cut = (tuple(end(count, 0) for count in pair) for end in (max, min))
         most = _MOST[mode](n, n + sum(cut))
-        if max(pair) > most or not n or n + sum(pair) < 1:
-            raise RuntimeError(
-                f"pad: mode {mode!r} cannot pad dimension {dim} of size {n} by {pair}: expected "
-                f"at most {most}, and something left"
-            )
+        text = f"mode {mode!r} cannot pad dimension {dim} of size {n} by {{}}: at most {most}"
+        left = n > 0 and n + sum(pair) > 0
+        need(max(pair) <= most and left, "pad", f"{text}, and something left", pair)
         cuts = (cut, *((0, 0),) * (input.ndim - 1 - dim)) if any(cut) else ()
         if cuts and mode == "circular":
             result = constant_pad(result, cuts)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...errors import need, wrong
 from .windows import batched, geometric
 
 # Windows along a size: each is listed.
@@ -23,10 +24,8 @@ def pool_geometry(
         name, dims, kernel_size=kernel_size, padding=padding, dilation=dilation
     )
     (step,) = [kernel] if stride in (None, (), []) else geometric(name, dims, stride=stride)
-    if any(2 * p > k for p, k in zip(around, kernel, strict=True)):
-        raise RuntimeError(
-            f"{name}: padding {around} should be at most half of the kernel size {kernel}"
-        )
+    half = all(2 * p <= k for p, k in zip(around, kernel, strict=True))
+    need(half, name, "padding {} should be at most half of the kernel size {}", around, kernel)
     found = []
     for n, k, s, p, d in zip(sizes, kernel, step, around, wide, strict=True):
         room = n + 2 * p - d * (k - 1) - 1
@@ -34,10 +33,8 @@ def pool_geometry(
         # A window that would start behind the input and its left padding is left out.
         found.append(count - 1 if ceil and (count - 1) * s >= n + p else count)
     if min(found) < 1 or 0 in sizes:
-        raise RuntimeError(
-            f"{name}: a kernel of size {kernel} with dilation {wide} does not fit into an input "
-            f"of size {tuple(sizes)} with padding {around}"
-        )
+        text = "a kernel of size {} with dilation {} does not fit into {} with padding {}"
+        raise wrong(name, text, kernel, wide, tuple(sizes), around)
     return kernel, step, around, wide, tuple(found)
 
 
@@ -47,18 +44,13 @@ def adaptive_windows(
     """The input with samples, and the number of windows along every size."""
     x = batched(name, input, dims)
     sizes = x.shape[2:]
-    if isinstance(output_size, tuple | list):
-        wanted = tuple(output_size)
-    else:
-        wanted = (output_size,) * dims
-    if len(wanted) != dims:
-        raise RuntimeError(f"{name}: output_size must be {dims} numbers, got {output_size!r}")
+    several = isinstance(output_size, tuple | list)
+    wanted = tuple(output_size) if several else (output_size,) * dims
+    need(len(wanted) == dims, name, f"output_size must be {dims} numbers", output_size)
     wanted = tuple(n if dims > 1 and w is None else w for n, w in zip(sizes, wanted, strict=True))
     (found,) = geometric(name, dims, output_size=wanted)
-    if max(found) > MOST:
-        raise RuntimeError(f"{name}: output_size must be at most {MOST:,}, got {found}")
-    if 0 in sizes:
-        raise RuntimeError(f"{name}: expected an input with elements, got {input.shape}")
+    need(max(found) <= MOST, name, f"output_size must be at most {MOST:,}", found)
+    need(0 not in sizes, name, "expected an input with elements", input)
     return x, found
 
 

@@ -365,6 +365,7 @@ def _rule(name: str) -> Any:
 recurrent = primitive(
     "recurrent",
     _recurrent,
-    options={"extras": ("kept",), "recompute": {"kept": lambda: None}},  # not for higher orders
+    extras=("kept",),
+    recompute={"kept": lambda: None},  # not for higher orders
     **{name: _rule(name) for name in NAMES},
 )

@@ -16,7 +16,7 @@ from ...backend import float16, float32
 from ...tensor import Tensor
 from ..arguments import numbers, want_float
 from ..coercion import cast
-from ..fronts import Int, T, one_of, public
+from ..fronts import Int, T, need, one_of, public, wrong
 from ..registry import primitive
 from ..shape.shapes import permute_dims, reshape_to
 from . import average_pooling
@@ -24,17 +24,6 @@ from . import average_pooling
 __all__ = ["channel_shuffle", "interpolate", "pixel_shuffle", "pixel_unshuffle", "upsample"]
 
 Rows = tuple[tuple[Any, ...], ...]  # of every tap one number for each result
-
-
-def _resample(xp, x, *, dim, taps, weights=None):
-    """Elements of `x` along `dim`: of each tap one for each result, weighted and added up."""
-    places = xp.asarray(taps)
-    found = xp.take(x, places, axis=dim)
-    if weights is not None:
-        shape = (*places.shape, *(1,) * (len(x.shape) - dim - 1))
-        factors = xp.reshape(xp.asarray(weights, x.dtype), shape)
-        found = xp.multiply(found, factors, out=found)
-    return xp.sum(found, axis=dim, dtype=x.dtype)
 
 
 @lru_cache(maxsize=256)
@@ -58,14 +47,22 @@ def _rows(table: Any) -> Rows:
     return tuple(map(tuple, table.tolist()))
 
 
-resample = primitive(
+@primitive(
     "resample",
-    _resample,
     x=lambda g, x_shape, dim, taps, weights: resample(
         g, dim, *_turned(taps, weights, x_shape[dim])
     ),
-    options={"node_name": "upsample"},
+    node_name="upsample",
 )
+def resample(xp, x, *, dim, taps, weights=None):
+    """Elements of `x` along `dim`: of each tap one for each result, weighted and added up."""
+    places = xp.asarray(taps)
+    found = xp.take(x, places, axis=dim)
+    if weights is not None:
+        shape = (*places.shape, *(1,) * (len(x.shape) - dim - 1))
+        factors = xp.reshape(xp.asarray(weights, x.dtype), shape)
+        found = xp.multiply(found, factors, out=found)
+    return xp.sum(found, axis=dim, dtype=x.dtype)
 
 
 # Where elements come from -------------------------------------------------------------------------
@@ -147,18 +144,15 @@ def interpolate(
     dims = input.ndim - 2
     if not 1 <= dims <= 3 or mode not in (*_PLAIN, *_DIMS) or _DIMS.get(mode, dims) != dims:
         known = ", ".join(m for m in (*_PLAIN, *_DIMS) if _DIMS.get(m, dims) == dims)
-        raise NotImplementedError(
-            f"interpolate: no mode {mode!r} for an input of shape {input.shape}; (N, C, *sizes) "
-            f"takes {known if 1 <= dims <= 3 else 'one to three sizes'}"
-        )
-    if mode in _PLAIN and align_corners is not None:
-        raise ValueError(f"interpolate: align_corners has no meaning for mode {mode!r}")
+        known = known if 1 <= dims <= 3 else "one to three sizes"
+        text = f"no mode {{}} for {{}}; it takes {known}"
+        raise wrong("interpolate", text, mode, input, error=NotImplementedError)
+    plain = mode not in _PLAIN or align_corners is None
+    text = "align_corners has no meaning for mode {}"
+    need(plain, "interpolate", text, mode, error=ValueError)
     found, factors = _sizes(input, dims, size, scale_factor, recompute_scale_factor)
-    if min(found) < 1 or 0 in input.shape[1:]:
-        raise RuntimeError(
-            f"interpolate: input and output sizes must be at least 1, got shape {input.shape} to "
-            f"size {found}"
-        )
+    fits = min(found) > 0 and 0 not in input.shape[1:]
+    need(fits, "interpolate", "input and output sizes must be at least 1", input, found)
     if mode == "area":
         pools = (average_pooling.adaptive_avg_pool1d, average_pooling.adaptive_avg_pool2d)
         return (*pools, average_pooling.adaptive_avg_pool3d)[dims - 1](input, found)
@@ -176,19 +170,15 @@ def _sizes(
     input: Any, dims: int, size: Any, scale_factor: Any, recompute: bool | None
 ) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
     """The sizes of the result, and the factors to go by, None where the sizes say it."""
-    if (size is None) == (scale_factor is None):
-        raise ValueError("interpolate: expected either size or scale_factor")
+    one = (size is None) != (scale_factor is None)
+    need(one, "interpolate", "expected either size or scale_factor", error=ValueError)
     given = scale_factor if size is None else size
     many = tuple(given) if isinstance(given, tuple | list) else (given,) * dims
-    if len(many) != dims:
-        what = "scale_factor" if size is None else "size"
-        raise ValueError(
-            f"interpolate: expected {what} to be one number or {dims} for an input of shape "
-            f"{input.shape}, got {given!r}"
-        )
+    text = f"expected one number or {dims} for an input of {{}}, got {{}}"
+    need(len(many) == dims, "interpolate", text, input, given, error=ValueError)
     if size is not None:
-        if recompute:
-            raise ValueError("interpolate: recompute_scale_factor has no meaning beside a size")
+        text = "recompute_scale_factor has no meaning beside a size"
+        need(not recompute, "interpolate", text, error=ValueError)
         return numbers("interpolate", "size", many, dims), (None,) * dims
     found = tuple(math.floor(n * f) for n, f in zip(input.shape[2:], many, strict=True))
     return found, (None,) * dims if recompute else tuple(map(float, many))
@@ -206,11 +196,9 @@ def upsample(
 
 
 def _check_shuffle(name: str, what: str, input: Any, factor: int, least: int = 3) -> None:
-    if input.ndim < least or factor < 1:
-        raise RuntimeError(
-            f"{name}: expected an input of at least {least} dimensions and {what} of at least 1, "
-            f"got shape {input.shape} and {factor}"
-        )
+    fits = input.ndim >= least and factor > 0
+    text = f"expected an input of at least {least} dimensions and {what} of at least 1"
+    need(fits, name, text, input, factor)
 
 
 @public
@@ -224,10 +212,8 @@ def pixel_shuffle(input: T, upscale_factor: Int) -> Tensor:
     r = upscale_factor
     _check_shuffle("pixel_shuffle", "upscale_factor", input, r)
     *lead, channels, height, width = input.shape
-    if channels % (r * r):
-        raise RuntimeError(
-            f"pixel_shuffle: the channels of {input.shape} must be a multiple of {r}² = {r * r}"
-        )
+    text = f"the channels must be a multiple of {r}² = {r * r}"
+    need(not channels % (r * r), "pixel_shuffle", text, input)
     parts = reshape_to(input, (*lead, channels // (r * r), r, r, height, width))
     n = len(lead)
     parts = permute_dims(parts, (*range(n), n, n + 3, n + 1, n + 4, n + 2))
@@ -243,10 +229,8 @@ def pixel_unshuffle(input: T, downscale_factor: Int) -> Tensor:
     r = downscale_factor
     _check_shuffle("pixel_unshuffle", "downscale_factor", input, r)
     *lead, channels, height, width = input.shape
-    if height % r or width % r:
-        raise RuntimeError(
-            f"pixel_unshuffle: height and width of {input.shape} must be multiples of {r}"
-        )
+    fits = not height % r and not width % r
+    need(fits, "pixel_unshuffle", f"height and width must be multiples of {r}", input)
     parts = reshape_to(input, (*lead, channels, height // r, r, width // r, r))
     n = len(lead)
     parts = permute_dims(parts, (*range(n), n, n + 2, n + 4, n + 1, n + 3))
@@ -262,10 +246,8 @@ def channel_shuffle(input: T, groups: Int) -> Tensor:
     """
     _check_shuffle("channel_shuffle", "groups", input, groups)
     n, channels, *sizes = input.shape
-    if channels % groups:
-        raise RuntimeError(
-            f"channel_shuffle: the channels of {input.shape} must be a multiple of {groups} groups"
-        )
+    text = f"the channels must be a multiple of {groups} groups"
+    need(not channels % groups, "channel_shuffle", text, input)
     parts = reshape_to(input, (n, groups, channels // groups, *sizes))
     parts = permute_dims(parts, (0, 2, 1, *range(3, len(sizes) + 3)))
     return reshape_to(parts, input.shape)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ...tensor import Tensor
 from ..arguments import integer, numbers
-from ..fronts import T, public
+from ..fronts import T, need, public, wrong
 from ..index.indexing import select
 from ..reduce.reductions import in_single
 from ..registry import primitive
@@ -51,8 +51,7 @@ def geometric(name: str, count: int, **values: Any) -> list[tuple[int, ...]]:
     found = []
     for what, value in values.items():
         one, least = numbers(name, what, value, count), int("padding" not in what)
-        if min(one) < least:
-            raise RuntimeError(f"{name}: {what} must be at least {least}, got {one}")
+        need(min(one) >= least, name, "{} must be at least {}, got {}", what, least, one)
         found.append(one)
     return found
 
@@ -65,10 +64,8 @@ def both_sides(padding: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
 def batched(name: str, input: Any, dims: int) -> Any:
     """`input` with a dimension of samples; RuntimeError for other numbers of dimensions."""
     if input.ndim not in (dims + 1, dims + 2):
-        raise RuntimeError(
-            f"{name}: expected an input of {dims + 1} (unbatched) or {dims + 2} (batched) "
-            f"dimensions, got shape {input.shape}"
-        )
+        text = f"expected an input of {dims + 1} (unbatched) or {dims + 2} (batched) dimensions"
+        raise wrong(name, text, input)
     return input if input.ndim == dims + 2 else reshape_to(input, (1, *input.shape))
 
 
@@ -99,7 +96,18 @@ def add(xp, windows, target, geometry):
 # Columns ------------------------------------------------------------------------------------------
 
 
-def _unfold(xp, input, *, geometry):
+def zeros(xp, lead, sizes, geometry, dtype):
+    """Room to add windows in: `sizes` with their padding."""
+    room = (n + sum(p) for n, p in zip(sizes, geometry.padding, strict=True))
+    return xp.zeros((*lead, *room), dtype)
+
+
+@primitive(
+    "unfold",
+    input=lambda g, input_shape, geometry: fold_windows(g, input_shape[2:], geometry),
+    node_name="im2col",
+)
+def unfold_windows(xp, input, *, geometry):
     found = geometry.places(input.shape[2:])
     windows = view(xp, padded(xp, input, geometry.padding), geometry, found)
     n, channels = input.shape[:2]
@@ -107,34 +115,15 @@ def _unfold(xp, input, *, geometry):
     return xp.reshape(xp.copy(windows), shape)  # never a view of the input
 
 
+@primitive("fold", input=lambda g, geometry: unfold_windows(g, geometry), node_name="col2im")
 @in_single
-def _fold(xp, input, *, sizes, geometry):
+def fold_windows(xp, input, *, sizes, geometry):
     """Windows added up to (samples, channels, *sizes); what falls into the padding is dropped."""
     n, channels = input.shape[0], input.shape[1] // math.prod(geometry.kernel)
     total = zeros(xp, (n, channels), sizes, geometry, input.dtype)
     shape = (n, channels, *geometry.kernel, *geometry.places(sizes))
     add(xp, xp.reshape(input, shape), total, geometry)
     return padded(xp, total, geometry.border(-1))
-
-
-def zeros(xp, lead, sizes, geometry, dtype):
-    """Room to add windows in: `sizes` with their padding."""
-    room = (n + sum(p) for n, p in zip(sizes, geometry.padding, strict=True))
-    return xp.zeros((*lead, *room), dtype)
-
-
-unfold_windows = primitive(
-    "unfold",
-    _unfold,
-    input=lambda g, input_shape, geometry: fold_windows(g, input_shape[2:], geometry),
-    options={"node_name": "im2col"},
-)
-fold_windows = primitive(
-    "fold",
-    _fold,
-    input=lambda g, geometry: unfold_windows(g, geometry),
-    options={"node_name": "col2im"},
-)
 
 
 def _geometry(
@@ -146,10 +135,8 @@ def _geometry(
     )
     geometry = Geometry(kernel, step, both_sides(around), wide)
     if min(geometry.places(sizes)) < 1:
-        raise RuntimeError(
-            f"{name}: a kernel of size {kernel} with dilation {wide} is larger than the padded "
-            f"sizes {tuple(n + 2 * p for n, p in zip(sizes, around, strict=True))}"
-        )
+        text = "a kernel of size {} with dilation {} is larger than {} with padding {}"
+        raise wrong(name, text, kernel, wide, tuple(sizes), around)
     return geometry
 
 
@@ -191,11 +178,9 @@ def fold(
     geometry = _geometry("fold", sizes, kernel_size, dilation, padding, stride)
     columns, count = input.shape[-2:]
     elements, expected = math.prod(geometry.kernel), math.prod(geometry.places(sizes))
-    if columns % elements or count != expected:
-        raise RuntimeError(
-            f"fold: columns of shape {input.shape} do not fit an image of size {sizes}: "
-            f"expected a multiple of {elements} rows and {expected} windows"
-        )
+    fits = not columns % elements and count == expected
+    text = f"expected a multiple of {elements} rows and {expected} windows for a size of {sizes}"
+    need(fits, "fold", text, input)
     return unbatched(fold_windows(x, sizes, geometry), x, input)
 
 
@@ -210,8 +195,22 @@ def _slide(xp, x, *, dim, size, step):
     return xp.as_strided(x, (*shape, size), (*strides, x.strides[dim]))
 
 
+slide = primitive(
+    "sliding_windows",
+    _slide,
+    x=lambda g, x_shape, dim, step: slide_back(g, dim, x_shape[dim], step),
+    view=True,
+    node_name="Unfold",
+)
+
+
+@primitive(
+    "sliding_windows_sum",
+    windows=lambda g, windows_shape, dim, step: slide(g, dim, windows_shape[-1], step),
+    node_name="UnfoldBackward",
+)
 @in_single
-def _slide_back(xp, windows, *, dim, length, step):
+def slide_back(xp, windows, *, dim, length, step):
     """Windows added up to `length` places along `dim`: the reverse of `_slide`."""
     *shape, size = windows.shape
     count, shape[dim] = shape[dim], length
@@ -221,20 +220,6 @@ def _slide_back(xp, windows, *, dim, length, step):
         part = xp.getitem(total, (slice(None),) * dim + (place,))
         xp.add(part, xp.getitem(windows, (..., offset)), out=part)
     return total
-
-
-slide = primitive(
-    "sliding_windows",
-    _slide,
-    x=lambda g, x_shape, dim, step: slide_back(g, dim, x_shape[dim], step),
-    options={"view": True, "node_name": "Unfold"},
-)
-slide_back = primitive(
-    "sliding_windows_sum",
-    _slide_back,
-    windows=lambda g, windows_shape, dim, step: slide(g, dim, windows_shape[-1], step),
-    options={"node_name": "UnfoldBackward"},
-)
 
 
 def sliding(x: Any, dimension: int, size: int, step: int) -> Any:
@@ -248,8 +233,6 @@ def sliding(x: Any, dimension: int, size: int, step: int) -> Any:
         return select(sliding(reshape_to(x, (1,)), 0, size, step), (0,))
     size, step = integer("unfold", "size", size), integer("unfold", "step", step)
     if not 0 <= size <= x.shape[dim] or step < 1:
-        raise RuntimeError(
-            f"unfold: expected a size from 0 to {x.shape[dim]} and a step of at least 1 along "
-            f"dimension {dim}, got size {size} and step {step}"
-        )
+        text = "expected a size from 0 to {} and a step of at least 1 along dim {}, got {} and {}"
+        raise wrong("unfold", text, x.shape[dim], dim, size, step)
     return slide(x, dim, size, step)

@@ -12,7 +12,7 @@ import numpy as np
 from ...backend import float16, float32
 from ...tensor import TENSORS, Tensor
 from ..arguments import not_a_tensor, scalar_like
-from ..fronts import Alike, Dim, Float, Front, Number, Numeric, T, one_of, public
+from ..fronts import Alike, AtLeast0, Dim, Float, Front, Number, Numeric, T, need, one_of, public
 from ..index.indexing import part
 from ..inplace import in_place
 from ..reduce.reductions import softmax
@@ -79,8 +79,7 @@ def _gated(name: str, gate: Any, formula: Any, rule: Any, doc: str) -> Any:
         result = xp.asarray(xp.maximum(x, lowest))
         return xp.multiply(result, opening, out=result), opening
 
-    options = {"extras": ("gate",), "recompute": {"gate": formula}}
-    return primitive(name, kernel, doc, x=rule, options=options)
+    return primitive(name, kernel, doc, x=rule, extras=("gate",), recompute={"gate": formula})
 
 
 def _sloped(slope: Callable[..., Any]) -> Callable[..., Any]:
@@ -236,19 +235,13 @@ def mish(x: Float) -> Tensor:
 # Bent at 0 ----------------------------------------------------------------------------------------
 
 
-def _leaky_relu(xp, x, *, negative_slope):
+@primitive("leaky_relu", x=lambda g, x, negative_slope: where(x > 0, g, g * negative_slope))
+def _leaky_relu_of(xp, x, *, negative_slope):
     """`x` above 0, `negative_slope * x` elsewhere."""
     below = xp.multiply(x, xp.constant(negative_slope, x.dtype))
     if 0 < negative_slope <= 1:  # one pass less
         return xp.maximum(x, below)
     return xp.where(xp.greater(x, xp.constant(0, x.dtype)), x, below)
-
-
-_leaky_relu_of = primitive(
-    "leaky_relu",
-    _leaky_relu,
-    x=lambda g, x, negative_slope: where(x > 0, g, g * negative_slope),
-)
 
 
 @activation
@@ -271,17 +264,22 @@ def prelu(input: Float, weight: Alike) -> Tensor:
     Raises TypeError unless both are Tensors, RuntimeError for other dtypes and other sizes.
     """
     channels = input.shape[1] if input.ndim > 1 else 1
-    if weight.shape not in ((), (1,), (channels,)):
-        raise RuntimeError(
-            f"prelu: weight must have one element, or one for each of {channels} channels, got "
-            f"shape {weight.shape}"
-        )
+    fits = weight.shape in ((), (1,), (channels,))
+    need(fits, "prelu", f"weight must have one element, or one for each of {channels}", weight)
     shape = (channels,) + (1,) * (input.ndim - 2) if weight.shape == (channels,) != (1,) else ()
     above = input > 0
     return where(above, input, where(above, 0, input) * reshape_to(weight, shape))
 
 
-def _elu(xp, x, *, alpha, scale=1.0, input_scale=1.0):
+def _elu_rule(g, x, alpha, scale, input_scale):
+    # Not from the result, which is next to -alpha * scale far below 0.
+    low = e.clamp_numbers(x if input_scale == 1 else x * input_scale, None, 0)
+    share = alpha * scale * input_scale
+    return g * where(x <= 0, exp(low) if share == 1 else exp(low) * share, scale)
+
+
+@primitive("elu", x=_elu_rule)
+def _elu_of(xp, x, *, alpha, scale=1.0, input_scale=1.0):
     """`scale * x` above 0, `scale * alpha * expm1(input_scale * x)` elsewhere."""
     zero = xp.constant(0, x.dtype)
     work = xp.asarray(xp.minimum(x, zero))
@@ -294,16 +292,6 @@ def _elu(xp, x, *, alpha, scale=1.0, input_scale=1.0):
     if scale != 1:
         xp.multiply(above, xp.constant(scale, x.dtype), out=above)
     return xp.add(above, work, out=above)
-
-
-def _elu_rule(g, x, alpha, scale, input_scale):
-    # Not from the result, which is next to -alpha * scale far below 0.
-    low = e.clamp_numbers(x if input_scale == 1 else x * input_scale, None, 0)
-    share = alpha * scale * input_scale
-    return g * where(x <= 0, exp(low) if share == 1 else exp(low) * share, scale)
-
-
-_elu_of = primitive("elu", _elu, x=_elu_rule)
 
 
 @activation
@@ -327,8 +315,7 @@ def celu(x: Float, alpha: Number = 1.0) -> Tensor:
 
     Raises RuntimeError for integers, and for alpha 0.
     """
-    if alpha == 0:
-        raise RuntimeError("celu: alpha must not be 0: x is divided by it")
+    need(alpha, "celu", "alpha must not be 0: x is divided by it")
     return _elu_of(x, alpha, 1.0, 1 / alpha)
 
 
@@ -363,8 +350,8 @@ def hardtanh(x: Numeric, min_val: Number = -1.0, max_val: Number = 1.0) -> Tenso
     Raises RuntimeError for booleans and limits that the dtype of `x` cannot hold, ValueError for
     min_val above max_val.
     """
-    if min_val > max_val:
-        raise ValueError(f"hardtanh: min_val {min_val} is greater than max_val {max_val}")
+    text = "min_val {} is greater than max_val {}"
+    need(min_val <= max_val, "hardtanh", text, min_val, max_val, error=ValueError)
     return _limited("hardtanh", x, min_val, max_val)
 
 
@@ -380,19 +367,16 @@ def hardsigmoid(x: Float) -> Tensor:
     return _between(x + 3, 0.0, 6.0) / 6
 
 
-def _hardswish(xp, x):
+@primitive(
+    "hardswish",
+    doc="`x * relu6(x + 3) / 6`, elementwise.",
+    x=lambda g, x: where(x <= -3, 0, where(x >= 3, g, g * (x / 3 + 0.5))),
+)
+def _hardswish_of(xp, x):
     low, six = xp.constant(-3, x.dtype), xp.constant(6, x.dtype)
     x = xp.maximum(x, low)
     gate = xp.asarray(xp.minimum(xp.subtract(x, low), six))
     return xp.multiply(x, xp.divide(gate, six, out=gate), out=gate)
-
-
-_hardswish_of = primitive(
-    "hardswish",
-    _hardswish,
-    "`x * relu6(x + 3) / 6`, elementwise.",
-    x=lambda g, x: where(x <= -3, 0, where(x >= 3, g, g * (x / 3 + 0.5))),
-)
 
 
 @activation
@@ -401,21 +385,14 @@ def hardswish(x: Float) -> Tensor:
     return _hardswish_of(x)
 
 
-def _softsign(xp, x):
+@primitive("softsign", x=lambda g, x: g / (abs(x) + 1) / (abs(x) + 1), floating=True)
+def softsign_of(xp, x):
     """`x / (1 + |x|)`, elementwise."""
     size = xp.asarray(xp.absolute(x))
     xp.minimum(size, xp.constant(np.finfo(x.dtype).max, x.dtype), out=size)
     result = xp.asarray(xp.copysign(size, x))
     xp.add(size, xp.constant(1, x.dtype), out=size)
     return xp.divide(result, size, out=result)
-
-
-softsign_of = primitive(
-    "softsign",
-    _softsign,
-    x=lambda g, x: g / (abs(x) + 1) / (abs(x) + 1),
-    options={"floating": True},
-)
 
 
 @public
@@ -446,8 +423,7 @@ def glu(input: Float, dim: Dim = -1) -> Tensor:
     Raises RuntimeError for integers and for an odd size, IndexError for a dimension out of range.
     """
     size = input.shape[dim] if input.ndim else 1
-    if size % 2:
-        raise RuntimeError(f"glu: dimension {dim} has size {size}, which has no halves")
+    need(not size % 2, "glu", "dimension {} has size {}, which has no halves", dim, size)
     return part(input, dim, size // 2) * sigmoid(part(input, dim, size // 2, None))
 
 
@@ -458,11 +434,9 @@ def hardshrink(input: Float, lambd: Number = 0.5) -> Tensor:
 
 
 @public
-def softshrink(input: Float, lambd: Number = 0.5) -> Tensor:
+def softshrink(input: Float, lambd: AtLeast0 = 0.5) -> Tensor:
     """`x` moved by `lambd` towards 0, and 0 where it is nearer; RuntimeError for integers.
 
     Raises RuntimeError for a `lambd` below 0.
     """
-    if lambd < 0:
-        raise RuntimeError(f"softshrink: lambd must not be negative, got {lambd}")
     return input - e.clamp(input, -lambd, lambd)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...backend import as_dtype, float16, float32, get_default_dtype
+from ...errors import need, wrong
 from ...tensor import TENSORS
 from ..coercion import NUMBERS, cast, examine, promote
 from ..registry import primitive, real_function, ufunc
@@ -29,7 +30,7 @@ div = ufunc(
     "`x / y`, broadcast; integers give the default float type.",
     x=lambda g, y: g / y,
     y=lambda g, x, y: -g * (x / y / y),
-    options={"floating": True},
+    floating=True,
 )
 neg = ufunc("neg", "negative", "`-x`, elementwise.", x=lambda g: -g)
 
@@ -46,8 +47,8 @@ def sub_scaled(input: Any, other: Any, *, alpha: Any = 1) -> Any:
 
 def _scaled(name: str, x: Any, y: Any, alpha: Any) -> tuple[Any, Any]:
     """`x`, and `alpha * y` in the type that both have together."""
-    if isinstance(alpha, float) and not _fraction(x, y):
-        raise RuntimeError(f"{name}: for integers alpha must not be a fraction, got {alpha!r}")
+    fits = not isinstance(alpha, float) or _fraction(x, y)
+    need(fits, name, "for integers alpha must not be a fraction", alpha)
     if type(x) in TENSORS and type(y) in TENSORS:
         x, y = promote((x, y))
     return x, (y * alpha if isinstance(y, NUMBERS) else mul(y, alpha))
@@ -78,15 +79,15 @@ def div_rounded(input: Any, other: Any, *, rounding_mode: str | None = None) -> 
             return trunc_divide(x, y)
         quotient = floor_divide(x, y)
         return quotient + ((quotient < 0) & (remainder(x, y) != 0))
-    raise RuntimeError(
-        f"div: rounding_mode must be None, 'floor' or 'trunc', got {rounding_mode!r}"
-    )
+    raise wrong("div", "rounding_mode must be None, 'floor' or 'trunc'", rounding_mode)
 
 
 def no_booleans(name: str, *arrays: Any) -> None:
     """NumPy would turn booleans into int8 here."""
     if all(array.dtype.kind == "b" for array in arrays):
-        raise TypeError(f"{name} is not defined for booleans; cast them, such as with .long()")
+        raise wrong(
+            name, "not defined for booleans; cast them, such as with .long()", error=TypeError
+        )
 
 
 def no_zeros(x: Any, y: Any) -> None:
@@ -100,47 +101,37 @@ def _not_zero(divisor: Any) -> None:
         raise RuntimeError("integer division by zero")
 
 
-def _floor_divide(xp, x, y):
+_PAIR = {"promote": ("x", "y")}
+
+
+@primitive("floor_divide", x=lambda g: zeros_like(g), y=lambda g: zeros_like(g), promote=("x", "y"))
+def floor_divide(xp, x, y):
     """`x / y` rounded down, elementwise; integers stay integers."""
     no_booleans("floor_divide", x, y)
     no_zeros(x, y)
     return xp.floor_divide(x, y)
 
 
-def _remainder(xp, x, y):
+trunc_divide = primitive(
+    "trunc_divide",
+    lambda xp, x, y: xp.trunc(xp.divide(x, y)),
+    x=lambda g: zeros_like(g),
+    y=lambda g: zeros_like(g),
+    promote=("x", "y"),
+)
+
+
+@primitive(
+    "remainder", x=lambda g: g, y=lambda g, x, y: -g * floor_divide(x, y), promote=("x", "y")
+)
+def remainder(xp, x, y):
     """What `floor_divide` leaves, elementwise: it has the sign of `y`."""
     no_booleans("remainder", x, y)
     no_zeros(x, y)
     return xp.remainder(x, y)
 
 
-_PAIR = {"promote": ("x", "y")}
-floor_divide = primitive(
-    "floor_divide",
-    _floor_divide,
-    x=lambda g: zeros_like(g),
-    y=lambda g: zeros_like(g),
-    options=_PAIR,
-)
-trunc_divide = primitive(
-    "trunc_divide",
-    lambda xp, x, y: xp.trunc(xp.divide(x, y)),
-    x=lambda g: zeros_like(g),
-    y=lambda g: zeros_like(g),
-    options=_PAIR,
-)
-remainder = primitive(
-    "remainder", _remainder, x=lambda g: g, y=lambda g, x, y: -g * floor_divide(x, y), options=_PAIR
-)
-
-
 # Powers -------------------------------------------------------------------------------------
-
-
-def _pow(xp, x, y):
-    """`x ** y`, elementwise."""
-    no_booleans("pow", x, y)
-    return xp.power(x, y)
 
 
 def _pow_exponent(g, x, y, result):
@@ -155,16 +146,24 @@ def _pow_of_base(g, x, y):
     return where(flat, cusp(y), g * (y * where(flat, 1, x) ** (y - 1)))
 
 
-pow_tensor = primitive(
-    "pow",
-    _pow,
-    x=_pow_of_base,
-    y=_pow_exponent,
-    options=_PAIR,
-)
+@primitive("pow", x=_pow_of_base, y=_pow_exponent, promote=("x", "y"))
+def pow_tensor(xp, x, y):
+    """`x ** y`, elementwise."""
+    no_booleans("pow", x, y)
+    return xp.power(x, y)
 
 
-def _pow_scalar(xp, x, *, exponent):
+def _pow_base(g, x, exponent):
+    if exponent == 0:
+        return zeros_like(g)
+    if exponent == 1:
+        return g
+    lower = x if exponent == 2 else pow_scalar(x, exponent - 1)
+    return g * (lower * exponent)
+
+
+@primitive("pow_scalar", x=_pow_base, node_name="pow")
+def pow_scalar(xp, x, *, exponent):
     """`x ** exponent` for a number; the common exponents without `power`, as PyTorch."""
     if exponent == 2:
         return xp.multiply(x, x)
@@ -178,18 +177,6 @@ def _pow_scalar(xp, x, *, exponent):
     return xp.power(x, xp.constant(exponent, x.dtype))
 
 
-def _pow_base(g, x, exponent):
-    if exponent == 0:
-        return zeros_like(g)
-    if exponent == 1:
-        return g
-    lower = x if exponent == 2 else pow_scalar(x, exponent - 1)
-    return g * (lower * exponent)
-
-
-pow_scalar = primitive("pow_scalar", _pow_scalar, x=_pow_base, options={"node_name": "pow"})
-
-
 def pow(input: Any, exponent: Any) -> Any:
     """`input ** exponent`, elementwise; either may be a number.
 
@@ -201,10 +188,8 @@ def pow(input: Any, exponent: Any) -> Any:
             if type(exponent) is float:
                 input = cast(input, get_default_dtype())
             elif exponent < 0:
-                raise RuntimeError(
-                    "pow: Integers to negative integer powers are not allowed; make the base or "
-                    "the exponent a float"
-                )
+                text = "Integers to negative integer powers are not allowed"
+                raise wrong("pow", f"{text}; make the base or the exponent a float")
             elif kind == "b":
                 input = cast(input, as_dtype("long"))
         return pow_scalar(input, exponent)
@@ -235,7 +220,8 @@ abs = ufunc(
 )
 
 
-def _sign(xp, x):
+@primitive("sign", x=lambda g: zeros_like(g))
+def sign(xp, x):
     """-1, 0 or 1, elementwise, 0 for NaN; its gradient is 0."""
     if x.dtype.kind == "b":
         return _clone(xp, x)
@@ -243,9 +229,6 @@ def _sign(xp, x):
     if x.dtype.kind != "f":
         return result
     return xp.where(xp.equal(x, x), result, xp.constant(0, x.dtype))
-
-
-sign = primitive("sign", _sign, x=lambda g: zeros_like(g))
 
 
 def _rounding(name: str, instruction: str, doc: str) -> Any:
@@ -265,27 +248,24 @@ ceil = _rounding("ceil", "ceil", "`x` rounded up, elementwise; its gradient is 0
 trunc = _rounding("trunc", "trunc", "`x` rounded towards 0, elementwise; its gradient is 0.")
 
 
-def _round(xp, x, *, decimals=0):
+@primitive("round", x=lambda g: zeros_like(g))
+def round(xp, x, *, decimals=0):
     """`x` rounded to `decimals` places, halves to the even neighbour; its gradient is 0.
 
     A negative number of `decimals` rounds to tens, hundreds ...; integers have none to round.
     """
     if x.dtype.kind != "f":
         no_booleans("round", x)
-        if decimals:
-            raise RuntimeError(f"{x.dtype.name} has no decimals; take x.float()")
+        need(not decimals, "round", "{} has no decimals; take x.float()", x.dtype)
         return _clone(xp, x)
     if not decimals:
         return xp.rint(x)
-    if type(decimals) is not int:
-        raise TypeError(f"argument 'decimals' must be an int, got {decimals!r}")
+    integer = type(decimals) is int
+    need(integer, "round", "argument 'decimals' must be an int", decimals, error=TypeError)
     scale = xp.constant(10.0 ** max(decimals, -decimals), x.dtype)
     if decimals > 0:
         return xp.divide(xp.rint(xp.multiply(x, scale)), scale)
     return xp.multiply(xp.rint(xp.divide(x, scale)), scale)
-
-
-round = primitive("round", _round, x=lambda g: zeros_like(g))
 
 
 # The largest exponents whose exponential is finite; from far below them e / (1 + e) is 1.
@@ -302,33 +282,24 @@ def sigmoid_kernel(xp, x):
 
 
 sigmoid = primitive(
-    "sigmoid",
-    sigmoid_kernel,
-    x=lambda g, result: g * (result * (1 - result)),
-    options={"floating": True},
+    "sigmoid", sigmoid_kernel, x=lambda g, result: g * (result * (1 - result)), floating=True
 )
 # The same as part of a gradient rule: it keeps its argument, so that derivatives of higher orders
 # have their digits also where it rounds to 1.
 logistic = primitive("logistic", sigmoid_kernel, x=lambda g, x: g * (logistic(x) * logistic(-x)))
 
 
-def _relu(xp, x):
-    """`max(x, 0)`; the gradient at 0 is 0."""
-    return xp.maximum(x, xp.constant(0, x.dtype))
-
-
-def _threshold_backward(xp, x, output):
+@primitive("threshold_backward", x=lambda g, output: threshold_backward(g, output))
+def threshold_backward(xp, x, output):
     """`x` where the output of a ReLU is not 0 (a NaN lets it through), else 0."""
     zero = xp.constant(0, x.dtype)
     return xp.where(xp.less_equal(output, zero), zero, x)
 
 
-threshold_backward = primitive(
-    "threshold_backward",
-    _threshold_backward,
-    x=lambda g, output: threshold_backward(g, output),
-)
-relu = primitive("relu", _relu, x=lambda g, result: threshold_backward(g, result))
+@primitive("relu", x=lambda g, result: threshold_backward(g, result))
+def relu(xp, x):
+    """`max(x, 0)`; the gradient at 0 is 0."""
+    return xp.maximum(x, xp.constant(0, x.dtype))
 
 
 # Two numbers to one ---------------------------------------------------------------------------
@@ -350,34 +321,21 @@ minimum = ufunc(
 )
 
 
-def _where(xp, condition, x, y):
+@primitive(
+    "where",
+    x=lambda g, condition: where(condition, g, 0),
+    y=lambda g, condition: where(condition, 0, g),
+    promote=("x", "y"),
+)
+def where(xp, condition, x, y):
     """`x` where `condition`, else `y`, broadcast.
 
     Raises RuntimeError for a condition that is not boolean.
     """
     if condition.dtype.kind != "b":
-        raise TypeError(
-            f"expected a condition of dtype bool, got {condition.dtype.name}; use .bool()"
-        )
+        text = "expected a condition of dtype bool, got {}; use .bool()"
+        raise wrong("where", text, condition.dtype, error=TypeError)
     return xp.where(condition, x, y)
-
-
-where = primitive(
-    "where",
-    _where,
-    x=lambda g, condition: where(condition, g, 0),
-    y=lambda g, condition: where(condition, 0, g),
-    options=_PAIR,
-)
-
-
-def _clamp(xp, x, *, min=None, max=None):
-    """`x` limited to [min, max]; the gradient passes at the bounds."""
-    if min is not None:
-        x = xp.maximum(x, xp.constant(min, x.dtype))
-    if max is not None:
-        x = xp.minimum(x, xp.constant(max, x.dtype))
-    return x
 
 
 def _inside(x: Any, low: Any, high: Any) -> Any:
@@ -386,9 +344,14 @@ def _inside(x: Any, low: Any, high: Any) -> Any:
     return x >= low if high is None else (x >= low) & (x <= high)
 
 
-clamp_numbers = primitive(
-    "clamp", _clamp, x=lambda g, x, min, max: where(_inside(x, min, max), g, 0)
-)
+@primitive("clamp", x=lambda g, x, min, max: where(_inside(x, min, max), g, 0))
+def clamp_numbers(xp, x, *, min=None, max=None):
+    """`x` limited to [min, max]; the gradient passes at the bounds."""
+    if min is not None:
+        x = xp.maximum(x, xp.constant(min, x.dtype))
+    if max is not None:
+        x = xp.minimum(x, xp.constant(max, x.dtype))
+    return x
 
 
 def clamp(x: Any, min: Any = None, max: Any = None) -> Any:
@@ -401,7 +364,7 @@ def clamp(x: Any, min: Any = None, max: Any = None) -> Any:
     Raises RuntimeError where both bounds are missing.
     """
     if min is None and max is None:
-        raise RuntimeError("clamp: at least one of min and max must not be None")
+        raise wrong("clamp", "at least one of min and max must not be None")
     if type(min) in TENSORS or type(max) in TENSORS:
         min, max = (_numbers(b) if type(b) in TENSORS and b._rg else b for b in (min, max))
         # `x != x` keeps a NaN; a bound that is NaN makes the result NaN.
@@ -421,18 +384,6 @@ def _numbers(bound: Any) -> Any:
 # Copies ---------------------------------------------------------------------------------------
 
 
-def _zeros_like(xp, x):
-    """Zeros in the shape and dtype of `x`."""
-    return xp.zeros(x.shape, x.dtype)
-
-
-def _to(xp, x, *, dtype):
-    """`x` in another dtype, always a copy."""
-    out = xp.empty(x.shape, dtype)
-    xp.copyto(out, x, casting="unsafe")
-    return out
-
-
 def _clone(xp, x):
     """A copy, in the same memory order, that keeps its place in the graph."""
     if 0 in x.strides:  # what `expand` returns has no order of its own
@@ -442,23 +393,31 @@ def _clone(xp, x):
     return out
 
 
-def _contiguous(xp, x):
-    """A copy in row-major memory."""
-    return xp.copy(x)
+@primitive("zeros_like")
+def zeros_like(xp, x):
+    """Zeros in the shape and dtype of `x`."""
+    return xp.zeros(x.shape, x.dtype)
 
 
-zeros_like = primitive("zeros_like", _zeros_like)
 # In a gradient rule: 0 by convention, at a place where the slope has no derivative.
 cusp = primitive(
-    "cusp",
-    lambda xp, x: xp.zeros(x.shape, x.dtype),
-    x=lambda g: where(g == 0, g, math.nan),
+    "cusp", lambda xp, x: xp.zeros(x.shape, x.dtype), x=lambda g: where(g == 0, g, math.nan)
 )
+
+
 # The gradient is cast back to the dtype that the input had.
-to_dtype = primitive(
-    "to", _to, x=lambda g, x_dtype: to_dtype(g, x_dtype), options={"node_name": "to_copy"}
-)
+@primitive("to", x=lambda g, x_dtype: to_dtype(g, x_dtype), node_name="to_copy")
+def to_dtype(xp, x, *, dtype):
+    """`x` in another dtype, always a copy."""
+    out = xp.empty(x.shape, dtype)
+    xp.copyto(out, x, casting="unsafe")
+    return out
+
+
 clone = primitive("clone", _clone, x=lambda g: g)
-contiguous_copy = primitive(
-    "contiguous", _contiguous, x=lambda g: g, options={"node_name": "clone"}
-)
+
+
+@primitive("contiguous", x=lambda g: g, node_name="clone")
+def contiguous_copy(xp, x):
+    """A copy in row-major memory."""
+    return xp.copy(x)

@@ -11,7 +11,7 @@ from typing import Any
 from ...backend import MODES, float16, float32
 from ...tensor import TENSORS
 from ..coercion import to_float
-from ..fronts import Int, T, public
+from ..fronts import Positive, T, need, public
 from ..registry import primitive
 from ..registry import real_function as real
 from .elementwise import clamp, exp, log, sign, where, zeros_like
@@ -35,14 +35,10 @@ digamma = real(
 )
 
 
-def _polygamma(xp, x, *, order):
+@primitive("polygamma", x=lambda g, x, order: g * polygamma_of(x, order + 1), floating=True)
+def polygamma_of(xp, x, *, order):
     factor = math.factorial(order) if order % 2 else -math.factorial(order)
     return xp.multiply(xp.zeta(xp.constant(order + 1, x.dtype), x), xp.constant(factor, x.dtype))
-
-
-polygamma_of = primitive(
-    "polygamma", _polygamma, x=lambda g, x, order: g * polygamma_of(x, order + 1), options=_REAL
-)
 
 
 def polygamma(n: int, input: Any) -> Any:
@@ -50,20 +46,17 @@ def polygamma(n: int, input: Any) -> Any:
 
     Raises RuntimeError for a negative `n`.
     """
-    if n < 0:
-        raise RuntimeError(f"polygamma(): n must not be negative, got {n}")
+    need(n >= 0, "polygamma", "n must not be negative", n)
     return polygamma_of(input, n) if n else digamma(input)
 
 
 @public
-def mvlgamma(x: T, p: Int) -> Any:
+def mvlgamma(x: T, p: Positive) -> Any:
     """The logarithm of the multivariate gamma function of dimension `p`, elementwise.
 
     It is `log(pi) * p * (p - 1) / 4 + sum(lgamma(x - j / 2))` over j from 0 to p - 1. Raises
     RuntimeError for a `p` below 1.
     """
-    if p < 1:
-        raise RuntimeError(f"mvlgamma(): p must be at least 1, got {p}")
     result = lgamma(x) + math.log(math.pi) * p * (p - 1) / 4
     for j in range(1, p):
         result = result + lgamma(x - j / 2)
@@ -74,7 +67,8 @@ zeta_of = primitive(
     "zeta",
     lambda xp, input, other: xp.zeta(input, other),
     other=lambda g, input, other: -g * (input * zeta_of(input + 1, other)),
-    options={"promote": ("input", "other"), "floating": True},
+    promote=("input", "other"),
+    floating=True,
 )
 
 
@@ -84,8 +78,8 @@ def zeta(input: Any, other: Any) -> Any:
     Infinite for an input of 1 and where `other` is 0, -1 ...; NaN for an input below 1. Raises
     RuntimeError for an input that requires grad: only the derivative in `other` is known.
     """
-    if MODES.grad and type(input) in TENSORS and input.requires_grad:
-        raise RuntimeError("zeta(): no derivative in its first argument; detach() that")
+    known = not MODES.grad or type(input) not in TENSORS or not input.requires_grad
+    need(known, "zeta", "no derivative in its first argument; detach() that")
     return zeta_of(input, other)
 
 
@@ -152,14 +146,14 @@ i0 = primitive(
     _growing(lambda xp, x: xp.i0e(x)),
     "The modified Bessel function of the first kind of order 0, elementwise.",
     x=lambda g, x: g * i1(x),
-    options=_REAL,
+    floating=True,
 )
 i1 = primitive(
     "i1",
     _growing(lambda xp, x: xp.i1e(x)),
     "The modified Bessel function of the first kind of order 1, elementwise.",
     x=lambda g, x: g * ((i0(x) + bessel_of(x, 2)) * 0.5),
-    options=_REAL,
+    floating=True,
 )
 i0e = real("i0e", "`exp(-|x|) * i0(x)`", lambda g, x, result: g * (i1e(x) - sign(x) * result))
 i1e = real(
@@ -177,7 +171,11 @@ erfinv = real(
 )
 
 
-def _tail_of_erfcx(xp, x, *, order):
+TAIL = 10.0
+
+
+@primitive("erfcx_tail", x=lambda g, x, order: g * tail_of_erfcx(x, order + 1))
+def tail_of_erfcx(xp, x, *, order):
     """The derivative of `order` of `erfcx` beyond TAIL, by its asymptotic series."""
     y = xp.reciprocal(xp.maximum(x, xp.constant(TAIL, x.dtype)))
     square, found = xp.multiply(y, y), xp.constant(0, x.dtype)
@@ -188,12 +186,6 @@ def _tail_of_erfcx(xp, x, *, order):
     for _ in range(order + 1):
         found = xp.multiply(found, y)
     return found
-
-
-TAIL = 10.0
-tail_of_erfcx = primitive(
-    "erfcx_tail", _tail_of_erfcx, x=lambda g, x, order: g * tail_of_erfcx(x, order + 1)
-)
 
 
 def _erfcx_rule(g, x, result):
@@ -228,21 +220,14 @@ def log_ndtr(x: T) -> Any:
 # Logarithms ---------------------------------------------------------------------------------------
 
 
-def _logit(xp, x):
-    return xp.log(xp.divide(x, xp.subtract(xp.constant(1, x.dtype), x)))
-
-
 def _logit_rule(g, x):
     x = x + where((x < 0) | (x > 1), math.nan, zeros_like(x))
     return g / (x * (1 - x))
 
 
-_logit_of = primitive(
-    "logit",
-    _logit,
-    x=_logit_rule,
-    options=_REAL,
-)
+@primitive("logit", x=_logit_rule, floating=True)
+def _logit_of(xp, x):
+    return xp.log(xp.divide(x, xp.subtract(xp.constant(1, x.dtype), x)))
 
 
 @public
@@ -285,10 +270,7 @@ def _sinc(xp, x, *, order=0):
 
 
 sinc_of = primitive(
-    "sinc",
-    _sinc,
-    x=lambda g, x, order: g * (sinc_of(x, order + 1) * math.pi),
-    options=_REAL,
+    "sinc", _sinc, x=lambda g, x, order: g * (sinc_of(x, order + 1) * math.pi), floating=True
 )
 
 
@@ -298,26 +280,22 @@ def sinc(x: T) -> Any:
     return sinc_of(x)
 
 
-def _xlog1py(xp, input, other):
+@primitive(
+    "xlog1py",
+    input=lambda g, input, other: g * log1p(where((input == 0) & (other <= -1), 0, other)),
+    other=lambda g, input, other: g * (input / (other + 1)),
+    promote=("input", "other"),
+    floating=True,
+)
+def xlog1py(xp, input, other):
     """`input * log1p(other)`, elementwise; 0 where `input` is 0, unless `other` is NaN."""
     nothing = xp.logical_and(xp.equal(input, 0), xp.equal(other, other))
     return xp.multiply(input, xp.log1p(xp.where(nothing, xp.constant(0, other.dtype), other)))
 
 
-xlog1py = primitive(
-    "xlog1py",
-    _xlog1py,
-    input=lambda g, input, other: g * log1p(where((input == 0) & (other <= -1), 0, other)),
-    other=lambda g, input, other: g * (input / (other + 1)),
-    options={"promote": ("input", "other"), "floating": True},
-)
-
-
-def _entr(xp, x):
+@primitive("entr", x=lambda g, x: g * (-1 - log(x)), floating=True)
+def entr(xp, x):
     """`-x * log(x)`, elementwise; 0 at 0 and minus infinity below."""
     zero, one = xp.constant(0, x.dtype), xp.constant(1, x.dtype)
     found = xp.multiply(x, xp.log(xp.where(xp.greater(x, zero), x, one)))
     return xp.where(xp.less(x, zero), xp.constant(-math.inf, x.dtype), xp.subtract(zero, found))
-
-
-entr = primitive("entr", _entr, x=lambda g, x: g * (-1 - log(x)), options=_REAL)

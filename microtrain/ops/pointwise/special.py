@@ -12,7 +12,7 @@ import numpy as np
 
 from ..arguments import want_same_dtype, want_tensors
 from ..coercion import NUMBERS, promote, to_float
-from ..fronts import Alike, Float, Numeric, T, TensorOnly, public
+from ..fronts import Alike, AtLeast0, Float, Numeric, T, TensorOnly, need, public
 from ..registry import comparison, primitive, ufunc
 from ..registry import real_function as real
 from . import elementwise as e
@@ -50,14 +50,10 @@ exp2 = real("exp2", "`2 ** x`", lambda g, result: g * (result * math.log(2)))
 expm1 = real("expm1", "`exp(x) - 1`, exact also for small x", lambda g, x: g * exp(x))
 
 
-def _rsqrt(xp, x):
+@primitive("rsqrt", x=lambda g, result: g * (result * result * result * -0.5), floating=True)
+def rsqrt(xp, x):
     """`1 / sqrt(x)`, elementwise; infinite at 0, NaN below."""
     return xp.reciprocal(xp.sqrt(x))
-
-
-rsqrt = primitive(
-    "rsqrt", _rsqrt, x=lambda g, result: g * (result * result * result * -0.5), options=_REAL
-)
 
 
 def _bell(g, x, height):
@@ -139,7 +135,7 @@ atan2 = ufunc(
     "The angle of the point (other, input), from -pi to pi, elementwise.",
     input=lambda g, input, other: g * (other / _distance(input, other)),
     other=lambda g, input, other: -g * (input / _distance(input, other)),
-    options=_REAL,
+    floating=True,
 )
 copysign = ufunc(
     "copysign",
@@ -147,7 +143,7 @@ copysign = ufunc(
     "`|input|` with the sign of `other` (also of -0.0), elementwise.",
     input=lambda g, input, result: g * where(input == 0, 0, result / where(input == 0, 1, input)),
     other=lambda g: zeros_like(g),
-    options=_REAL,
+    floating=True,
 )
 
 
@@ -155,11 +151,11 @@ def of_floats(name: str, doc: str, **rules: Any) -> Any:
     """Declare a function of two float Tensors that is one instruction of its name."""
 
     def kernel(xp, input, other):
-        if input.dtype.kind != "f":
-            raise TypeError("not defined for integers; convert them, such as with .float()")
+        text = "not defined for integers; convert them, such as with .float()"
+        need(input.dtype.kind == "f", name, text, error=TypeError)
         return getattr(xp, name)(input, other)
 
-    return primitive(name, kernel, doc, options={"promote": ("input", "other")}, **rules)
+    return primitive(name, kernel, doc, promote=("input", "other"), **rules)
 
 
 hypot = of_floats(
@@ -176,48 +172,41 @@ logaddexp = of_floats(
 )
 
 
-def _fmod(xp, input, other):
+@primitive(
+    "fmod",
+    input=lambda g: g,
+    other=lambda g, input, other: -g * trunc(input / other),
+    promote=("input", "other"),
+)
+def fmod(xp, input, other):
     """What division rounded towards 0 leaves, elementwise: it has the sign of `input`."""
     e.no_booleans("fmod", input, other)
     e.no_zeros(input, other)
     return xp.fmod(input, other)
 
 
-fmod = primitive(
-    "fmod",
-    _fmod,
-    input=lambda g: g,
-    other=lambda g, input, other: -g * trunc(input / other),
-    options={"promote": ("input", "other")},
+@primitive(
+    "xlogy",
+    input=lambda g, input, other: g * log(where((input == 0) & (other <= 0), 1, other)),
+    other=lambda g, input, other: g * (input / other),
+    promote=("input", "other"),
+    floating=True,
 )
-
-
-def _xlogy(xp, input, other):
+def xlogy(xp, input, other):
     """`input * log(other)`, elementwise; 0 where `input` is 0, unless `other` is NaN."""
     nothing = xp.logical_and(xp.equal(input, 0), xp.equal(other, other))
     one = xp.constant(1, other.dtype)
     return xp.multiply(input, xp.log(xp.where(nothing, one, other)))
 
 
-xlogy = primitive(
-    "xlogy",
-    _xlogy,
-    input=lambda g, input, other: g * log(where((input == 0) & (other <= 0), 1, other)),
-    other=lambda g, input, other: g * (input / other),
-    options={"promote": ("input", "other"), "floating": True},
-)
-
-
 @public
 def isclose(
-    input: T, other: Alike, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+    input: T, other: Alike, rtol: AtLeast0 = 1e-05, atol: AtLeast0 = 1e-08, equal_nan: bool = False
 ) -> Any:
     """Whether `|input - other| <= atol + rtol * |other|`, elementwise; infinities equal themselves.
 
     Raises RuntimeError for two dtypes, or a tolerance below 0.
     """
-    if rtol < 0 or atol < 0:
-        raise RuntimeError(f"isclose: tolerances must not be negative, got {rtol} and {atol}")
     same = input == other
     if equal_nan:
         same = same | ((input != input) & (other != other))
@@ -257,11 +246,9 @@ def addcmul(input: TensorOnly, tensor1: T, tensor2: T, *, value: Any = 1) -> Any
     with a fraction where all else is integers.
     """
     kinds = {tensor.dtype.kind for tensor in (input, tensor1, tensor2)}
-    if kinds == {"b"} or ("f" not in kinds and isinstance(value, float)):
-        raise RuntimeError(
-            f"addcmul: not defined for these dtypes and value {value!r}; convert the Tensors, such "
-            "as with .float()"
-        )
+    integers = kinds != {"b"} and ("f" in kinds or not isinstance(value, float))
+    text = "not defined for these dtypes and value {}; convert the Tensors, such as with .float()"
+    need(integers, "addcmul", text, value)
     input, tensor1, tensor2 = promote((input, tensor1, tensor2))
     return input + (tensor1 * tensor2 if value == 1 else tensor1 * tensor2 * value)
 
@@ -272,11 +259,9 @@ def addcdiv(input: TensorOnly, tensor1: T, tensor2: T, *, value: Any = 1) -> Any
 
     Raises TypeError for numbers in place of Tensors, RuntimeError for integers divided by integers.
     """
-    if tensor1.dtype.kind != "f" and tensor2.dtype.kind != "f":
-        raise RuntimeError(
-            "addcdiv: integers are not divided by integers here; convert one of them, such as with "
-            ".float()"
-        )
+    floats = "f" in (tensor1.dtype.kind, tensor2.dtype.kind)
+    text = "integers are not divided by integers here; convert one of them, such as with .float()"
+    need(floats, "addcdiv", text)
     input, tensor1, tensor2 = promote((input, tensor1, tensor2))
     return input + (tensor1 / tensor2 if value == 1 else tensor1 / tensor2 * value)
 
@@ -297,8 +282,7 @@ def clamp_max(x: T, max: Any) -> Any:
 
 
 def _bound(name: str, bound: Any) -> Any:
-    if bound is None:
-        raise TypeError(f"{name}(): the bound must be a number or a Tensor, not None")
+    need(bound is not None, name, "the bound must be a number or a Tensor", bound, error=TypeError)
     return bound
 
 

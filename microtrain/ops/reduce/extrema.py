@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from ...errors import wrong
 from ...tensor import TENSORS
 from ..index.indexing import gather_along
 from ..pointwise.comparison import isnan
@@ -24,10 +25,8 @@ class Chosen(NamedTuple):
 
 def has_elements(name: str, x: Any, dims: Any, error: type[Exception] = IndexError) -> None:
     if not count_of(x.shape, dims):
-        raise error(
-            f"{name}(): Expected reduction dim to have non-zero size; shape {x.shape} has "
-            "no elements to choose from"
-        )
+        text = "Expected reduction dim to have non-zero size; there are no elements to choose from"
+        raise wrong(name, text, x, error=error)
 
 
 def share(g, x, result, dims, keepdim):

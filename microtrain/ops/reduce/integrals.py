@@ -8,8 +8,9 @@ from typing import Any
 
 from ...backend import float16, float32
 from ...tensor import TENSORS
+from ..arguments import want_shape
 from ..coercion import cast, to_float
-from ..fronts import Dim, Float, Numeric, T, public
+from ..fronts import Dim, Float, Numeric, T, need, public
 from ..index.gathering import line, shaped_like
 from ..index.indexing import at_dim, part
 from ..pointwise.elementwise import exp, where
@@ -26,17 +27,13 @@ __all__ = ["cumulative_trapezoid", "gradient", "logcumsumexp", "trapezoid", "tra
 
 def _trapezoids(name: str, y: Any, x: Any, dx: Any, dim: int) -> Any:
     """Twice the area between neighbours along `dim`."""
-    if x is not None and dx is not None:
-        raise TypeError(f"{name}(): expected either x or dx")
+    need(x is None or dx is None, name, "expected either x or dx", error=TypeError)
     y, x = to_float(y), None if x is None else to_float(x)  # small integers would wrap around
     sums = part(y, dim, None, -1) + part(y, dim, 1, None)
     if x is None:
         return sums if dx is None else sums * dx
-    if x.ndim == 1 and x.shape[0] != y.shape[dim]:
-        raise RuntimeError(
-            f"{name}(): there must be one `x` value for each sample point, got {x.shape[0]} for "
-            f"{y.shape[dim]}"
-        )
+    fits = x.ndim != 1 or x.shape[0] == y.shape[dim]
+    need(fits, name, "there must be one `x` value for each sample point", x, y)
     if x.ndim == 1:
         x = reshape_to(x, (-1,) + (1,) * (y.ndim - dim - 1))
     at = dim - (y.ndim - x.ndim)
@@ -115,44 +112,22 @@ def gradient(
     dims = [normal_dim(whole(d), input.ndim) for d in dims]
     spacing = 1 if spacing is None else spacing
     spacings = spacing if isinstance(spacing, tuple | list) else [spacing] * len(dims)
-    if len(set(dims)) < len(dims):
-        raise RuntimeError(f"gradient(): a dimension appears more than once in dim, {dim}")
-    if len(spacings) != len(dims) or edge_order not in (1, 2):
-        raise RuntimeError(
-            f"gradient(): expected {len(dims)} spacings and an edge_order of 1 or 2, got "
-            f"{len(spacings)} and {edge_order}"
-        )
+    need(len(set(dims)) == len(dims), "gradient", "a dimension appears more than once", dim)
+    fits = len(spacings) == len(dims) and edge_order in (1, 2)
+    text = f"expected {len(dims)} spacings and an edge_order of 1 or 2"
+    need(fits, "gradient", text, len(spacings), edge_order)
     f, found = to_float(input), []
     for d, h in zip(dims, spacings, strict=True):
-        if f.shape[d] <= edge_order:
-            raise RuntimeError(
-                f"gradient(): expected each dimension size to be at least edge_order+1, got "
-                f"{f.shape[d]} in dimension {d}"
-            )
+        text = "expected each dimension size to be at least edge_order+1"
+        need(f.shape[d] > edge_order, "gradient", text, f)
         if type(h) in TENSORS and h.ndim:
-            if h.shape != (f.shape[d],):
-                raise RuntimeError(
-                    f"gradient(): expected {f.shape[d]} coordinates for dimension {d}, got shape "
-                    f"{h.shape}"
-                )
+            want_shape("gradient", "coordinates", h, (f.shape[d],))
             h = h[1:] - h[:-1]
         found.append(_slopes(f, d, h, edge_order))
     return tuple(found)
 
 
 # Running log-sum-exp ------------------------------------------------------------------------------
-
-
-def _logcumsumexp(xp, x, *, dim):
-    def cut(*ends: Any) -> Any:
-        return xp.getitem(x, at_dim(dim, slice(*ends)))
-
-    step = 1
-    while step < x.shape[dim]:  # of the last 1, 2, 4 ... elements
-        behind = xp.logaddexp(cut(step, None), cut(None, -step))
-        x = xp.concatenate([cut(None, step), behind], dim)
-        step *= 2
-    return xp.copy(x)
 
 
 def _logcumsumexp_rule(g, x, result, dim):
@@ -162,7 +137,17 @@ def _logcumsumexp_rule(g, x, result, dim):
     return there * exp(x - top)
 
 
-logcumsumexp_dim = primitive("logcumsumexp", _logcumsumexp, x=_logcumsumexp_rule)
+@primitive("logcumsumexp", x=_logcumsumexp_rule)
+def logcumsumexp_dim(xp, x, *, dim):
+    def cut(*ends: Any) -> Any:
+        return xp.getitem(x, at_dim(dim, slice(*ends)))
+
+    step = 1
+    while step < x.shape[dim]:  # of the last 1, 2, 4 ... elements
+        behind = xp.logaddexp(cut(step, None), cut(None, -step))
+        x = xp.concatenate([cut(None, step), behind], dim)
+        step *= 2
+    return xp.copy(x)
 
 
 @public

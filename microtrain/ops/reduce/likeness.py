@@ -8,7 +8,7 @@ import numpy as np
 
 from ...backend import XP, address, as_dtype, made, owner_of, resolve_device, to_device
 from ...tensor import TENSORS, Tensor, wrap
-from ..arguments import integers
+from ..arguments import integers, need
 from ..coercion import NUMBERS
 from ..shape.shapes import sizes_of
 
@@ -20,8 +20,7 @@ __all__ = [
 
 def _shape(name: str, size: Any) -> tuple[int, ...]:
     shape = integers(name, "size", size)
-    if any(n < 0 for n in shape):
-        raise RuntimeError(f"{name}(): sizes must not be negative, got {shape}")
+    need(min(shape, default=0) >= 0, name, "sizes must not be negative", shape)
     return shape
 
 
@@ -31,8 +30,7 @@ def _filled(name: str, doc: str) -> Any:
     def method(
         x: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False
     ) -> Tensor:
-        if not size:
-            raise TypeError(f"new_{name}(): missing the size")
+        need(size, f"new_{name}", "missing the size", error=TypeError)
         shape = _shape(f"new_{name}", sizes_of(size))
         make = getattr(XP[type(x._array)], name)
         return _finish(make(shape, _dtype(x, dtype)), device, requires_grad)
@@ -63,8 +61,8 @@ def new_full(
     """`fill_value` in shape `size`, in the dtype and on the device of this Tensor."""
     if type(fill_value) in TENSORS:
         fill_value = fill_value.item()
-    if not isinstance(fill_value, NUMBERS):
-        raise TypeError(f"new_full(): fill_value must be a number, got {type(fill_value).__name__}")
+    number = isinstance(fill_value, NUMBERS)
+    need(number, "new_full", "fill_value must be a number", type(fill_value), error=TypeError)
     array = XP[type(x._array)].full(_shape("new_full", size), fill_value, _dtype(x, dtype))
     return _finish(array, device, requires_grad)
 

@@ -10,7 +10,7 @@ from ...backend import as_dtype
 from ...tensor import TENSORS
 from ..arguments import want_float
 from ..coercion import cast
-from ..fronts import Float, Number, OwnDim, public
+from ..fronts import Float, Number, OwnDim, need, public, wrong
 from ..matrix.factorisations import svdvals
 from ..pointwise.elementwise import abs, clamp, cusp, sign, where, zeros_like
 from ..registry import primitive
@@ -62,8 +62,7 @@ norm_dims = primitive("norm", _norm, x=_norm_rule)
 def singular(name: str, x: Any, dim: Any, keepdim: bool, combine: Callable[..., Any]) -> Any:
     """`combine(values, -1)` of the singular values of the matrices in the two dimensions `dim`."""
     dims = normal_dims(dim, x.ndim) or ()
-    if len(dims) != 2:
-        raise RuntimeError(f"{name}: expected two dimensions, got {dim}")
+    need(len(dims) == 2, name, "expected two dimensions", dim)
     others = tuple(d for d in range(x.ndim) if d not in dims)
     found = combine(svdvals(permute_dims(x, (*others, *dims))), -1)
     return restore_dims(found, x.shape, dims, False) if keepdim else found
@@ -95,7 +94,7 @@ def norm(
     if p == "nuc":
         return singular("norm", x, tuple(range(x.ndim)) if dim is None else dim, keepdim, sum)
     if not isinstance(p, int | float):
-        raise RuntimeError(f"norm(): expected a number, 'fro' or 'nuc' for p, got {p!r}")
+        raise wrong("norm", "expected a number, 'fro' or 'nuc' for p", p)
     dims = None if dim is None else normal_dims(dim, x.ndim)
     if math.isinf(p):
         return (amax if p > 0 else amin)(abs(x), () if dims is None else dims, keepdim)
@@ -118,10 +117,7 @@ def renorm(input: Float, p: Number, dim: OwnDim, maxnorm: Number) -> Any:
 
     Raises RuntimeError for less than 2 dimensions and where `p` or `maxnorm` is negative.
     """
-    if input.ndim < 2 or p <= 0 or maxnorm < 0:
-        raise RuntimeError(
-            f"renorm(): expected at least 2 dimensions, p > 0 and maxnorm >= 0, got "
-            f"{input.ndim}, {p} and {maxnorm}"
-        )
+    fits = input.ndim > 1 and p > 0 and maxnorm >= 0
+    need(fits, "renorm", "expected at least 2-d, p > 0 and maxnorm >= 0", input, p, maxnorm)
     length = norm(input, float(p), tuple(d for d in range(input.ndim) if d != dim), True)
     return input * where(length > maxnorm, maxnorm / (length + 1e-7), 1)

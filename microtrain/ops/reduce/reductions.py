@@ -109,7 +109,9 @@ mean_dims = primitive(
     "mean",
     _mean,
     x=_mean_rule,
-    options={"extras": ("total",), "recompute": {"total": lambda: None}, "small": ("total",)},
+    extras=("total",),
+    recompute={"total": lambda: None},
+    small=("total",),
 )
 
 
@@ -155,11 +157,6 @@ def _var_rule(g, x, dims, correction, keepdim):
 var_dims = primitive("var", _var, x=_var_rule)
 
 
-@in_single
-def _std(xp, x, *, dims=None, correction=1, keepdim=False):
-    return xp.sqrt(_var(xp, x, dims=dims, correction=correction, keepdim=keepdim))
-
-
 def _std_rule(g, x, result, dims, correction, keepdim):
     # 0 where all elements are equal, as in PyTorch; the inner `where` keeps 0 / 0 away.
     flat = result == 0
@@ -170,7 +167,10 @@ def _std_rule(g, x, result, dims, correction, keepdim):
     return where(_spread(flat, x.shape, dims, keepdim), cusp(x), found)
 
 
-std_dims = primitive("std", _std, x=_std_rule)
+@primitive("std", x=_std_rule)
+@in_single
+def std_dims(xp, x, *, dims=None, correction=1, keepdim=False):
+    return xp.sqrt(_var(xp, x, dims=dims, correction=correction, keepdim=keepdim))
 
 
 def _dispersion(
@@ -250,8 +250,9 @@ def _shifted(xp, x, dim):
     return xp.subtract(x, xp.max(x, axis=dim, keepdims=True))
 
 
+@primitive("softmax", x=lambda g, result, dim: result * (g - sum(g * result, dim, True)))
 @in_single
-def _softmax(xp, x, *, dim):
+def softmax_dim(xp, x, *, dim):
     if 0 in x.shape:
         return xp.ones(x.shape, x.dtype)
     if not x.shape:
@@ -260,24 +261,15 @@ def _softmax(xp, x, *, dim):
     return xp.divide(e, xp.sum(e, axis=dim, keepdims=True))
 
 
+@primitive("log_softmax", x=lambda g, result, dim: g - exp(result) * sum(g, dim, True))
 @in_single
-def _log_softmax(xp, x, *, dim):
+def log_softmax_dim(xp, x, *, dim):
     if 0 in x.shape:
         return xp.zeros(x.shape, x.dtype)
     if not x.shape:
         return xp.subtract(x, x)
     z = _shifted(xp, x, dim)
     return xp.subtract(z, xp.log(xp.sum(xp.exp(z), axis=dim, keepdims=True)))
-
-
-softmax_dim = primitive(
-    "softmax", _softmax, x=lambda g, result, dim: result * (g - sum(g * result, dim, True))
-)
-log_softmax_dim = primitive(
-    "log_softmax",
-    _log_softmax,
-    x=lambda g, result, dim: g - exp(result) * sum(g, dim, True),
-)
 
 
 def softmax(x: Any, dim: int, *, dtype: Any = None) -> Tensor:

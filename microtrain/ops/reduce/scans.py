@@ -15,7 +15,7 @@ from ...backend import as_dtype, float16, float32, get_default_dtype, int64
 from ...numerics.sums import running_sum
 from ...tensor import TENSORS
 from ..coercion import cast
-from ..fronts import Dim, Dims, Float, Int, RealDim, T, public
+from ..fronts import Count, Dim, Dims, Float, RealDim, T, public
 from ..index.indexing import at_dim, part
 from ..loss.losses import counting, mean_loss
 from ..pointwise.comparison import isnan, logical_not, logical_xor, ne
@@ -48,14 +48,6 @@ def _accumulated(x: Any, dtype: Any) -> Any:
 # Running sums and products ------------------------------------------------------------------------
 
 
-@in_single
-def _cumsum(xp, x, *, dim, reverse=False):
-    """The sum of each element and all before it; in reverse, of all behind it."""
-    if not reverse:
-        return running_sum(xp, x, dim)
-    return xp.copy(xp.flip(running_sum(xp, xp.flip(x, dim), dim), dim))
-
-
 def _recurrence(xp, a, b, *, dim, reverse=False):
     """`s[i] = b[i] + a[i] * s[i - 1]` along `dim`; in reverse `s[i] = b[i] + a[i + 1] * s[i + 1]`.
 
@@ -84,7 +76,15 @@ def _recurrence_factor(g, a, result, dim, reverse):
     return before(there, dim, 0) * result if reverse else there * before(result, dim, 0)
 
 
-cumsum_dim = primitive("cumsum", _cumsum, x=lambda g, dim, reverse: cumsum_dim(g, dim, not reverse))
+@primitive("cumsum", x=lambda g, dim, reverse: cumsum_dim(g, dim, not reverse))
+@in_single
+def cumsum_dim(xp, x, *, dim, reverse=False):
+    """The sum of each element and all before it; in reverse, of all behind it."""
+    if not reverse:
+        return running_sum(xp, x, dim)
+    return xp.copy(xp.flip(running_sum(xp, xp.flip(x, dim), dim), dim))
+
+
 cumprod_dim = primitive(
     "cumprod",
     in_single(lambda xp, x, *, dim: xp.cumprod(x, axis=dim, dtype=x.dtype)),
@@ -208,8 +208,14 @@ def prod(input: T, dim: Dim | None = None, keepdim: bool = False, *, dtype: Any 
     return reshape_to(result, (1,) * x.ndim) if keepdim else result
 
 
+def _logsumexp_rule(g, x, result, dims, keepdim):
+    share = exp(x - restore_dims(result, x.shape, dims, keepdim))
+    return restore_dims(g, x.shape, dims, keepdim) * share
+
+
+@primitive("logsumexp", x=_logsumexp_rule)
 @in_single
-def _logsumexp(xp, x, *, dims=None, keepdim=False):
+def logsumexp_dims(xp, x, *, dims=None, keepdim=False):
     if not reductions.count_of(x.shape, dims):
         nothing = xp.asarray(xp.sum(x, axis=dims, keepdims=keepdim))
         return xp.full(nothing.shape, -math.inf, x.dtype)
@@ -221,14 +227,6 @@ def _logsumexp(xp, x, *, dims=None, keepdim=False):
     kept = range(len(x.shape)) if dims is None else dims
     shape = tuple(n for d, n in enumerate(result.shape) if keepdim or d not in kept)
     return xp.reshape(result, shape)
-
-
-def _logsumexp_rule(g, x, result, dims, keepdim):
-    share = exp(x - restore_dims(result, x.shape, dims, keepdim))
-    return restore_dims(g, x.shape, dims, keepdim) * share
-
-
-logsumexp_dims = primitive("logsumexp", _logsumexp, x=_logsumexp_rule)
 
 
 @public
@@ -314,7 +312,7 @@ def aminmax(input: T, *, dim: int | None = None, keepdim: bool = False) -> MinMa
 
 
 @public
-def diff(input: T, n: Int = 1, dim: RealDim = -1, prepend: Any = None, append: Any = None) -> Any:
+def diff(input: T, n: Count = 1, dim: RealDim = -1, prepend: Any = None, append: Any = None) -> Any:
     """The differences of neighbours along `dim`, taken `n` times; of booleans, whether they differ.
 
     Args:
@@ -325,8 +323,6 @@ def diff(input: T, n: Int = 1, dim: RealDim = -1, prepend: Any = None, append: A
 
     Raises RuntimeError for a 0-d Tensor, a negative `n` or shapes that do not fit.
     """
-    if n < 0:
-        raise RuntimeError(f"diff(): order must be non-negative but got {n}")
     parts = [x for x in (prepend, input, append) if x is not None]
     x = cat(parts, dim) if len(parts) > 1 else input
     if not n:  # what was to be joined on fits, and is not

@@ -14,8 +14,9 @@ import numpy as np
 
 from ...backend import MODES, XP, bool_, int8, int32, int64
 from ...tensor import TENSORS, Tensor, wrap
+from ..arguments import want_tensors
 from ..coercion import NUMBERS, cast, promote, underived
-from ..fronts import Dim, NumericOnly, TensorOnly, public
+from ..fronts import Dim, NumericOnly, TensorOnly, need, public
 from ..index.gathering import take_along_dim
 from ..index.indexing import at_dim, gather_along, index_put, part, places_along
 from ..index.masking import nonzero_rows
@@ -102,7 +103,8 @@ def _first(xp, x, last, k, dim, largest):
     return xp.getitem(xp.argpartition(rest, k - 1, dim), at_dim(dim, slice(k)))
 
 
-def _topk(xp, x, *, k, dim, largest):
+@primitive("topk")
+def topk_dim(xp, x, *, k, dim, largest):
     """The indices of the `k` largest or smallest along `dim`, the most extreme first."""
     n = x.shape[dim]
     if 0 < k < n and math.prod(x.shape) > 2048:  # of many a partition takes a fraction of a sort
@@ -119,9 +121,6 @@ def _topk(xp, x, *, k, dim, largest):
         return xp.take(chosen, places_along(xp, order, chosen.shape, dim))
     order = _argsort(xp, x, dim=dim, descending=largest)
     return xp.getitem(order, at_dim(dim, slice(k)))
-
-
-topk_dim = primitive("topk", _topk)
 
 
 @public
@@ -141,10 +140,8 @@ def topk(
     as in `sort` (PyTorch leaves it open). A NaN counts as larger than every number. Raises
     RuntimeError for a `k` out of range.
     """
-    if not 0 <= whole(k) <= (input.shape[dim] if input.ndim else 1):
-        raise RuntimeError(
-            f"topk(): selected index k={k} out of range for dimension {dim} of {input.shape}"
-        )
+    fits = 0 <= whole(k) <= (input.shape[dim] if input.ndim else 1)
+    need(fits, "topk", "selected index k={} out of range for dimension {} of {}", k, dim, input)
     if not input.ndim:
         return sort(input)
     return chosen(input, topk_dim(input, whole(k), dim, bool(largest)), dim, True)
@@ -159,8 +156,8 @@ def kthvalue(input: TensorOnly, k: int, dim: Dim = -1, keepdim: bool = False) ->
     elements.
     """
     has_elements("kthvalue", input, (dim,) if input.ndim else None)
-    if not 1 <= whole(k) <= (input.shape[dim] if input.ndim else 1):
-        raise RuntimeError(f"kthvalue(): selected number k={k} out of range for dimension {dim}")
+    fits = 1 <= whole(k) <= (input.shape[dim] if input.ndim else 1)
+    need(fits, "kthvalue", "selected number k={} out of range for dim {} of {}", k, dim, input)
     order = argsort_dim(input, dim)
     if input.ndim:
         order = part(order, dim, k - 1, k)
@@ -170,7 +167,17 @@ def kthvalue(input: TensorOnly, k: int, dim: Dim = -1, keepdim: bool = False) ->
 # The median ---------------------------------------------------------------------------------------
 
 
-def _median(xp, x, *, skip=False):
+def _median_rule(g, x, result, skip):
+    if not math.prod(x.shape):
+        return zeros_like(x)
+    if not skip:
+        return share(g, x, result, None, False)
+    ones = to_dtype((x == result) | (isnan(x) & isnan(result)), g.dtype)  # NaN: all are
+    return ones * (g / clamp(sum_dims(ones, None, False), 1))
+
+
+@primitive("median", x=_median_rule)
+def median_all(xp, x, *, skip=False):
     """The lower median of all elements, NaN where there is one; `skip` leaves NaN out."""
     ordered = xp.sort(xp.reshape(x, -1))  # NaN comes last
     n = ordered.shape[0]
@@ -183,21 +190,9 @@ def _median(xp, x, *, skip=False):
     return xp.where(xp.isnan(last), last, middle)
 
 
-def _median_rule(g, x, result, skip):
-    if not math.prod(x.shape):
-        return zeros_like(x)
-    if not skip:
-        return share(g, x, result, None, False)
-    ones = to_dtype((x == result) | (isnan(x) & isnan(result)), g.dtype)  # NaN: all are
-    return ones * (g / clamp(sum_dims(ones, None, False), 1))
-
-
-median_all = primitive("median", _median, x=_median_rule)
-
-
 def _of_all(name: str, x: Any, skip: bool) -> Any:
-    if not x.numel() and x.dtype.kind != "f":
-        raise RuntimeError(f"{name}(): no elements, and integers have no NaN to say so")
+    some = x.numel() or x.dtype.kind == "f"
+    need(some, name, "no elements, and integers have no NaN to say so")
     return median_all(x, skip)
 
 
@@ -251,10 +246,8 @@ def _distinct(
     front: tuple[int, ...] = (0,)
     rows = reshape_to(x, (-1, 1))
     if dim is not None:
-        if not x.ndim:
-            raise IndexError(f"{name}(): dim {dim} of a Tensor without dimensions")
-        if x.shape[dim] and not x.numel():
-            raise RuntimeError(f"{name}(): the slices along {dim} of {x.shape} are empty")
+        need(x.ndim, name, "dim {} of a Tensor without dimensions", dim, error=IndexError)
+        need(x.numel() or not x.shape[dim], name, "the slices along {} of {} are empty", dim, x)
         front = (dim, *(d for d in range(x.ndim) if d != dim))
         moved = permute_dims(x, front)
         shape = (-1 if x.numel() else 0, *moved.shape[1:])
@@ -334,21 +327,18 @@ def searchsorted(
     Returns indices from 0 to m in the shape of `input`. Raises RuntimeError for shapes that do not
     fit, another side, or a side that contradicts `right`.
     """
-    if side not in (None, "left", "right") or (right and side == "left"):
-        raise RuntimeError(f"searchsorted(): side {side!r} with right={right}: say one of the two")
+    fits = side in (None, "left", "right") and not (right and side == "left")
+    need(fits, "searchsorted", "side {} with right={}: say one of the two", side, right)
     sequence = wrap(sorted_sequence._array)
     if type(input) not in TENSORS:
-        if not isinstance(input, NUMBERS):
-            raise TypeError(
-                f"searchsorted(): expected a Tensor or number, not {type(input).__name__}"
-            )
+        number = isinstance(input, NUMBERS)
+        text = "expected a Tensor or number"
+        need(number, "searchsorted", text, type(input), error=TypeError)
         dtype = MODES.default_dtype if isinstance(input, float) else int64
         input = wrap(XP[type(sequence._array)].asarray(input, dtype))
-    if not sequence.ndim or (sequence.ndim > 1 and sequence.shape[:-1] != input.shape[:-1]):
-        raise RuntimeError(
-            f"searchsorted(): a sequence of shape {sequence.shape} needs one dimension, or "
-            f"the leading dimensions of the input of shape {input.shape}"
-        )
+    text = "a sequence of {} needs one dimension, or the leading dimensions of the input of {}"
+    alike = sequence.ndim > 1 and sequence.shape[:-1] == input.shape[:-1]
+    need(sequence.ndim == 1 or alike, "searchsorted", text, sequence, input)
     if sorter is not None:
         sequence = take_along_dim(sequence, sorter, -1)
     at, m = sequence.ndim - 1, sequence.shape[-1]
@@ -372,11 +362,8 @@ def bucketize(input: Any, boundaries: Any, *, out_int32: bool = False, right: bo
     An element equal to a boundary is in the bucket before it, with `right` in the one behind it.
     Raises RuntimeError for boundaries of another number of dimensions.
     """
-    if type(boundaries) not in TENSORS or boundaries.ndim != 1:
-        raise (RuntimeError if type(boundaries) in TENSORS else TypeError)(
-            "bucketize(): boundaries must be a Tensor of 1 dimension, got "
-            f"{getattr(boundaries, 'shape', type(boundaries).__name__)}"
-        )
+    want_tensors("bucketize", boundaries=boundaries)
+    need(boundaries.ndim == 1, "bucketize", "boundaries must be of 1 dimension", boundaries)
     return searchsorted(boundaries, input, out_int32=out_int32, right=right)
 
 
@@ -389,8 +376,8 @@ def isin(
     """
     kinds = [type(x) in TENSORS for x in (elements, test_elements)]
     known = [isinstance(x, (Tensor, *NUMBERS)) for x in (elements, test_elements)]
-    if not any(kinds) or not all(known):
-        raise TypeError("isin(): expected a Tensor or number twice, one of them a Tensor")
+    text = "expected a Tensor or number twice, one of them a Tensor"
+    need(any(kinds) and all(known), "isin", text, error=TypeError)
     if all(kinds):
         x, tests = promote((wrap(elements._array), wrap(test_elements._array)))
         tests = msort(reshape_to(tests, (-1,)))

@@ -9,9 +9,10 @@ import numpy as np
 
 from ...backend import XP, as_dtype, int64, made
 from ...tensor import TENSORS, wrap
-from ..arguments import want_in_range, want_same_dtype
+from .. import fronts
+from ..arguments import need, want_in_range, want_same_dtype, want_shape, wrong
 from ..coercion import NUMBERS, cast, examine, to_float, underived
-from ..fronts import Dim, Float, Int, T, TensorOnly, Vector, of_dims, one_of, public
+from ..fronts import Count, Dim, Float, Int, Positive, T, TensorOnly, of_dims, one_of, public
 from ..index.gathering import line
 from ..index.indexing import gather_along, part, unselect
 from ..matrix.linear_algebra import matmul
@@ -40,13 +41,13 @@ def _chances(name: str, x: Any, q: Any) -> Any:
     """`q` as a Tensor; RuntimeError unless it is of the dtype of `x` and from 0 to 1."""
 
     def check(array: Any) -> None:
-        if not ((array >= 0) & (array <= 1)).all():
-            raise RuntimeError(f"{name}(): q must be in the range [0, 1]")
+        inside = ((array >= 0) & (array <= 1)).all()
+        need(inside, name, "q must be in the range [0, 1]")
 
     if isinstance(q, NUMBERS):
         q = wrap(XP[type(x._array)].operand(float(q), x.dtype))
     elif type(q) not in TENSORS or q.ndim > 1:
-        raise RuntimeError(f"{name}(): q must be a number or a Tensor of 0 or 1 dimensions")
+        raise wrong(name, "q must be a number or a Tensor of 0 or 1 dimensions", q)
     want_same_dtype(name, "q", q, x)
     examine(q, check)
     return q
@@ -57,8 +58,7 @@ def _quantile(
 ) -> Any:
     """The quantiles along `dim`; `skip` leaves NaN out."""
     q = _chances(name, x, q)
-    if not x.numel():
-        raise RuntimeError(f"{name}(): input tensor must be non-empty, got shape {x.shape}")
+    need(x.numel(), name, "input tensor must be non-empty", x)
     if dim is None or not x.ndim:
         rows, kept = reshape_to(x, (-1,)), (1,) * x.ndim
     else:
@@ -150,7 +150,7 @@ def _counted(places: Any, weights: Any, size: int) -> Any:
 
 
 @public
-def bincount(input: Vector, weights: Any = None, minlength: Int = 0) -> Any:
+def bincount(input: fronts.Vector, weights: Any = None, minlength: Count = 0) -> Any:
     """How often each of 0, 1, 2 ... occurs in a vector of integers, or the sum of its weights.
 
     The size of the result depends on the largest, so on a GPU this waits for it.
@@ -164,17 +164,10 @@ def bincount(input: Vector, weights: Any = None, minlength: Int = 0) -> Any:
     Raises RuntimeError for negative numbers, shapes that do not fit, and in a backward pass to the
     weights.
     """
-    if input.dtype.kind not in "iu" or minlength < 0:
-        raise RuntimeError(
-            f"bincount(): expected integers, and a minlength that is not negative, got "
-            f"{input.dtype.name} and {minlength}"
-        )
+    need(input.dtype.kind in "iu", "bincount", "expected integers", input.dtype)
     places = cast(input, int64)
-    if weights is not None and weights.shape != input.shape:
-        raise RuntimeError(
-            f"bincount(): input and weights must have one shape, got {input.shape} and "
-            f"{weights.shape}"
-        )
+    if weights is not None:
+        want_shape("bincount", "weights", weights, input.shape)
     size = max(places.max().item() + 1 if len(places) else 0, minlength)
     want_in_range("bincount", places._array, 0, 0, size, RuntimeError)
     if weights is None:
@@ -185,15 +178,14 @@ def bincount(input: Vector, weights: Any = None, minlength: Int = 0) -> Any:
 
 
 def _finite(width: Any) -> None:
-    if not np.isfinite(width).all():
-        raise RuntimeError("histogram: the elements are not finite; give the range")
-    if not width.all():
-        raise RuntimeError("histogram: no room for bins at so large a number; give the range")
+    text = "the elements are not finite; give the range"
+    need(np.isfinite(width).all(), "histogram", text)
+    need(width.all(), "histogram", "no room for bins at so large a number; give the range")
 
 
 def _ascending(edges: Any) -> None:
-    if not (edges[1:] >= edges[:-1]).all():
-        raise RuntimeError("histogram: the edges in bins do not ascend; sort them")
+    ascending = (edges[1:] >= edges[:-1]).all()
+    need(ascending, "histogram", "the edges in bins do not ascend; sort them")
 
 
 def _range(x: Any, low: Any, high: Any, wide: float) -> tuple[Any, Any]:
@@ -209,14 +201,13 @@ def _range(x: Any, low: Any, high: Any, wide: float) -> tuple[Any, Any]:
 
 
 @public
-def histc(input: Float, bins: Int = 100, min: Any = 0, max: Any = 0) -> Any:
+def histc(input: Float, bins: Positive = 100, min: Any = 0, max: Any = 0) -> Any:
     """How many elements are in each of `bins` equal parts of [min, max], in their dtype.
 
     Elements outside and NaN are not counted. Where `min` and `max` are equal the smallest and the
     largest element are taken. It has no gradient. Raises RuntimeError for no bins or `max` < `min`.
     """
-    if bins < 1 or max < min:
-        raise RuntimeError(f"histc(): bins must be > 0 and max >= min, got {bins}, {min}, {max}")
+    need(max >= min, "histc", "max must be at least min", min, max)
     x = input.detach()
     low, high = _range(x, min, max, 1.0)
     inside = (x >= low) & (x <= high)
@@ -251,15 +242,12 @@ def histogram(
     x = reshape_to(input.detach(), (-1,))
     if weight is not None:
         want_same_dtype("histogram", "weight", weight, input)
-        if weight.shape != input.shape:
-            raise RuntimeError(f"histogram(): weight of shape {weight.shape} for {input.shape}")
+        want_shape("histogram", "weight", weight, input.shape)
     if type(bins) in TENSORS:
         want_same_dtype("histogram", "bins", bins, input)
         edges = bins.detach()
-        if edges.ndim != 1 or len(edges) < 2:
-            raise RuntimeError(
-                f"histogram(): expected a vector of two or more edges in bins, got {bins.shape}"
-            )
+        fits = edges.ndim == 1 and len(edges) > 1
+        need(fits, "histogram", "expected a vector of two or more edges in bins", bins)
         examine(edges, _ascending)
     else:
         low, high = range or (0, 0 if len(x) else 1)
@@ -301,10 +289,10 @@ def cov(
     x = to_float(input)
     x = x if x.ndim == 2 else reshape_to(x, (1, -1))
     for weights in (fweights, aweights):
-        if weights is not None and weights.shape != x.shape[1:]:
-            raise RuntimeError(f"cov(): expected {x.shape[1]} weights, got shape {weights.shape}")
-    if fweights is not None and fweights.dtype.kind not in "iu":
-        raise RuntimeError(f"cov(): fweights are whole numbers, got {fweights.dtype.name}")
+        if weights is not None:
+            want_shape("cov", "weights", weights, x.shape[1:])
+        whole = fweights is None or fweights.dtype.kind in "iu"
+        need(whole, "cov", "fweights are whole numbers")
     given = [w for w in (fweights, aweights) if w is not None]
     for weights in given:
         examine(weights, _weights_of_cov)
@@ -326,8 +314,8 @@ def cov(
 
 
 def _weights_of_cov(weights: Any) -> None:
-    if not (weights >= 0).all() or (weights.size and not weights.any()):
-        raise RuntimeError("cov(): weights must not be negative, NaN or all 0")
+    fits = (weights >= 0).all() and (not weights.size or weights.any())
+    need(fits, "cov", "weights must not be negative, NaN or all 0")
 
 
 @public

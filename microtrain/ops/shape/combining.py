@@ -10,7 +10,7 @@ import numpy as np
 from ...backend import MODES, XP, made
 from ...tensor import wrap
 from ..coercion import promote
-from ..fronts import Int, Vector, public
+from ..fronts import Count, Vector, need, public
 from ..index.indexing import gather_index
 from .joining import atleast_2d, cat, checked_tensors, stack
 from .rearranging import meshgrid
@@ -27,8 +27,7 @@ def block_diag(*tensors: Any) -> Any:
     if not tensors:
         return wrap(made(np.empty((1, 0), MODES.default_dtype)))
     found = atleast_2d(list(promote(checked_tensors("block_diag", tensors))))
-    if any(x.ndim > 2 for x in found):
-        raise RuntimeError("block_diag(): expected Tensors of at most 2 dimensions")
+    need(all(x.ndim < 3 for x in found), "block_diag", "expected at most 2 dimensions", *found)
     width, before, rows = sum(x.shape[1] for x in found), 0, []
     for x in found:
         zeros = XP[type(x._array)].zeros
@@ -45,21 +44,18 @@ def cartesian_prod(*tensors: Any) -> Any:
     Of one vector it is the vector itself.
     """
     found = checked_tensors("cartesian_prod", tensors)
-    if any(x.ndim != 1 for x in found):
-        raise RuntimeError(f"cartesian_prod(): expected vectors, got {[x.shape for x in found]}")
+    need(all(x.ndim == 1 for x in found), "cartesian_prod", "expected vectors", *found)
     if len(found) == 1:
         return found[0]
     return stack([flatten(x) for x in meshgrid(*found, indexing="ij")], 1)
 
 
 @public
-def combinations(input: Vector, r: Int = 2, with_replacement: bool = False) -> Any:
+def combinations(input: Vector, r: Count = 2, with_replacement: bool = False) -> Any:
     """All choices of `r` elements of a vector, in their order, as the rows of a matrix.
 
     `with_replacement` allows an element several times. Raises RuntimeError for a negative `r`.
     """
-    if r < 0:
-        raise RuntimeError(f"combinations(): r must not be negative, got {r}")
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     if not r:
         return input[:0]

@@ -16,7 +16,7 @@ from typing import Any
 from ...autograd.graph import Backward, NodeOfMany, edge_of, record
 from ...backend import XP
 from ...tensor import TENSORS, wrap
-from ..fronts import Unchecked
+from ..fronts import Unchecked, need, wrong
 from ..index.indexing import at_dim, select
 from ..registry import Variadic
 from .shapes import normal_dim, reshape_to, unsqueeze
@@ -43,12 +43,11 @@ def checked_tensors(name: str, tensors: Any) -> tuple[Any, ...]:
 
 def listed_tensors(name: str, tensors: Any) -> tuple[Any, ...]:
     """`checked_tensors` of a list that is not empty."""
-    if type(tensors) in TENSORS:
-        raise TypeError(f"{name}(): expected a list or tuple of Tensors, got one Tensor")
+    one = type(tensors) in TENSORS
+    need(not one, name, "expected a list or tuple of Tensors, got one Tensor", error=TypeError)
     found = checked_tensors(name, tensors)
-    if not found:
-        error = ValueError if name == "cat" else RuntimeError  # PyTorch's kinds
-        raise error(f"{name}(): expected a non-empty list of Tensors")
+    error = ValueError if name == "cat" else RuntimeError  # PyTorch's kinds
+    need(found, name, "expected a non-empty list of Tensors", error=error)
     return found
 
 
@@ -73,11 +72,8 @@ def cat(tensors: Unchecked, dim: int = 0) -> Any:
         ndim = tensor.ndim
         if ndim != count and (0,) in (tensor.shape, tensors[0].shape):
             return cat(_fitting(tensors, dim), dim)
-        if not ndim:
-            raise RuntimeError(
-                f"cat(): zero-dimensional tensor (at position {number}) cannot be concatenated; "
-                "use stack"
-            )
+        text = "zero-dimensional tensor (at position {}) cannot be concatenated; use stack"
+        need(ndim, "cat", text, number)
     return cat_operation.apply(tensors, dim=normal_dim(dim, count))
 
 
@@ -87,12 +83,9 @@ def stack(tensors: Unchecked, dim: int = 0) -> Any:
     Raises RuntimeError for an empty list or shapes that differ.
     """
     tensors = listed_tensors("stack", tensors)
-    for number, tensor in enumerate(tensors):
+    for tensor in tensors:
         if tensor.shape != tensors[0].shape:
-            raise RuntimeError(
-                f"stack expects each tensor to be equal size, but got {list(tensors[0].shape)} at "
-                f"entry 0 and {list(tensor.shape)} at entry {number}"
-            )
+            raise wrong("stack", "expects each tensor to be equal size", tensors[0], tensor)
     at = normal_dim(dim, tensors[0].ndim + 1)
     return cat([unsqueeze(x, at) for x in tensors], at)
 

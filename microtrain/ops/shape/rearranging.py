@@ -10,8 +10,8 @@ import numpy as np
 
 from ...backend import XP, to_host
 from ...tensor import TENSORS, wrap
-from ..arguments import integer, integers, one_of
-from ..fronts import Int, IntOrInts, Ints, Matrices, T, of_dims, public
+from ..arguments import integer, integers
+from ..fronts import Int, IntOrInts, Ints, Matrices, T, need, of_dims, public
 from ..index.indexing import gather_index
 from ..pointwise.elementwise import clone, contiguous_copy
 from ..registry import primitive
@@ -38,15 +38,14 @@ __all__ = [
 def _distinct(name: str, x: Any, dims: tuple[int, ...]) -> tuple[int, ...]:
     """`dims` counted from the front; RuntimeError where one appears twice."""
     found = tuple(normal_dim(d, x.ndim) for d in dims)
-    if len(set(found)) != len(found):
-        raise RuntimeError(f"{name}(): a dimension appears multiple times in {list(dims)}")
+    need(len(set(found)) == len(found), name, "a dimension appears multiple times", list(dims))
     return found
 
 
 def _listed(name: str, what: str, sizes: tuple[Any, ...], keyword: Any) -> tuple[int, ...]:
     """The integers of a call that takes `f(2, 3)`, `f((2, 3))` and `f(what=(2, 3))`."""
-    if (keyword is None) == (not sizes):
-        raise TypeError(f"{name}(): expected {what}, one by one or as a tuple")
+    one = (keyword is None) != (not sizes)
+    need(one, name, "expected {}, one by one or as a tuple", what, error=TypeError)
     return integers(name, what, sizes_of(sizes) if keyword is None else keyword)
 
 
@@ -101,10 +100,8 @@ def roll(x: T, shifts: IntOrInts, dims: IntOrInts = None) -> Any:
     dims = dims or ()
     if not dims and len(shifts) == 1:
         return reshape_to(roll_dims(reshape_to(x, (math.prod(x.shape),)), shifts, (0,)), x.shape)
-    if not shifts or len(shifts) != len(dims):
-        raise RuntimeError(
-            f"roll(): shifts and dimensions must align. shifts: {len(shifts)}, dims: {len(dims)}"
-        )
+    same = shifts and len(shifts) == len(dims)
+    need(same, "roll", "shifts and dimensions must align", shifts, dims)
     return roll_dims(x, shifts, tuple(dim_of("roll", x, d) for d in dims))
 
 
@@ -114,8 +111,7 @@ def rot90(x: T, k: Int = 1, dims: Ints = (0, 1)) -> Any:
 
     Raises RuntimeError unless there are two different dimensions.
     """
-    if len(dims) != 2 or x.ndim < 2:
-        raise RuntimeError(f"rot90(): expected 2 dimensions of at least 2, got {list(dims)}")
+    need(len(dims) == 2 <= x.ndim, "rot90", "expected 2 dimensions of at least 2", list(dims))
     a, b = _distinct("rot90", x, dims)
     turns = k % 4
     if turns == 0:
@@ -130,8 +126,7 @@ def rot90(x: T, k: Int = 1, dims: Ints = (0, 1)) -> Any:
 
 def _repeated(name: str, x: Any, counts: tuple[int, ...]) -> Any:
     """`x` side by side, `counts` times along each dimension."""
-    if any(count < 0 for count in counts):
-        raise RuntimeError(f"{name}(): cannot repeat a negative number of times: {list(counts)}")
+    need(min(counts, default=0) >= 0, name, "counts must not be negative", list(counts))
     shape = (1,) * (len(counts) - x.ndim) + x.shape
     apart = reshape_to(x, tuple(n for size in shape for n in (1, size)))
     wide = tuple(n for pair in zip(counts, shape, strict=True) for n in pair)
@@ -145,10 +140,8 @@ def repeat(x: Any, *sizes: Any, repeats: Any = None) -> Any:
     Raises RuntimeError for a negative count or fewer counts than dimensions.
     """
     counts = _listed("repeat", "repeats", sizes, repeats)
-    if len(counts) < x.ndim:
-        raise RuntimeError(
-            f"repeat(): {len(counts)} counts for {x.ndim} dimensions; give one for each"
-        )
+    text = "{} counts for {} dimensions; give one for each"
+    need(len(counts) >= x.ndim, "repeat", text, len(counts), x.ndim)
     return _repeated("repeat", x, counts)
 
 
@@ -190,13 +183,11 @@ def repeat_interleave(
         total = len(places)
     else:
         count = integer("repeat_interleave", "repeats", repeats)
-        if count < 0:
-            raise RuntimeError(f"repeat_interleave(): repeats must not be negative, got {count}")
+        need(count >= 0, "repeat_interleave", "repeats must not be negative", count)
         total = size * count
-    if output_size is not None and output_size != total:
-        raise RuntimeError(
-            f"repeat_interleave(): output_size is {output_size}, but the repeats give {total}"
-        )
+    same = output_size in (None, total)
+    text = "output_size is {}, but the repeats give {}"
+    need(same, "repeat_interleave", text, output_size, total)
     if places is not None:
         index = XP[type(x._array)].asarray(places)
         return gather_index(x, (*(slice(None),) * at, index))
@@ -208,16 +199,12 @@ def repeat_interleave(
 def _places(repeats: Any, size: int) -> Any:
     """The indices that take each of `size` elements as often as `repeats` says."""
     counts = to_host(repeats._array)
-    if counts.dtype.name not in ("int32", "int64") or counts.ndim > 1:
-        raise RuntimeError(
-            "repeat_interleave(): repeats must be an int32 or int64 Tensor of 0 or 1 dimensions, "
-            f"got {counts.dtype.name} of shape {counts.shape}"
-        )
-    if counts.size not in (1, size) or (counts < 0).any():
-        raise RuntimeError(
-            f"repeat_interleave(): repeats must be one count or {size}, none negative, got "
-            f"{counts.size}"
-        )
+    fits = counts.dtype.name in ("int32", "int64") and counts.ndim < 2
+    text = "repeats must be an int32 or int64 Tensor of 0 or 1 dimensions"
+    need(fits, "repeat_interleave", text, counts.dtype, counts)
+    fits = counts.size in (1, size) and not (counts < 0).any()
+    text = f"repeats must be one count or {size}, none negative"
+    need(fits, "repeat_interleave", text, counts.size)
     return np.repeat(np.arange(size), counts)
 
 
@@ -231,11 +218,8 @@ def movedim(x: T, source: IntOrInts, destination: IntOrInts) -> Any:
     Raises RuntimeError for a dimension named twice or different numbers of them.
     """
     source, destination = (_distinct("movedim", x, dims) for dims in (source, destination))
-    if len(source) != len(destination):
-        raise RuntimeError(
-            f"movedim(): source {list(source)} and destination {list(destination)} must have the "
-            "same number of dimensions"
-        )
+    text = "source and destination must have the same number of dimensions"
+    need(len(source) == len(destination), "movedim", text, source, destination)
     order = [d for d in range(x.ndim) if d not in source]
     for to, dim in sorted(zip(destination, source, strict=True)):
         order.insert(to, dim)
@@ -290,12 +274,10 @@ def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[Any, ...]:
             "meshgrid: it will be required to pass the indexing argument; write indexing='ij'",
             stacklevel=2,
         )
-    if not found or any(x.ndim > 1 or x.dtype != found[0].dtype for x in found):
-        given = ", ".join(f"{x.shape} {x.dtype.name}" for x in found)
-        raise RuntimeError(
-            f"meshgrid(): expected 0-d or 1-d Tensors of the same dtype, got {given or 'none'}"
-        )
-    one_of("meshgrid", "indexing", indexing, None, "ij", "xy")
+    fits = found and all(x.ndim < 2 and x.dtype == found[0].dtype for x in found)
+    given = [f"{x.shape} {x.dtype.name}" for x in found]
+    need(fits, "meshgrid", "expected 0-d or 1-d Tensors of the same dtype", given)
+    need(indexing in (None, "ij", "xy"), "meshgrid", "indexing must be 'ij' or 'xy'", indexing)
     shape = tuple(math.prod(x.shape) for x in found)
     grids = tuple(
         expand_to(reshape_to(x, (size,) + (1,) * (len(found) - place - 1)), shape)

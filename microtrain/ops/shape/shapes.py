@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...backend import address, float16, float32
+from ...errors import need, wrong
 from ...numerics.sums import sum_columns, sum_rows
 from ..registry import VIEW_IF_SHARED, primitive
 
@@ -30,17 +31,16 @@ def normal_dim(dim: int, ndim: int) -> int:
     if type(dim) is not int:
         dim = whole(dim)
     if not -span <= dim < span:
-        raise IndexError(
-            f"Dimension out of range (expected to be in range of [{-span}, {span - 1}], but got "
-            f"{dim})"
-        )
+        words = f"Dimension out of range (expected to be in range of [{-span}, {span - 1}]"
+        raise IndexError(f"{words}, but got {dim})")
     return dim % span
 
 
 def dim_of(name: str, x: Any, dim: int, error: type[Exception] = IndexError) -> int:
     """`dim` counted from the front; a 0-d Tensor, which has none, is an error."""
     if not x.ndim:
-        raise error(f"{name}() expects at least a 1-dimensional tensor, got a 0-dim tensor")
+        text = "expects at least a 1-dimensional tensor, got a 0-dim tensor"
+        raise wrong(name, text, error=error)
     return normal_dim(dim, x.ndim)
 
 
@@ -57,8 +57,7 @@ def normal_dims(dim: Any, ndim: int) -> tuple[int, ...] | None:
         dims: tuple[int, ...] = (normal_dim(dim, ndim),)
     else:
         dims = tuple(normal_dim(d, ndim) for d in dim)
-        if len(set(dims)) != len(dims):
-            raise RuntimeError(f"dim {tuple(dim)}: a dimension appears multiple times")
+        need(len(set(dims)) == len(dims), "several dims", "a dimension appears multiple times", dim)
     return dims if dims and ndim else None
 
 
@@ -76,7 +75,8 @@ reshape_to = primitive(
     "reshape",
     lambda xp, x, *, shape: xp.reshape(x, shape),
     x=lambda g, x_shape: reshape_to(g, x_shape),
-    options={"view": VIEW_IF_SHARED, "node_name": "view"},
+    view=VIEW_IF_SHARED,
+    node_name="view",
 )
 
 
@@ -97,25 +97,21 @@ def reshape(x: Any, *sizes: Any, shape: Any = None) -> Any:
     sizes = sizes_of(sizes if shape is None else (*sizes, shape))
     known = math.prod(s for s in sizes if s != -1)
     have = math.prod(x.shape)
-    wrong = sizes.count(-1) > 1 or any(s < -1 for s in sizes)
-    if wrong or (have != known if -1 not in sizes else (known == 0 or have % known)):
-        raise RuntimeError(f"shape {list(sizes)} is invalid for input of size {have}")
+    wrong_sizes = sizes.count(-1) > 1 or any(s < -1 for s in sizes)
+    if wrong_sizes or (have != known if -1 not in sizes else (known == 0 or have % known)):
+        raise wrong("reshape", "shape {} is invalid for input of size {}", list(sizes), have)
     return reshape_to(x, sizes)
 
 
 def view(x: Any, *shape: Any) -> Any:
     """Like `reshape`, but never a copy: RuntimeError for memory that does not allow it."""
     if len(shape) == 1 and (isinstance(shape[0], np.dtype) or hasattr(shape[0], "itemsize")):
-        raise TypeError(
-            f"view(): expected sizes, got {shape[0]}; for other numbers in the same memory write "
-            "mt.from_numpy(x.numpy().view(dtype))"
-        )
+        text = "for other numbers in the same memory write mt.from_numpy(x.numpy().view(dtype))"
+        raise wrong("view", f"expected sizes; {text}", shape[0], error=TypeError)
     out = reshape(x, *shape)
     if out.numel() and address(out._array) != address(x._array):
-        raise RuntimeError(
-            f"view: memory of shape {x.shape} that is not contiguous cannot be seen as "
-            f"{out.shape} (size and stride are not compatible). Use .reshape(...) instead."
-        )
+        text = "memory of {} is not contiguous and cannot be seen as {}. Use .reshape(...) instead."
+        raise wrong("view", text, x, out)
     return out
 
 
@@ -135,8 +131,7 @@ def unsqueeze(x: Any, dim: int) -> Any:
 def flatten(x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
     """Dimensions `start_dim` to `end_dim`, both included, joined into one."""
     first, last = normal_dim(start_dim, x.ndim), normal_dim(end_dim, x.ndim)
-    if first > last:
-        raise RuntimeError("flatten() has invalid args: start_dim cannot come after end_dim")
+    need(first <= last, "flatten", "has invalid args: start_dim cannot come after end_dim")
     joined = math.prod(x.shape[first : last + 1])
     return reshape_to(x, (*x.shape[:first], joined, *x.shape[last + 1 :]))
 
@@ -156,7 +151,7 @@ permute_dims = primitive(
     "permute",
     lambda xp, x, *, dims: xp.transpose(x, dims),
     x=lambda g, dims: permute_dims(g, _inverse(dims)),
-    options=_VIEW,
+    view=True,
 )
 
 
@@ -168,18 +163,16 @@ def permute(x: Any, *sizes: Any, dims: Any = None) -> Any:
     """The dimensions in the order `dims`, each once; a view."""
     given = sizes_of(sizes if dims is None else (*sizes, dims))
     order = tuple(normal_dim(d, x.ndim) for d in given)
-    if sorted(order) != list(range(x.ndim)):
-        raise RuntimeError(f"permute: {given} is not an order of {x.ndim} dimensions")
+    ordered = sorted(order) == list(range(x.ndim))
+    need(ordered, "permute", "expected an order of the dimensions of {}, got {}", x, given)
     return permute_dims(x, order)
 
 
 def transpose(x: Any, dim0: Any = None, dim1: Any = None) -> Any:
     """Two dimensions exchanged; a view."""
+    text = "NumPy's x.transpose() is x.t() of a matrix, x.permute(*reversed(range(x.ndim))) of any"
     if dim1 is None:
-        raise TypeError(
-            "transpose(): expected two dimensions; NumPy's x.transpose() is x.t() of a matrix, "
-            "x.mT of matrices, x.permute(*reversed(range(x.ndim))) of any Tensor"
-        )
+        raise wrong("transpose", f"expected two dimensions; {text}", error=TypeError)
     a, b = normal_dim(dim0, x.ndim), normal_dim(dim1, x.ndim)
     order = list(range(x.ndim))
     if order:
@@ -190,24 +183,19 @@ def transpose(x: Any, dim0: Any = None, dim1: Any = None) -> Any:
 def t(x: Any) -> Any:
     """The transpose of a matrix; a vector or number as it is. A view."""
     if x.ndim > 2:
-        raise RuntimeError(
-            f"t() expects a tensor with <= 2 dimensions, but self is {x.ndim}D; use transpose or "
-            "permute"
-        )
+        raise wrong("t", "expects a tensor with <= 2 dimensions; use transpose or permute", x)
     return permute_dims(x, tuple(range(x.ndim))[::-1])
 
 
 def adjoint(x: Any) -> Any:
     """The transpose of a matrix, here without complex numbers; a view."""
-    if x.ndim not in (0, 2):
-        raise RuntimeError(f"tensor.H is only supported on matrices, got {x.ndim}D; use .mT")
+    need(x.ndim in (0, 2), "H", "only supported on matrices, got {}; use .mT", x)
     return t(x)
 
 
 def matrix_transpose(x: Any) -> Any:
     """The transposes of a batch of matrices, shape (..., n, m); a view."""
-    if x.ndim == 1:
-        raise RuntimeError("tensor.mT is only supported on matrices or batches of them, got 1D")
+    need(x.ndim != 1, "mT", "only supported on matrices or batches of them", x)
     return transpose(x, -2, -1)
 
 
@@ -218,7 +206,7 @@ expand_to = primitive(
     "expand",
     lambda xp, x, *, shape: xp.broadcast_to(x, shape),
     x=lambda g, x_shape: sum_to(g, x_shape),
-    options=_VIEW,
+    view=True,
 )
 
 
@@ -229,16 +217,13 @@ def expand(x: Any, *sizes: Any) -> Any:
     """
     wanted = list(sizes_of(sizes))
     lead = len(wanted) - x.ndim
-    if lead < 0:
-        raise RuntimeError(
-            f"expand: the number of sizes ({len(wanted)}) must not be less than the number of "
-            f"dimensions ({x.ndim})"
-        )
+    text = "the number of sizes ({}) must not be less than the number of dimensions ({})"
+    need(lead >= 0, "expand", text, len(wanted), x.ndim)
     for i, size in enumerate(wanted):
         if size == -1 and i >= lead:
             wanted[i] = x.shape[i - lead]
         elif size < 0:
-            raise RuntimeError(f"expand: size {size} is not allowed in dimension {i}")
+            raise wrong("expand", "size {} is not allowed in dimension {}", size, i)
     return expand_to(x, tuple(wanted))
 
 
@@ -247,8 +232,7 @@ def broadcast_shape(name: str, *shapes: Any) -> tuple[int, ...]:
     try:
         return np.broadcast_shapes(*map(tuple, shapes))
     except ValueError:
-        given = " and ".join(str(tuple(shape)) for shape in shapes)
-        raise RuntimeError(f"{name}(): no common shape of {given}") from None
+        raise wrong(name, "no common shape", *map(tuple, shapes)) from None
 
 
 def broadcast_to(x: Any, size: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...tensor import TENSORS
 from ..arguments import integer, integers
-from ..fronts import Int, Int0d, Ints, OwnDim, RealDim, T, public
+from ..fronts import Int, Int0d, Ints, OwnDim, Positive, RealDim, T, need, public
 from ..index import indexing
 from ..pointwise.elementwise import clone
 from .joining import pieces, unbind_parts
@@ -31,17 +31,12 @@ def narrow(x: T, dim: RealDim, start: Int0d, length: Int) -> Any:
     that is negative or too large.
     """
     size = x.shape[dim]
-    if not -size <= start <= size:
-        raise IndexError(
-            f"narrow(): start out of range (expected to be in range of [{-size}, {size}], but got "
-            f"{start})"
-        )
+    text = "start out of range (expected to be in range of [{}, {}], but got {})"
+    need(-size <= start <= size, "narrow", text, -size, size, start, error=IndexError)
     start += size if start < 0 else 0
-    if length < 0 or start + length > size:
-        raise RuntimeError(
-            f"narrow(): start ({start}) + length ({length}) does not fit dimension {dim} of size "
-            f"{size}"
-        )
+    fits = length >= 0 and start + length <= size
+    text = "start ({}) + length ({}) does not fit dimension {} of size {}"
+    need(fits, "narrow", text, start, length, dim, size)
     return indexing.part(x, dim, start, start + length)
 
 
@@ -54,11 +49,9 @@ def narrow_copy(x: T, dim: RealDim, start: Int0d, length: Int) -> Any:
 @public
 def select(x: T, dim: OwnDim, index: Int) -> Any:
     """The elements with `index` in dimension `dim`, without that dimension; a view."""
-    if not -x.shape[dim] <= index < x.shape[dim]:
-        raise IndexError(
-            f"select(): index {index} out of range for tensor of size {list(x.shape)} at "
-            f"dimension {dim}"
-        )
+    inside = -x.shape[dim] <= index < x.shape[dim]
+    text = "index {} out of range for tensor of {} at dimension {}"
+    need(inside, "select", text, index, x, dim, error=IndexError)
     return indexing.select(x, indexing.at_dim(dim, index))
 
 
@@ -79,30 +72,23 @@ def split(x: T, split_size_or_sections: Any, dim: RealDim = 0) -> tuple[Any, ...
     if isinstance(split_size_or_sections, tuple | list):
         return split_with_sizes(x, split_size_or_sections, dim)
     size, have = integer("split", "split_size", split_size_or_sections), x.shape[dim]
-    if size < 0 or (have and not size):
-        raise RuntimeError(
-            f"split(): split_size must be positive (0 only where the dimension is), got {size} for "
-            f"dimension {dim} of size {have}"
-        )
+    text = "split_size must be positive (0 only where the dimension is), got {} for {} of size {}"
+    need(size > 0 or (size == 0 and not have), "split", text, size, dim, have)
     return pieces(x, dim, [min(size, have - i) for i in range(0, have, size or 1)] or [0])
 
 
 @public
 def split_with_sizes(x: T, split_sizes: Ints, dim: OwnDim = 0) -> tuple[Any, ...]:
     """Parts of the given sizes along `dim`, which add up to its size; views."""
-    if any(size < 0 for size in split_sizes) or sum(split_sizes) != x.shape[dim]:
-        raise RuntimeError(
-            f"split_with_sizes expects split_sizes that are not negative and sum exactly to "
-            f"{x.shape[dim]}, the size of dimension {dim}, but got split_sizes={list(split_sizes)}"
-        )
+    fits = all(size >= 0 for size in split_sizes) and sum(split_sizes) == x.shape[dim]
+    text = f"expects split_sizes that are not negative and sum exactly to {x.shape[dim]}"
+    need(fits, "split_with_sizes", text, list(split_sizes))
     return pieces(x, dim, list(split_sizes))
 
 
 @public
-def chunk(x: T, chunks: Int, dim: RealDim = 0) -> tuple[Any, ...]:
+def chunk(x: T, chunks: Positive, dim: RealDim = 0) -> tuple[Any, ...]:
     """At most `chunks` parts of one size along `dim`, the last perhaps smaller; views."""
-    if chunks < 1:
-        raise RuntimeError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
     if not x.shape[dim]:
         return pieces(x, dim, [0] * chunks)
     return split(x, -(-x.shape[dim] // chunks), dim)
@@ -129,19 +115,15 @@ def tensor_split(x: T, indices_or_sections: Any, dim: RealDim = 0) -> tuple[Any,
             return pieces(x, dim, [b - a for a, b in cuts])
         return tuple(indexing.part(x, dim, a, max(a, b)) for a, b in cuts)
     count = integer("tensor_split", "sections", wanted)
-    if count < 1:
-        raise RuntimeError(f"number of sections must be larger than 0, got {count}")
+    need(count >= 1, "tensor_split", "number of sections must be larger than 0", count)
     size, more = divmod(have, count)
     return pieces(x, dim, [size + (i < more) for i in range(count)])
 
 
 def _split_at(name: str, x: Any, wanted: Any, dim: int, least: int) -> tuple[Any, ...]:
-    if x.ndim < least:
-        raise RuntimeError(f"{name}() requires at least {least} dimensions, got {x.ndim}")
-    if isinstance(wanted, int) and (wanted < 1 or x.shape[dim] % wanted):
-        raise RuntimeError(
-            f"{name}(): dimension {dim} of size {x.shape[dim]} is not divisible by {wanted}"
-        )
+    need(x.ndim >= least, name, f"requires at least {least} dimensions", x)
+    fits = not isinstance(wanted, int) or (wanted > 0 and not x.shape[dim] % wanted)
+    need(fits, name, "dimension {} of {} is not divisible by {}", dim, x, wanted)
     return tensor_split(x, wanted, dim)
 
 
@@ -179,10 +161,9 @@ def unflatten(x: T, dim: RealDim, sizes: Ints) -> Any:
     have = x.shape[dim]
     inferred = sizes.count(-1)
     fits = known and not have % known if inferred else known == have
-    if not sizes or inferred > 1 or min(sizes) < -1 or not fits:
-        raise RuntimeError(
-            f"unflatten: sizes {list(sizes)} don't multiply up to the size of dim {dim} ({have})"
-        )
+    fits = sizes and inferred < 2 and min(sizes) >= -1 and fits
+    text = f"sizes {list(sizes)} don't multiply up to the size of dim {dim} ({have})"
+    need(fits, "unflatten", text)
     found = tuple(have // known if size == -1 else size for size in sizes)
     return reshape_to(x, (*x.shape[:dim], *found, *x.shape[dim + 1 :]))
 

@@ -8,8 +8,9 @@ import numpy as np
 
 from ...backend import as_dtype, int64, resolve_device, to_device
 from ...tensor import Tensor, wrap
+from ..arguments import want_shape
 from ..coercion import cast
-from ..fronts import NUMERIC, Int, Matrices, Matrix, T, of_dims, public
+from ..fronts import NUMERIC, Count, Int, Matrices, Matrix, T, need, of_dims, public
 from ..pointwise.elementwise import clone, where, zeros_like
 from ..reduce.reductions import sum
 from ..registry import primitive
@@ -49,13 +50,10 @@ def _indices(name: str) -> Any:
     find = getattr(np, name)
 
     def function(
-        row: Int, col: Int, offset: Int = 0, *, dtype: Any = None, device: Any = None
+        row: Count, col: Count, offset: Int = 0, *, dtype: Any = None, device: Any = None
     ) -> Tensor:
-        if row < 0 or col < 0:
-            raise RuntimeError(f"{name}: row and col must be non-negative, got {row}, {col}")
         kind = int64 if dtype is None else as_dtype(dtype)
-        if kind.name not in ("int32", "int64"):
-            raise RuntimeError(f"{name}: expected dtype int32 or int64, got {kind.name}")
+        need(kind.name in ("int32", "int64"), name, "expected dtype int32 or int64", kind)
         found = np.stack(find(row, offset, col)).astype(kind)
         return wrap(to_device(found, resolve_device(device)))
 
@@ -83,26 +81,25 @@ def _diagonal_of(xp, x, *, offset=0):
     return xp.as_strided(x, (*x.shape[:-2], length), (*x.strides[:-2], step))
 
 
-def _diag_embed(xp, x, *, shape, offset=0):
+diagonal_of = primitive(
+    "diagonal",
+    _diagonal_of,
+    x=lambda g, x_shape, offset: with_diagonal(g, x_shape, offset),
+    view=True,
+)
+
+
+@primitive("diag_embed", x=lambda g, offset: diagonal_of(g, offset))
+def with_diagonal(xp, x, *, shape, offset=0):
     """Zeros of `shape` with `x` on diagonal number `offset`: the reverse of `diagonal`."""
     out = xp.zeros(shape, x.dtype)
     xp.copyto(_diagonal_of(xp, out, offset=offset), x)
     return out
 
 
-diagonal_of = primitive(
-    "diagonal",
-    _diagonal_of,
-    x=lambda g, x_shape, offset: with_diagonal(g, x_shape, offset),
-    options={"view": True},
-)
-with_diagonal = primitive("diag_embed", _diag_embed, x=lambda g, offset: diagonal_of(g, offset))
-
-
 def _plane(dim1: int, dim2: int, ndim: int) -> tuple[int, int]:
     found = normal_dim(dim1, ndim), normal_dim(dim2, ndim)
-    if found[0] == found[1]:
-        raise RuntimeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
+    need(found[0] != found[1], "diagonal", "dimensions cannot be identical", dim1, dim2)
     return found
 
 
@@ -156,10 +153,7 @@ def diagonal_scatter(input: T, src: T, offset: Int = 0, dim1: int = 0, dim2: int
     order = (*(d for d in range(input.ndim) if d not in (a, b)), a, b)
     x = permute_dims(input, order)
     there = diagonal_of(x, offset)
-    if there.shape != src.shape:
-        raise RuntimeError(
-            f"diagonal_scatter(): expected src of shape {there.shape}, got {src.shape}"
-        )
+    want_shape("diagonal_scatter", "src", src, there.shape)
     mask = with_diagonal(zeros_like(there) == 0, x.shape, offset)
     found = where(mask, with_diagonal(cast(src, x.dtype), x.shape, offset), x)
     return permute_dims(found, tuple(order.index(d) for d in range(input.ndim)))
