@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..creation import full
+from ..errors import need
 from ..tensor import Tensor
 from . import functional as F
 from .applied import Applied
@@ -189,8 +190,7 @@ class Softmax2d(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Apply it; ValueError for another number of dimensions."""
-        if input.ndim not in (3, 4):
-            raise ValueError(f"Softmax2d: expected 3D or 4D input, got {input.ndim}D")
+        need(input.ndim in (3, 4), "Softmax2d", "expected 3D or 4D input", input, error=ValueError)
         return F.softmax(input, -3)
 
 

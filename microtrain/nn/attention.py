@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from ..creation import empty, zeros
+from ..errors import need
 from ..ops.nn.dropout import dropout as drop
 from ..ops.pointwise.elementwise import where
 from ..tensor import Tensor
@@ -14,6 +15,8 @@ from . import init
 from .linear import Linear
 from .module import Module
 from .parameter import Parameter
+
+_NAME = "MultiheadAttention"
 
 
 class MultiheadAttention(Module):
@@ -41,18 +44,13 @@ class MultiheadAttention(Module):
     ) -> None:  # fmt: skip
         super().__init__()
         kind: Any = {"device": device, "dtype": dtype}
-        if embed_dim <= 0 or num_heads <= 0:
-            raise ValueError(
-                "MultiheadAttention: embed_dim and num_heads must be greater than 0, got "
-                f"{embed_dim} and {num_heads}"
-            )
-        if add_bias_kv or add_zero_attn:
-            raise ValueError("MultiheadAttention: add_bias_kv and add_zero_attn are not supported")
-        if embed_dim % num_heads:
-            raise AssertionError(
-                f"MultiheadAttention: embed_dim={embed_dim} must be divisible by "
-                f"num_heads={num_heads}"
-            )
+        sizes = embed_dim > 0 and num_heads > 0
+        text = "embed_dim and num_heads must be greater than 0"
+        need(sizes, _NAME, text, embed_dim, num_heads, error=ValueError)
+        text = "add_bias_kv and add_zero_attn are not supported"
+        need(not add_bias_kv and not add_zero_attn, _NAME, text, error=ValueError)
+        text = "embed_dim={} must be divisible by num_heads={}"
+        need(not embed_dim % num_heads, _NAME, text, embed_dim, num_heads, error=AssertionError)
         self.embed_dim = embed_dim
         self.num_heads = num_heads
         self.head_dim = embed_dim // num_heads
@@ -107,16 +105,12 @@ class MultiheadAttention(Module):
         Raises AssertionError and RuntimeError, as PyTorch, for shapes and dtypes that do not fit
         and for `is_causal` without a mask.
         """
-        if is_causal and attn_mask is None:
-            raise RuntimeError(
-                "MultiheadAttention: is_causal needs the attn_mask that it describes"
-            )
+        known = attn_mask is not None or not is_causal
+        need(known, _NAME, "is_causal needs the attn_mask that it describes")
         _check_dims(query, key, value, key_padding_mask)
-        if query.shape[-1] != self.embed_dim:
-            raise AssertionError(
-                f"MultiheadAttention: expected queries of size {self.embed_dim}, embed_dim, got "
-                f"{query.shape[-1]}"
-            )
+        text = "expected queries of size embed_dim={}, got {}"
+        fits = query.shape[-1] == self.embed_dim
+        need(fits, _NAME, text, self.embed_dim, query, error=AssertionError)
         batched = query.ndim == 3
         if not batched:
             query, key, value = (x.unsqueeze(0) for x in (query, key, value))
@@ -158,40 +152,30 @@ class MultiheadAttention(Module):
         mask = None
         if attn is not None:
             full = (batch * heads, targets, sources)
-            if attn.shape not in (full, full[1:]):
-                raise RuntimeError(
-                    f"MultiheadAttention: attn_mask must have the shape {full[1:]} or {full}, got "
-                    f"{attn.shape}"
-                )
+            fits = attn.shape in (full, full[1:])
+            need(
+                fits, _NAME, "attn_mask must have the shape {} or {}, got {}", full[1:], full, attn
+            )
             attn = _added("attn_mask", attn, q)
             mask = attn if attn.ndim == 2 else attn.reshape(batch, heads, targets, sources)
         if padding is not None:
-            if padding.shape not in ((batch, sources), (sources,)):
-                raise AssertionError(
-                    f"MultiheadAttention: key_padding_mask must have the shape {(batch, sources)}, "
-                    f"got {padding.shape}"
-                )
+            fits = padding.shape in ((batch, sources), (sources,))
+            text = f"key_padding_mask must have the shape {(batch, sources)}"
+            need(fits, _NAME, text, padding, error=AssertionError)
             padding = _added("key_padding_mask", padding, q).reshape(batch, 1, 1, sources)
             mask = padding if mask is None else mask + padding
         return mask
 
 
 def _check_dims(query: Tensor, key: Tensor, value: Tensor, padding: Any) -> None:
-    if query.ndim not in (2, 3) or not query.ndim == key.ndim == value.ndim:
-        raise AssertionError(
-            "MultiheadAttention: expected query, key and value of 3 dimensions each, or of 2 each "
-            f"without a batch, got {query.ndim}, {key.ndim} and {value.ndim}"
-        )
-    if padding is not None and padding.ndim != query.ndim - 1:
-        raise AssertionError(
-            f"MultiheadAttention: for a query of {query.ndim} dimensions expected a "
-            f"key_padding_mask of {query.ndim - 1}, got {padding.ndim}"
-        )
-    if key.shape[:-1] != value.shape[:-1]:
-        raise AssertionError(
-            f"MultiheadAttention: key of shape {key.shape} and value of shape "
-            f"{value.shape} must have the same length and batch"
-        )
+    fits = query.ndim in (2, 3) and query.ndim == key.ndim == value.ndim
+    text = "expected query, key and value of 3 dimensions each, or of 2 each without a batch"
+    need(fits, _NAME, text, query, key, value, error=AssertionError)
+    fits = padding is None or padding.ndim == query.ndim - 1
+    text = "expected a key_padding_mask with one dimension less than the query"
+    need(fits, _NAME, text, padding, query, error=AssertionError)
+    text = "key and value must have the same length and batch"
+    need(key.shape[:-1] == value.shape[:-1], _NAME, text, key, value, error=AssertionError)
 
 
 def _added(name: str, mask: Tensor, like: Tensor) -> Tensor:
@@ -200,6 +184,6 @@ def _added(name: str, mask: Tensor, like: Tensor) -> Tensor:
         zero = zeros((), dtype=like.dtype, device=like.device)
         floats: Tensor = where(mask, -math.inf, zero)
         return floats
-    if mask.dtype.kind != "f":
-        raise AssertionError(f"only bool and floating types of {name} are supported")
+    text = f"only bool and floating types of {name} are supported"
+    need(mask.dtype.kind == "f", _NAME, text, mask.dtype, error=AssertionError)
     return mask.to(like.dtype)

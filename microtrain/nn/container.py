@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Self, overload
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Generic, Self, TypeVar, overload
 
+from ..errors import need
 from .module import Module, members
 
+__all__ = ["ModuleDict", "ModuleList", "Sequential"]
 
-def _module(owner: Module, module: Any) -> Module:
+_V = TypeVar("_V")
+
+
+def _module(owner: Module, module: Any) -> Any:
     """`module`; TypeError for anything that is none."""
-    name = type(owner).__name__
-    if isinstance(module, type):
-        raise TypeError(f"{name}: got the class {module.__name__}; did you mean an instance?")
-    if not isinstance(module, Module):
-        raise TypeError(f"{name} takes Modules, got {type(module).__name__}")
+    name, given = type(owner).__name__, getattr(module, "__name__", None)
+    text = f"got the class {given}; did you mean an instance?"
+    need(not isinstance(module, type), name, text, error=TypeError)
+    need(isinstance(module, Module), name, "takes Modules", type(module), error=TypeError)
     return module
 
 
@@ -44,8 +48,7 @@ class _Numbered(Module):
     def insert(self, number: int, module: Module) -> Self:
         """Put a module before number `number`, all of them numbered anew. Returns self."""
         modules = list(self)
-        if not -len(modules) <= number <= len(modules):
-            raise IndexError(f"{type(self).__name__} has {len(modules)} modules, no {number}")
+        self._has(number, len(modules) + 1)
         modules.insert(number, _module(self, module))
         self._put(modules)
         return self
@@ -80,12 +83,16 @@ class _Numbered(Module):
     def __iter__(self) -> Iterator[Module]:
         return (module for _, module in members(self))
 
+    def _has(self, number: int, count: int) -> None:
+        """IndexError for a number that is none of so many places."""
+        text = f"there are {len(self)} modules, no {{}}"
+        need(-len(self) <= number < count, type(self).__name__, text, number, error=IndexError)
+
     def _chosen(self, number: int | slice) -> Any:
         modules = list(self)
         if isinstance(number, slice):
             return modules[number]
-        if not -len(modules) <= number < len(modules):
-            raise IndexError(f"{type(self).__name__} has {len(modules)} modules, no {number}")
+        self._has(number, len(modules))
         return modules[number]
 
 
@@ -117,8 +124,13 @@ class Sequential(_Numbered):
         """The same modules several times, one after another."""
         if isinstance(times, bool) or not isinstance(times, int):
             return NotImplemented
-        if times < 1:
-            raise ValueError(f"Sequential: expected to be repeated at least once, got {times}")
+        need(
+            times > 0,
+            "Sequential",
+            "expected to be repeated at least once",
+            times,
+            error=ValueError,
+        )
         return Sequential(*(list(self) * times))
 
     __rmul__ = __mul__
@@ -177,7 +189,81 @@ class ModuleList(_Numbered):
         return ModuleList(found) if isinstance(number, slice) else found
 
 
-class ModuleDict(Module):
+class NamedParts(Module, Generic[_V]):
+    """A dictionary of attributes in the order they were put in: ModuleDict and ParameterDict.
+
+    Attributes:
+        _fit: what is put in for a value; TypeError for one of another kind.
+        _parts: all that it holds.
+    """
+
+    _fit: Callable[[Any], _V]
+    _parts: Callable[[], dict[str, _V]]
+
+    def __init__(self, values: Any = ()) -> None:
+        super().__init__()
+        self.update(values)
+
+    def __getitem__(self, name: str) -> _V:
+        """What has that name; KeyError where nothing has."""
+        parts = self._parts()
+        names = ", ".join(parts) or "none"
+        text = f"has no {{}}; there are {names}"
+        need(name in parts, type(self).__name__, text, name, error=KeyError)
+        return parts[name]
+
+    def __setitem__(self, name: str, value: _V) -> None:
+        """Put one in; TypeError for anything else, KeyError for a name that cannot be one."""
+        kind = type(self).__name__
+        need(isinstance(name, str), kind, "names are text", type(name), error=TypeError)
+        fits = name and "." not in name and (name in self or not hasattr(self, name))
+        text = "the name {} is empty, holds a dot or is an attribute's; choose another"
+        need(fits, kind, text, name, error=KeyError)
+        setattr(self, name, self._fit(value))
+
+    def __delitem__(self, name: str) -> None:
+        self.pop(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._parts()
+
+    def __len__(self) -> int:
+        return len(self._parts())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts())
+
+    def keys(self) -> Iterable[str]:
+        """The names."""
+        return list(self._parts())
+
+    def values(self) -> Iterable[_V]:
+        """What they stand for."""
+        return list(self._parts().values())
+
+    def items(self) -> Iterable[tuple[str, _V]]:
+        """Both."""
+        return list(self._parts().items())
+
+    def pop(self, name: str) -> _V:
+        """Take one out and return it; KeyError where there is none."""
+        found = self[name]
+        delattr(self, name)
+        return found
+
+    def clear(self) -> None:
+        """Take all out."""
+        for name in self.keys():
+            delattr(self, name)
+
+    def update(self, values: Any) -> None:
+        """Put in what a mapping or pairs hold; a name that is there keeps its place."""
+        pairs = values.items() if isinstance(values, Mapping | NamedParts) else values
+        for name, value in pairs:
+            self[name] = value
+
+
+class ModuleDict(NamedParts[Module]):
     """A dictionary whose modules are found by `parameters()`, in the order they were put in.
 
     Args:
@@ -190,67 +276,10 @@ class ModuleDict(Module):
         (2, 1)
     """
 
-    def __init__(
-        self, modules: Mapping[str, Module] | ModuleDict | Iterable[tuple[str, Module]] = ()
-    ) -> None:
-        super().__init__()
-        self.update(modules)
+    _fit = _module
 
-    def __getitem__(self, name: str) -> Module:
-        """The module of that name; KeyError where there is none."""
-        if name not in self:
-            raise KeyError(f"ModuleDict has no {name!r}; there are {', '.join(self) or 'none'}")
-        found: Module = vars(self)[name]
-        return found
+    def __init__(self, modules: Any = ()) -> None:
+        super().__init__(modules)
 
-    def __setitem__(self, name: str, module: Module) -> None:
-        """Put a module in; TypeError for anything else, KeyError for a name that cannot be one."""
-        if not isinstance(name, str):
-            raise TypeError(f"ModuleDict: names are text, got {type(name).__name__}")
-        if not name or "." in name or (name not in self and hasattr(self, name)):
-            why = "is an attribute or method" if hasattr(self, name) else "is empty or holds a dot"
-            raise KeyError(f"ModuleDict: the name {name!r} {why}; choose another")
-        setattr(self, name, _module(self, module))
-
-    def __delitem__(self, name: str) -> None:
-        self.pop(name)
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(vars(self).get(name), Module)  # type: ignore[call-overload]
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name, _ in members(self))
-
-    def keys(self) -> Iterable[str]:
-        """The names."""
-        return list(self)
-
-    def values(self) -> Iterable[Module]:
-        """The modules."""
-        return [module for _, module in members(self)]
-
-    def items(self) -> Iterable[tuple[str, Module]]:
-        """The names with their modules."""
-        return members(self)
-
-    def pop(self, name: str) -> Module:
-        """Take a module out and return it; KeyError where there is none."""
-        found = self[name]
-        delattr(self, name)
-        return found
-
-    def clear(self) -> None:
-        """Take all modules out."""
-        for name in self.keys():
-            delattr(self, name)
-
-    def update(
-        self, modules: Mapping[str, Module] | ModuleDict | Iterable[tuple[str, Module]]
-    ) -> None:
-        """Put in what a mapping or pairs hold; a name that is there keeps its place."""
-        pairs = modules.items() if isinstance(modules, Mapping | ModuleDict) else modules
-        for name, module in pairs:
-            self[name] = module
+    def _parts(self) -> dict[str, Module]:
+        return dict(members(self))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from ..creation import empty
+from ..errors import need
 from ..ops.arguments import numbers
 from ..tensor import Tensor
 from . import functional as F
@@ -34,26 +35,22 @@ class _Convolution(Family):
     ) -> None:  # fmt: skip
         super().__init__()
         name, dims = type(self).__name__, self.dims
-        if groups < 1 or in_channels % groups or out_channels % groups:
-            raise ValueError(
-                f"{name}: groups must be positive and divide the channels, got groups {groups} for "
-                f"in_channels {in_channels} and out_channels {out_channels}"
-            )
-        if padding_mode not in _MODES:
-            raise ValueError(
-                f"{name}: padding_mode must be one of {', '.join(_MODES)}, got {padding_mode!r}"
-            )
+        fits = groups > 0 and not in_channels % groups and not out_channels % groups
+        text = "groups must be positive and divide the channels"
+        need(fits, name, text, groups, in_channels, out_channels, error=ValueError)
+        known = padding_mode in _MODES
+        text = f"padding_mode must be one of {', '.join(_MODES)}"
+        need(known, name, text, padding_mode, error=ValueError)
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.kernel_size = numbers(name, "kernel_size", kernel_size, dims)
         self.stride = numbers(name, "stride", stride, dims)
         if isinstance(padding, str):
-            if padding not in ("same", "valid"):
-                raise ValueError(f"{name}: padding must be 'same', 'valid' or ints: {padding!r}")
-            if padding == "same" and max(self.stride) > 1:
-                raise ValueError(
-                    f"{name}: padding='same' is not supported for strided convolutions"
-                )
+            known = padding in ("same", "valid")
+            need(known, name, "padding must be 'same', 'valid' or ints", padding, error=ValueError)
+            fits = padding == "valid" or max(self.stride) == 1
+            text = "padding='same' is not supported for strided convolutions"
+            need(fits, name, text, error=ValueError)
             self.padding: Any = padding
         else:
             self.padding = numbers(name, "padding", padding, dims)
@@ -168,8 +165,8 @@ class _ConvTranspose(_Convolution):
         dilation: Any = 1, padding_mode: str = "zeros", device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
         name = type(self).__name__
-        if padding_mode != "zeros":
-            raise ValueError(f"{name}: only the padding_mode 'zeros' is supported")
+        text = "only the padding_mode 'zeros' is supported"
+        need(padding_mode == "zeros", name, text, padding_mode, error=ValueError)
         padding = numbers(name, "padding", padding, self.dims)
         super().__init__(
             in_channels, out_channels, kernel_size, stride, padding, output_padding, dilation,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
+from ..errors import need
 from ..ops.nn.dropout import check_probability
 from ..tensor import Tensor
 from . import functional as F
@@ -31,8 +32,7 @@ class Dropout(Family, function=F.dropout):
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
         check_probability(type(self).__name__, p)
-        if inplace:
-            raise ValueError(f"{type(self).__name__}: inplace=True is not supported")
+        need(not inplace, type(self).__name__, "inplace=True is not supported", error=ValueError)
         self.p = p
         self.inplace = inplace
 

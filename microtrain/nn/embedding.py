@@ -7,12 +7,16 @@ from typing import Any, Self
 
 from ..autograd import no_grad
 from ..creation import empty
+from ..errors import need
+from ..ops.arguments import want_tensors
 from ..ops.nn.embedding import check_unsupported, normal_padding
-from ..tensor import TENSORS, Tensor
+from ..tensor import Tensor
 from . import functional as F
 from . import init
 from .module import Module
 from .parameter import Parameter
+
+__all__ = ["Embedding", "EmbeddingBag"]
 
 
 class _Table(Module):
@@ -43,11 +47,9 @@ class _Table(Module):
 
         Raises TypeError for anything but a Tensor, AssertionError for one that is no matrix.
         """
-        if type(embeddings) not in TENSORS:
-            kind = type(embeddings).__name__
-            raise TypeError(f"from_pretrained(): embeddings must be a Tensor, got {kind}")
-        if embeddings.ndim != 2:
-            raise AssertionError(f"from_pretrained: expected a matrix, got {embeddings.ndim}D")
+        want_tensors("from_pretrained", embeddings=embeddings)
+        matrix = embeddings.ndim == 2
+        need(matrix, "from_pretrained", "expected a matrix", embeddings, error=AssertionError)
         rows, size = embeddings.shape
         given = inspect.signature(cls).bind(0, size, *args, **options)  # nothing is drawn
         padding = given.arguments.pop("padding_idx", None)

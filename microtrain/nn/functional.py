@@ -5,55 +5,40 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..ops import log_softmax, softmax
-from ..ops.loss import (
-    classification_losses,
-    embedding_losses,
-    margin_losses,
-    probability_losses,
-    regression_losses,
-)
+from ..ops import log_softmax as log_softmax
+from ..ops import softmax as softmax
 from ..ops.loss.classification_losses import *  # noqa: F403
 from ..ops.loss.embedding_losses import *  # noqa: F403
 from ..ops.loss.margin_losses import *  # noqa: F403
 from ..ops.loss.probability_losses import *  # noqa: F403
 from ..ops.loss.regression_losses import *  # noqa: F403
-from ..ops.matrix.bilinear import bilinear
-from ..ops.matrix.distances import pdist
-from ..ops.matrix.linear_algebra import linear
-from ..ops.nn import average_pooling, convolution, max_pooling, resizing
-from ..ops.nn.attention import scaled_dot_product_attention
+from ..ops.matrix.bilinear import bilinear as bilinear
+from ..ops.matrix.distances import pdist as pdist
+from ..ops.matrix.linear_algebra import linear as linear
+from ..ops.nn import dropout as _drop
+from ..ops.nn import normalization as _norm
+from ..ops.nn.attention import scaled_dot_product_attention as scaled_dot_product_attention
 from ..ops.nn.average_pooling import *  # noqa: F403
 from ..ops.nn.convolution import *  # noqa: F403
-from ..ops.nn.dropout import (
-    alpha_dropout,
-    dropout,
-    dropout1d,
-    dropout2d,
-    dropout3d,
-    feature_alpha_dropout,
-    rrelu,
-)
-from ..ops.nn.embedding import embedding, one_hot
-from ..ops.nn.embedding_bag import embedding_bag
+from ..ops.nn.embedding import embedding as embedding
+from ..ops.nn.embedding import one_hot as one_hot
+from ..ops.nn.embedding_bag import embedding_bag as embedding_bag
 from ..ops.nn.max_pooling import *  # noqa: F403
-from ..ops.nn.normalization import (
-    batch_norm,
-    cosine_similarity,
-    group_norm,
-    instance_norm,
-    layer_norm,
-    local_response_norm,
-    normalize,
-    pairwise_distance,
-    rms_norm,
-)
-from ..ops.nn.padding import pad
+from ..ops.nn.padding import pad as pad
 from ..ops.nn.resizing import *  # noqa: F403
-from ..ops.nn.windows import fold, unfold
-from ..ops.pointwise import activations
+from ..ops.nn.windows import fold as fold
+from ..ops.nn.windows import unfold as unfold
 from ..ops.pointwise.activations import *  # noqa: F403
-from ..ops.pointwise.elementwise import sigmoid, tanh
+from ..ops.pointwise.elementwise import sigmoid as sigmoid
+from ..ops.pointwise.elementwise import tanh as tanh
+
+dropout, alpha_dropout, rrelu = _drop.dropout, _drop.alpha_dropout, _drop.rrelu
+dropout1d, dropout2d, dropout3d = _drop.dropout1d, _drop.dropout2d, _drop.dropout3d
+feature_alpha_dropout = _drop.feature_alpha_dropout
+batch_norm, group_norm, layer_norm = _norm.batch_norm, _norm.group_norm, _norm.layer_norm
+instance_norm, rms_norm, normalize = _norm.instance_norm, _norm.rms_norm, _norm.normalize
+cosine_similarity, pairwise_distance = _norm.cosine_similarity, _norm.pairwise_distance
+local_response_norm = _norm.local_response_norm
 
 
 def _in_place(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -70,24 +55,12 @@ celu_, elu_, hardtanh_, leaky_relu_, relu_, rrelu_, selu_, threshold_ = (
     for one in (celu, elu, hardtanh, leaky_relu, relu, rrelu, selu, threshold)  # noqa: F405
 )
 
+# The functions of `ops` above, under all their names.
 __all__ = [
-    "alpha_dropout", "batch_norm", "bilinear", "celu_", "cosine_similarity", "dropout", "dropout1d",
-    "dropout2d", "dropout3d", "elu_", "embedding", "embedding_bag", "feature_alpha_dropout", "fold",
-    "group_norm", "hardtanh_", "instance_norm", "layer_norm", "leaky_relu_", "linear",
-    "local_response_norm", "log_softmax", "normalize", "one_hot", "pad", "pairwise_distance",
-    "pdist", "relu_", "rms_norm", "rrelu", "rrelu_", "scaled_dot_product_attention", "selu_",
-    "sigmoid", "softmax", "tanh", "threshold_", "unfold",
-]  # fmt: skip
-__all__ += activations.__all__
-__all__ += classification_losses.__all__
-__all__ += convolution.__all__
-__all__ += embedding_losses.__all__
-__all__ += margin_losses.__all__
-__all__ += average_pooling.__all__
-__all__ += max_pooling.__all__
-__all__ += probability_losses.__all__
-__all__ += regression_losses.__all__
-__all__ += resizing.__all__
+    name
+    for name, value in globals().copy().items()
+    if callable(value) and not name.startswith("_") and name not in ("Any", "Callable")
+]
 
 
 def __dir__() -> list[str]:

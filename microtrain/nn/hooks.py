@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..autograd.function import Function
+from ..errors import need
 from ..ops.pointwise.elementwise import zeros_like
 from ..tensor import TENSORS
 
@@ -41,12 +42,9 @@ class BackwardWatch:
     def leave(self, out: Any) -> Any:
         """The outputs behind an identity; TypeError unless a Tensor or a tuple of them."""
         outputs = out if type(out) is tuple else (out,)
-        if any(type(x) not in TENSORS for x in outputs):
-            kinds = ", ".join(type(x).__name__ for x in outputs)
-            raise TypeError(
-                f"backward hooks of {type(self.module).__name__}: the module must return a Tensor "
-                f"or a tuple of Tensors, got {kinds}"
-            )
+        tensors = all(type(x) in TENSORS for x in outputs)
+        text = "its backward hooks need a Tensor or a tuple of Tensors"
+        need(tensors, type(self.module).__name__, text, *map(type, outputs), error=TypeError)
         watched = _Behind.apply(self, *outputs)
         return watched if type(out) is tuple else watched[0]
 
@@ -71,13 +69,9 @@ class BackwardWatch:
             whole[n] = g
         for hook in self.post:
             new = _replaced(hook(self.module, tuple(whole), self.grad_output), whole, "hook")
-            if not self.places and any(
-                g is not None and g is not x for g, x in zip(new, whole, strict=True)
-            ):
-                raise RuntimeError(
-                    f"a backward hook of {type(self.module).__name__} returned a gradient for "
-                    "inputs of which none requires one"
-                )
+            same = all(g is None or g is x for g, x in zip(new, whole, strict=True))
+            text = "a backward hook returned a gradient for inputs of which none requires one"
+            need(self.places or same, type(self.module).__name__, text)
             whole = list(new)
         self.grad_output = None
         return tuple(whole[n] for n in self.places)
@@ -87,10 +81,8 @@ def _replaced(new: Any, old: Any, what: str) -> Any:
     if new is None:
         return old
     new = new if type(new) is tuple else (new,)
-    if len(new) != len(old):
-        raise RuntimeError(
-            f"a module's backward {what} returned {len(new)} gradients, expected {len(old)}"
-        )
+    same = len(new) == len(old)
+    need(same, f"a backward {what}", "returned {} gradients, expected {}", len(new), len(old))
     return new
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..backend import MODES, XP
+from ..errors import need
 from ..ops.sampling import want_range, want_spread
 from ..random import default_generator, draw_dtype
 from ..tensor import Tensor
@@ -75,11 +76,9 @@ def trunc_normal_(
     def below(x: float) -> float:
         return 0.5 * (1 + math.erf((x - mean) / (std * math.sqrt(2))))
 
-    if not (std > 0 and below(b) - below(a) >= 0.01):
-        raise ValueError(
-            f"trunc_normal_: [{a}, {b}] is out of reach of the normal distribution with mean "
-            f"{mean} and standard deviation {std}"
-        )
+    text = "[{}, {}] is out of reach of the normal distribution with mean {} and deviation {}"
+    reached = std > 0 and below(b) - below(a) >= 0.01
+    need(reached, "trunc_normal_", text, a, b, mean, std, error=ValueError)
     generator, dtype = _stream(), draw_dtype(tensor.dtype)
     draw = np.asarray(generator.standard_normal(tensor.shape, dtype) * std + mean)
     while (outside := (draw < a) | (draw > b)).any():
@@ -93,8 +92,8 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
     Saxe et al., "Exact solutions to the nonlinear dynamics of learning in deep linear neural
     networks", 2013. Raises ValueError for fewer than two dimensions.
     """
-    if tensor.ndim < 2:
-        raise ValueError("orthogonal_: only Tensors with 2 or more dimensions are supported")
+    text = "only Tensors with 2 or more dimensions are supported"
+    need(tensor.ndim > 1, "orthogonal_", text, tensor, error=ValueError)
     if not tensor.numel():
         return tensor
     rows, columns = tensor.shape[0], fan_in(tensor)
@@ -117,10 +116,8 @@ def fan_in(tensor: Tensor) -> int:
 
 def _fans(tensor: Tensor) -> tuple[int, int]:
     """The inputs of one output and the outputs of one input; kernels count all their elements."""
-    if tensor.ndim < 2:
-        raise ValueError(
-            "fan in and fan out can not be computed for a Tensor with fewer than 2 dimensions"
-        )
+    text = "can not be computed for a Tensor with fewer than 2 dimensions"
+    need(tensor.ndim > 1, "fan in and fan out", text, tensor, error=ValueError)
     field = math.prod(tensor.shape[2:])
     return tensor.shape[1] * field, tensor.shape[0] * field
 
@@ -142,20 +139,19 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     """
     if nonlinearity == "leaky_relu":
         slope = 0.01 if param is None else param
-        if isinstance(slope, bool) or not isinstance(slope, int | float):
-            raise ValueError(f"negative_slope {slope} not a valid number")
+        number = not isinstance(slope, bool) and isinstance(slope, int | float)
+        need(number, "negative_slope", "{} not a valid number", slope, error=ValueError)
         return math.sqrt(2.0 / (1 + slope**2))
-    if nonlinearity not in _GAINS:
-        known = ", ".join([*_GAINS, "leaky_relu"])
-        raise ValueError(f"Unsupported nonlinearity {nonlinearity!r}; there are {known}")
+    known = [*_GAINS, "leaky_relu"]
+    text = f"there are {', '.join(known)}"
+    need(nonlinearity in _GAINS, "nonlinearity", text, nonlinearity, error=ValueError)
     return _GAINS[nonlinearity]
 
 
 def _kaiming(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
     """The standard deviation of He et al., "Delving Deep into Rectifiers", 2015."""
     fans = dict(zip(("fan_in", "fan_out"), _fans(tensor), strict=True))
-    if mode not in fans:
-        raise ValueError(f"Mode {mode!r} not supported; there are fan_in and fan_out")
+    need(mode in fans, "mode", "there are fan_in and fan_out", mode, error=ValueError)
     return calculate_gain(nonlinearity, a) / math.sqrt(fans[mode] or 1)
 
 
@@ -208,8 +204,7 @@ def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
 
 def eye_(tensor: Tensor) -> Tensor:
     """Ones on the diagonal of a matrix, zeros elsewhere; ValueError for another shape."""
-    if tensor.ndim != 2:
-        raise ValueError(f"eye_: expected a matrix, got shape {tensor.shape}")
+    need(tensor.ndim == 2, "eye_", "expected a matrix", tensor, error=ValueError)
     return _fill(tensor, np.eye(tensor.shape[0], tensor.shape[1]))
 
 
@@ -222,11 +217,9 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
 
     Raises ValueError for another number of dimensions, or outputs that groups do not divide.
     """
-    if not 3 <= tensor.ndim <= 5 or tensor.shape[0] % groups:
-        raise ValueError(
-            f"dirac_: expected 3 to 5 dimensions and outputs in {groups} groups, got shape "
-            f"{tensor.shape}"
-        )
+    fits = 3 <= tensor.ndim <= 5 and not tensor.shape[0] % groups
+    text = f"expected 3 to 5 dimensions and outputs in {groups} groups"
+    need(fits, "dirac_", text, tensor, error=ValueError)
     values, each = np.zeros(tensor.shape), tensor.shape[0] // groups
     middle = tuple(n // 2 for n in tensor.shape[2:])
     for group in range(groups):
@@ -241,8 +234,7 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01) -> Tensor:
     J. Martens, "Deep learning via Hessian-free optimization", 2010. Raises ValueError for anything
     but a matrix.
     """
-    if tensor.ndim != 2:
-        raise ValueError(f"sparse_: expected a matrix, got shape {tensor.shape}")
+    need(tensor.ndim == 2, "sparse_", "expected a matrix", tensor, error=ValueError)
     rows, columns = tensor.shape
     zeros = math.ceil(sparsity * rows)
     values = default_generator().standard_normal((rows, columns)) * std

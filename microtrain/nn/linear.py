@@ -6,11 +6,14 @@ import math
 from typing import Any
 
 from ..creation import empty
+from ..errors import need
 from ..tensor import Tensor
 from . import init
 from .functional import bilinear, linear
 from .module import Module
 from .parameter import Parameter
+
+__all__ = ["Bilinear", "Linear"]
 
 
 class Linear(Module):
@@ -36,10 +39,8 @@ class Linear(Module):
     ) -> None:  # fmt: skip
         super().__init__()
         kind: Any = {"device": device, "dtype": dtype}
-        if in_features < 0 or out_features < 0:
-            raise ValueError(
-                f"Linear: sizes must not be negative, got ({in_features}, {out_features})"
-            )
+        sizes = in_features, out_features
+        need(min(sizes) >= 0, "Linear", "sizes must not be negative", sizes, error=ValueError)
         self.in_features = in_features
         self.out_features = out_features
         self.weight = Parameter(empty(out_features, in_features, **kind))
@@ -80,8 +81,8 @@ class Bilinear(Module):
     ) -> None:  # fmt: skip
         super().__init__()
         kind: Any = {"device": device, "dtype": dtype}
-        if in1_features < 1:
-            raise ValueError(f"Bilinear: in1_features must be at least 1, got {in1_features}")
+        some = in1_features > 0
+        need(some, "Bilinear", "in1_features must be at least 1", in1_features, error=ValueError)
         self.in1_features = in1_features
         self.in2_features = in2_features
         self.out_features = out_features

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..autograd.hooks import RemovableHandle, add_hook
 from ..backend import MODES, STRUCTURE, to_device
+from ..errors import need
 from ..ops.methods import destination
 from ..tensor import TENSORS, Size, Tensor, wrap, write
 from .hooks import BackwardWatch
@@ -34,17 +35,15 @@ PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None), FunctionTy
 
 def want_buffer(name: str, tensor: Any) -> None:
     """TypeError for what cannot be the buffer `name`."""
-    if tensor is not None and type(tensor) not in TENSORS:
-        raise TypeError(f"buffer {name!r}: expected a Tensor or None, got {type(tensor).__name__}")
+    found = tensor is None or type(tensor) in TENSORS
+    need(found, f"buffer {name!r}", "expected a Tensor or None", type(tensor), error=TypeError)
 
 
 def _arguments_of(result: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The pair that a forward pre-hook with keyword arguments has returned."""
-    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
-        raise RuntimeError(
-            "forward pre-hook with_kwargs: expected None or a pair (new_args, new_kwargs), got "
-            f"{type(result).__name__}"
-        )
+    pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
+    text = "expected None or a pair (new_args, new_kwargs)"
+    need(pair, "forward pre-hook with_kwargs", text, type(result))
     args, kwargs = result
     return (args if isinstance(args, tuple) else (args,)), kwargs
 
@@ -92,11 +91,9 @@ class Module:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         for name in ("_save_to_state_dict", "_load_from_state_dict"):
-            if hasattr(cls, name):
-                raise TypeError(
-                    f"class {cls.__name__}: {name} is PyTorch's own and would never be called; "
-                    "define get_extra_state and set_extra_state, or state_dict and load_state_dict"
-                )
+            text = f"{name} is PyTorch's own and would never be called; define get_extra_state"
+            text += " and set_extra_state, or state_dict and load_state_dict"
+            need(not hasattr(cls, name), f"class {cls.__name__}", text, error=TypeError)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         module = super().__new__(cls)
@@ -136,23 +133,15 @@ class Module:
     def __setattr__(self, name: str, value: Any) -> None:
         old = self.__dict__.get(name)
         if type(old) is Parameter and type(value) is not Parameter and value is not None:
-            raise TypeError(
-                f"cannot assign {type(value).__name__} as parameter {name!r} (a Parameter or None "
-                f"expected); to change its values write {name}.data = ... or use no_grad()"
-            )
+            text = f"a Parameter or None expected; to change its values write {name}.data = ..."
+            raise _unfit("parameter", name, f"{text} or use no_grad()", value)
         if isinstance(old, Module) and not isinstance(value, Module) and value is not None:
-            raise TypeError(
-                f"cannot assign {type(value).__name__} as module {name!r} (a Module or None "
-                "expected)"
-            )
+            raise _unfit("module", name, "a Module or None expected", value)
         if name in self._buffers:
             if type(value) is Parameter or name not in vars(self):  # no buffer any more
                 self._buffers = tuple(one for one in self._buffers if one != name)
             elif type(value) not in TENSORS and value is not None:
-                raise TypeError(
-                    f"cannot assign {type(value).__name__} as buffer {name!r} (a Tensor or None "
-                    "expected)"
-                )
+                raise _unfit("buffer", name, "a Tensor or None expected", value)
         if type(value) is Buffer:
             if name not in self._buffers:
                 vars(self).pop(name, None)
@@ -193,10 +182,9 @@ class Module:
         Raises TypeError for anything else, KeyError for a name that is empty, has a dot, or is that
         of an attribute other than a parameter.
         """
-        if param is not None and type(param) is not Parameter:
-            raise TypeError(f"parameter {name!r}: expected a Parameter, got {type(param).__name__}")
-        if not name or "." in name or _is_taken(self, name, Parameter):
-            raise KeyError(f"parameter name {name!r} is empty, has a dot or is taken")
+        fits = param is None or type(param) is Parameter
+        need(fits, f"parameter {name!r}", "expected a Parameter", type(param), error=TypeError)
+        _want_free(self, "parameter", name, Parameter)
         setattr(self, name, param)
 
     def add_module(self, name: str, module: Module | None) -> None:
@@ -205,10 +193,9 @@ class Module:
         Raises TypeError for anything else, KeyError for a name that is empty, has a dot, or is that
         of an attribute other than a module.
         """
-        if module is not None and not isinstance(module, Module):
-            raise TypeError(f"module {name!r}: expected a Module, got {type(module).__name__}")
-        if not name or "." in name or _is_taken(self, name, Module):
-            raise KeyError(f"module name {name!r} is empty, has a dot or is taken")
+        fits = module is None or isinstance(module, Module)
+        need(fits, f"module {name!r}", "expected a Module", type(module), error=TypeError)
+        _want_free(self, "module", name, Module)
         setattr(self, name, module)
 
     register_module = add_module
@@ -484,9 +471,8 @@ class Module:
         told = [f"{kind} key(s): {', '.join(names)}" for kind, names in named if names and strict]
         if told or problems:
             lines = "\n  ".join([*told, *problems])
-            raise RuntimeError(
-                f"Error(s) in loading state_dict for {type(self).__name__}:\n  {lines}"
-            )
+            kind = type(self).__name__
+            raise RuntimeError(f"Error(s) in loading state_dict for {kind}:\n  {lines}")
 
     # Modes, dtype and device ----------------------------------------------------------------------
 
@@ -549,10 +535,8 @@ class Module:
         tensors = {id(place.tensor): place.tensor for place in _walk(self, "")}.values()
         plans = [(t, new) for t in tensors if (new := converted(t._array)) is not t._array]
         if any(t._extra is not None and t._extra.slot is not None for t, _ in plans):
-            raise RuntimeError(
-                "module.to(...): an optimizer or DataParallel owns the parameters' memory; move "
-                "the model first"
-            )
+            text = "an optimizer or DataParallel owns the parameters' memory; move the model first"
+            raise RuntimeError(f"module.to(...): {text}")
         for tensor, array in plans:
             grad = tensor.grad
             tensor.data = wrap(array)
@@ -617,12 +601,18 @@ def members(module: Module) -> list[tuple[str, Module]]:
     return [(name, value) for name, value in parts if isinstance(value, Module)]
 
 
-def _is_taken(module: Module, name: str, kind: type) -> bool:
-    """Whether attribute `name` is something else than a `kind` or its place, None."""
-    if name not in vars(module) or name in module._buffers:
-        return hasattr(module, name)
-    value = vars(module)[name]
-    return value is not None and not isinstance(value, kind)
+def _want_free(module: Module, what: str, name: str, kind: type) -> None:
+    """KeyError for a name that cannot be an attribute, or is that of something else."""
+    taken = hasattr(module, name)
+    if name in vars(module) and name not in module._buffers:  # a `kind`, or its place, None
+        value = vars(module)[name]
+        taken = value is not None and not isinstance(value, kind)
+    if not name or "." in name or taken:
+        raise KeyError(f"{what} name {name!r} is empty, has a dot or is taken")
+
+
+def _unfit(kind: str, name: str, wanted: str, value: Any) -> TypeError:
+    return TypeError(f"cannot assign {type(value).__name__} as {kind} {name!r} ({wanted})")
 
 
 class _Place(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from ..creation import empty, ones, tensor, zeros
+from ..errors import need, wrong
 from ..tensor import Tensor
 from . import functional as F
 from . import init
@@ -118,11 +119,9 @@ class GroupNorm(_Norm):
         device: Any = None, dtype: Any = None, *, bias: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
-        if num_channels % num_groups:
-            raise ValueError(
-                f"GroupNorm: num_channels={num_channels} must be divisible by "
-                f"num_groups={num_groups}"
-            )
+        fits = not num_channels % num_groups
+        text = "num_channels={} must be divisible by num_groups={}"
+        need(fits, "GroupNorm", text, num_channels, num_groups, error=ValueError)
         self.num_groups = num_groups
         self.num_channels = num_channels
         self.eps = eps
@@ -193,7 +192,7 @@ class BatchNorm(_Norm):
         """Normalise an input of shape (n, num_features, ...)."""
         if input.ndim not in self._ndims:
             expected = " or ".join(f"{n}D" for n in self._ndims)
-            raise ValueError(f"expected {expected} input (got {input.ndim}D input)")
+            raise wrong(type(self).__name__, f"expected {expected} input", input, error=ValueError)
         momentum: Any = self.momentum
         tracked = self.num_batches_tracked
         running = self.running_mean, self.running_var
@@ -253,9 +252,8 @@ class _InstanceNorm(_Norm):
         bias: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
-        if track_running_stats:
-            name = type(self).__name__
-            raise ValueError(f"{name}: track_running_stats=True is not supported; leave it out")
+        name, text = type(self).__name__, "track_running_stats=True is not supported; leave it out"
+        need(not track_running_stats, name, text, error=ValueError)
         self.num_features = num_features
         self.eps = eps
         self.momentum = momentum
@@ -266,14 +264,12 @@ class _InstanceNorm(_Norm):
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise an input of shape (n, num_features, *sizes) or (num_features, *sizes)."""
-        single = input.ndim == self._dims + 1
-        if not single and input.ndim != self._dims + 2:
-            wanted = f"{self._dims + 1}D or {self._dims + 2}D"
-            raise ValueError(f"expected {wanted} input (got {input.ndim}D input)")
-        channels = input.shape[0 if single else 1]
-        if channels != self.num_features:
-            name = type(self).__name__
-            raise ValueError(f"{name}: expected {self.num_features} channels, got {input.shape}")
+        single, name = input.ndim == self._dims + 1, type(self).__name__
+        fits = single or input.ndim == self._dims + 2
+        text = f"expected {self._dims + 1}D or {self._dims + 2}D input"
+        need(fits, name, text, input, error=ValueError)
+        fits = input.shape[0 if single else 1] == self.num_features
+        need(fits, name, f"expected {self.num_features} channels", input, error=ValueError)
         batch = input.unsqueeze(0) if single else input
         found = F.instance_norm(batch, weight=self.weight, bias=self.bias, eps=self.eps)
         return found.squeeze(0) if single else found

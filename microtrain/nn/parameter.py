@@ -8,6 +8,8 @@ import numpy as np
 
 from ..tensor import TENSORS, Tensor
 
+__all__ = ["Buffer", "Parameter"]
+
 
 class Parameter(Tensor, registered=True):
     """A leaf Tensor that requires grad and is found by `Module.parameters()`.

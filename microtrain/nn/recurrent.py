@@ -10,6 +10,8 @@ import warnings
 from typing import Any, ClassVar
 
 from ..creation import empty, zeros
+from ..errors import need
+from ..ops.arguments import want_shape
 from ..ops.nn.cells import GATES, unrolled
 from ..ops.nn.dropout import dropout as drop
 from ..ops.nn.recurrent import recurrent
@@ -36,8 +38,7 @@ class RNNBase(Module):
         super().__init__()
         place: Any = {"device": device, "dtype": dtype}
         name = type(self).__name__
-        if mode not in MODES:
-            raise ValueError(f"{name}: Unrecognized RNN mode: {mode}")
+        need(mode in MODES, name, "Unrecognized RNN mode", mode, error=ValueError)
         _check_options(name, dropout, num_layers, bias, batch_first)
         _check_sizes(name, input_size, hidden_size, num_layers, proj_size)
         self.mode = mode
@@ -104,16 +105,11 @@ class RNNBase(Module):
         x, stopped = laid_out(input) if packed else (input, None)
         batched = packed or x.ndim == 3
         name = type(self).__name__
-        if not batched and x.ndim != 2:
-            raise ValueError(f"{name}: Expected input to be 2D or 3D, got {x.ndim}D instead")
-        dims = {"hx": hidden} if cell is None else {"hx": hidden, "cx": cell}
-        for what, state in dims.items():
-            if state is not None and state.ndim != (3 if batched else 2):
-                of = "batched 3-D" if batched else "unbatched 2-D"
-                raise RuntimeError(
-                    f"{name}: For {of} input, {what} should also be {of[-3:]} but got "
-                    f"{state.ndim}-D tensor"
-                )
+        known = batched or x.ndim == 2
+        need(known, name, "Expected input to be 2D or 3D, got {} instead", x, error=ValueError)
+        for state in (hidden, cell):
+            fits = state is None or state.ndim == (3 if batched else 2)
+            need(fits, name, "For batched input states are 3-D, for unbatched 2-D", state)
         if not batched:
             x = x.unsqueeze(1)
             hidden, cell = (None if s is None else s.unsqueeze(1) for s in (hidden, cell))
@@ -139,36 +135,20 @@ class RNNBase(Module):
 
     def _check_input(self, x: Tensor) -> None:
         weight = getattr(self, "weight_ih_l0")  # noqa: B009
-        if x.dtype != weight.dtype:
-            raise ValueError(
-                f"{type(self).__name__}: RNN input dtype ({x.dtype}) does not match weight dtype "
-                f"({weight.dtype}). Convert input: input.to({weight.dtype}), or convert model: "
-                f"model.to({x.dtype})"
-            )
-        if x.shape[-1] != self.input_size:
-            raise RuntimeError(
-                f"{type(self).__name__}: input.size(-1) must be equal to input_size. Expected "
-                f"{self.input_size}, got {x.shape[-1]}"
-            )
-        if not x.shape[0]:
-            raise RuntimeError(
-                f"{type(self).__name__}: Expected sequence length to be larger than 0 in RNN"
-            )
+        name, text = type(self).__name__, "RNN input dtype ({}) does not match weight dtype ({})"
+        need(x.dtype == weight.dtype, name, text, x.dtype, weight.dtype, error=ValueError)
+        text = "input.size(-1) must be equal to input_size. Expected {}, got {}"
+        need(x.shape[-1] == self.input_size, name, text, self.input_size, x)
+        need(x.shape[0], name, "Expected sequence length to be larger than 0 in RNN")
 
     def _state(self, what: str, given: Any, x: Tensor, shape: tuple[int, ...]) -> Tensor:
         """The states to begin with, zeros where none are given."""
         if given is None:
             return zeros(shape, dtype=x.dtype, device=x.device)
-        if given.shape != shape:
-            what = what if self.mode == "LSTM" else "hidden"
-            raise RuntimeError(
-                f"{type(self).__name__}: Expected {what} size {shape}, got {list(given.shape)}"
-            )
-        if given.dtype != x.dtype:
-            raise RuntimeError(
-                f"{type(self).__name__}: input and hidden states must have one dtype, got "
-                f"{x.dtype} and {given.dtype}"
-            )
+        name, what = type(self).__name__, what if self.mode == "LSTM" else "hidden"
+        want_shape(name, what, given, shape)
+        text = "input and hidden states must have one dtype"
+        need(given.dtype == x.dtype, name, text, x.dtype, given.dtype)
         state: Tensor = given
         return state
 
@@ -215,11 +195,8 @@ MODES = {"LSTM": "lstm", "GRU": "gru", "RNN_TANH": "tanh", "RNN_RELU": "relu"}
 
 def _check_options(name: str, dropout: Any, num_layers: int, bias: Any, batch_first: Any) -> None:
     number = isinstance(dropout, int | float) and not isinstance(dropout, bool)
-    if not number or not 0 <= dropout <= 1:
-        raise ValueError(
-            f"{name}: dropout should be a number in range [0, 1] representing the probability of "
-            f"an element being zeroed, got {dropout!r}"
-        )
+    text = "dropout should be a number in range [0, 1], the probability of an element being zeroed"
+    need(number and 0 <= dropout <= 1, name, text, dropout, error=ValueError)
     if dropout > 0 and num_layers == 1:
         warnings.warn(
             f"{name}: dropout option adds dropout after all but last recurrent layer, so non-zero "
@@ -228,24 +205,21 @@ def _check_options(name: str, dropout: Any, num_layers: int, bias: Any, batch_fi
             stacklevel=4,
         )
     for what, value in {"bias": bias, "batch_first": batch_first}.items():
-        if not isinstance(value, bool):
-            raise TypeError(f"{name}: {what} should be of type bool, got: {type(value).__name__}")
+        text = f"{what} should be of type bool"
+        need(isinstance(value, bool), name, text, type(value), error=TypeError)
 
 
 def _check_sizes(name: str, input: Any, hidden: Any, num_layers: int, proj_size: int) -> None:
-    for what, value in {"input_size": input, "hidden_size": hidden}.items():
-        if not isinstance(value, int):
-            raise TypeError(f"{name}: {what} should be of type int, got: {type(value).__name__}")
     for what, value in {
-        "input_size": input, "hidden_size": hidden, "num_layers": num_layers
-    }.items():  # fmt: skip
-        if value <= 0:
-            raise ValueError(f"{name}: {what} must be greater than zero, got {value}")
-    if not 0 <= proj_size < hidden:
-        raise ValueError(
-            f"{name}: proj_size has to be smaller than hidden_size, or zero to disable "
-            f"projections, got {proj_size}"
-        )
+        "input_size": input,
+        "hidden_size": hidden,
+        "num_layers": num_layers,
+    }.items():
+        text = f"{what} should be of type int"
+        need(isinstance(value, int), name, text, type(value), error=TypeError)
+        need(value > 0, name, f"{what} must be greater than zero", value, error=ValueError)
+    text = "proj_size has to be smaller than hidden_size, or zero to disable projections"
+    need(0 <= proj_size < hidden, name, text, proj_size, error=ValueError)
 
 
 class RNN(RNNBase):
@@ -296,8 +270,8 @@ class RNN(RNNBase):
 
 
 def _check_nonlinearity(name: str, given: Any) -> None:
-    if given not in ("tanh", "relu"):
-        raise ValueError(f"{name}: Unknown nonlinearity '{given}'. Select from 'tanh' or 'relu'.")
+    text = "Unknown nonlinearity. Select from 'tanh' or 'relu'"
+    need(given in ("tanh", "relu"), name, text, given, error=ValueError)
 
 
 class GRU(RNNBase):
@@ -355,8 +329,8 @@ class LSTM(RNNBase):
         self, input: Any, hx: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Any, tuple[Tensor, Tensor]]:
         """As of RNN; `hx` and the last states are pairs: hidden states and cell states."""
-        if hx is not None and (type(hx) not in (tuple, list) or len(hx) != 2):
-            raise TypeError(f"LSTM: hx is a pair of Tensors, (h_0, c_0), got {type(hx).__name__}")
+        pair = hx is None or (type(hx) in (tuple, list) and len(hx) == 2)
+        need(pair, "LSTM", "hx is a pair of Tensors, (h_0, c_0)", type(hx), error=TypeError)
         hidden, cell = (None, None) if hx is None else hx
         output, h, c = self._run(input, hidden, cell)
         return output, (h, c)

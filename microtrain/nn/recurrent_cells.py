@@ -6,6 +6,8 @@ import math
 from typing import Any
 
 from ..creation import empty, zeros
+from ..errors import need
+from ..ops.arguments import want_shape
 from ..ops.nn.cells import gru_cell, lstm_cell, rnn_cell
 from ..tensor import Tensor
 from . import init
@@ -54,31 +56,21 @@ class RNNCellBase(Module):
     def _given(self, input: Tensor, *states: Tensor | None) -> tuple[Any, ...]:
         """Input and states, zeros where none are given, with a dimension of samples."""
         name = type(self).__name__
-        if input.ndim not in (1, 2):
-            raise ValueError(f"{name}: Expected input to be 1D or 2D, got {input.ndim}D instead")
+        text = "Expected input and hidden to be 1D or 2D, got {} instead"
+        need(input.ndim in (1, 2), name, text, input, error=ValueError)
         batched = input.ndim == 2
         x = input if batched else input.unsqueeze(0)
-        if x.shape[1] != self.input_size:
-            raise RuntimeError(
-                f"{name}: input has inconsistent input_size: got {x.shape[1]}, expected "
-                f"{self.input_size}"
-            )
+        fits = x.shape[1] == self.input_size
+        need(fits, name, f"expected input_size {self.input_size}", input)
         shape = x.shape[0], self.hidden_size
         found: list[Tensor] = [x]
         for state in states:
             if state is None:
                 found.append(zeros(shape, dtype=x.dtype, device=x.device))
                 continue
-            if state.ndim not in (1, 2):
-                raise ValueError(
-                    f"{name}: Expected hidden to be 1D or 2D, got {state.ndim}D instead"
-                )
+            need(state.ndim in (1, 2), name, text, state, error=ValueError)
             whole = state if batched else state.unsqueeze(0)
-            if whole.shape != shape:
-                raise RuntimeError(
-                    f"{name}: expected a hidden state of shape {shape} for an input of shape "
-                    f"{tuple(x.shape)}, got {tuple(whole.shape)}"
-                )
+            want_shape(name, "a hidden state", whole, shape)
             found.append(whole)
         return tuple(found)
 
@@ -109,8 +101,8 @@ class RNNCell(RNNCellBase):
         Both may be without a batch; no state is one of zeros. Raises ValueError and RuntimeError
         for shapes that do not fit.
         """
-        if self.nonlinearity not in ("tanh", "relu"):
-            raise RuntimeError(f"RNNCell: Unknown nonlinearity: {self.nonlinearity}")
+        known = self.nonlinearity in ("tanh", "relu")
+        need(known, "RNNCell", "Unknown nonlinearity", self.nonlinearity)
         x, hidden = self._given(input, hx)
         found: Tensor = rnn_cell(self.nonlinearity, x, hidden, *self._weights())
         return found if input.ndim == 2 else found.squeeze(0)

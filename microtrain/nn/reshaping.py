@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..errors import need
 from ..ops.shape.shapes import flatten
 from ..tensor import Tensor
 from .applied import Applied
 from .module import Module
+
+__all__ = ["Flatten", "Identity", "Unflatten"]
 
 
 class Identity(Module):
@@ -46,11 +49,11 @@ class Unflatten(Module):
 
     def __init__(self, dim: int, unflattened_size: Sequence[int]) -> None:
         super().__init__()
-        if not isinstance(unflattened_size, tuple | list):
-            raise TypeError(
-                "Unflatten: unflattened_size must be a tuple of ints, got "
-                f"{type(unflattened_size).__name__}"
-            )
+        listed, text = (
+            isinstance(unflattened_size, tuple | list),
+            "unflattened_size must be a tuple",
+        )
+        need(listed, "Unflatten", f"{text} of ints", type(unflattened_size), error=TypeError)
         self.dim = dim
         self.unflattened_size = unflattened_size
 

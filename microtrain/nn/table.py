@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from ..autograd import no_grad
 from ..backend import MODES
 from ..creation import zeros
+from ..errors import need
 from ..tensor import TENSORS
 from ..words import html_table, size, table
 
@@ -129,8 +130,8 @@ def summary(module: Any, *inputs: Any) -> Summary:
         2      Linear  32 × 2   18          18
         Sequential: 58 parameters, 232 B, outputs 2.3 KB
     """
-    if not hasattr(module, "named_modules"):
-        raise TypeError(f"summary(): expected a Module, got {type(module).__name__}")
+    module_given = hasattr(module, "named_modules")
+    need(module_given, "summary", "expected a Module", type(module), error=TypeError)
     if not inputs:
         return Summary(module, None)
     like = next((p for p in module.parameters() if p.is_floating_point()), None)

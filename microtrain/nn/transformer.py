@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+from ..errors import need
 from ..tensor import Tensor
 from . import functional as F
 from .attention import MultiheadAttention
@@ -14,6 +15,8 @@ from .dropout import Dropout
 from .linear import Linear
 from .module import Module
 from .normalization import LayerNorm
+
+__all__ = ["TransformerEncoder", "TransformerEncoderLayer"]
 
 
 class TransformerEncoderLayer(Module):
@@ -92,8 +95,7 @@ def activation_of(given: str | Callable[[Tensor], Tensor]) -> Any:
     """The function that `given` names, or is; RuntimeError for an unknown name."""
     if not isinstance(given, str):
         return given
-    if given not in ("relu", "gelu"):
-        raise RuntimeError(f"activation should be relu/gelu, not {given}")
+    need(given in ("relu", "gelu"), "activation", "should be relu/gelu", given)
     return getattr(F, given)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..creation import full
+from ..errors import need
 from ..ops.shape.triangles import triu
 from ..tensor import Tensor
 from . import init
@@ -176,16 +177,11 @@ class Transformer(Module):
         Raises RuntimeError where the batches or the sizes do not fit.
         """
         batch = 0 if self.batch_first else 1
-        if src.ndim == 3 and src.shape[batch] != tgt.shape[batch]:
-            raise RuntimeError(
-                "Transformer: the batch number of src and tgt must be equal, got "
-                f"{src.shape[batch]} and {tgt.shape[batch]}"
-            )
-        if not src.shape[-1] == tgt.shape[-1] == self.d_model:
-            raise RuntimeError(
-                "Transformer: the feature number of src and tgt must be equal to d_model, "
-                f"{self.d_model}, got {src.shape[-1]} and {tgt.shape[-1]}"
-            )
+        same = src.ndim != 3 or src.shape[batch] == tgt.shape[batch]
+        need(same, "Transformer", "the batch number of src and tgt must be equal", src, tgt)
+        same = src.shape[-1] == tgt.shape[-1] == self.d_model
+        text = f"the feature number of src and tgt must be equal to d_model, {self.d_model}"
+        need(same, "Transformer", text, src, tgt)
         memory = self.encoder(
             src, mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=src_is_causal
         )

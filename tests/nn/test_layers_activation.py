@@ -201,10 +201,10 @@ def test_moduledict_is_a_module():
         ("a", nn.ReLU, TypeError, "the class ReLU; did you mean an instance"),
         ("a", 3, TypeError, "takes Modules, got int"),
         (3, nn.ReLU(), TypeError, "names are text, got int"),
-        ("a.b", nn.ReLU(), KeyError, "is empty or holds a dot"),
-        ("", nn.ReLU(), KeyError, "is empty or holds a dot"),
-        ("keys", nn.ReLU(), KeyError, "is an attribute or method"),
-        ("training", nn.ReLU(), KeyError, "is an attribute or method"),
+        ("a.b", nn.ReLU(), KeyError, "is empty, holds a dot"),
+        ("", nn.ReLU(), KeyError, "is empty, holds a dot"),
+        ("keys", nn.ReLU(), KeyError, "is an attribute"),
+        ("training", nn.ReLU(), KeyError, "is an attribute"),
     ],
 )
 def test_moduledict_refuses(name, module, error, says):

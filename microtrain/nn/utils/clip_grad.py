@@ -14,6 +14,7 @@ from typing import Any
 from ...autograd.grad_mode import no_grad
 from ...backend import XP
 from ...creation import tensor
+from ...errors import need
 from ...ops.reduce import norms
 from ...ops.shape import joining
 from ...optim.flat import owner
@@ -142,10 +143,11 @@ def _total(
             else norms.norm(joining.stack([n.to(device=first) for n in found]), norm_type)
         )
         if error_if_nonfinite and not bool(total.isfinite()):
+            text = (
+                f"The total norm of order {norm_type} for the gradients is non-finite, so it cannot"
+            )
             raise RuntimeError(
-                f"The total norm of order {norm_type} for gradients from `parameters` is "
-                "non-finite, so it cannot be clipped. To scale the gradients by it anyway, set "
-                "error_if_nonfinite=False"
+                f"{text} be clipped. Set error_if_nonfinite=False to scale by it anyway"
             )
     return total
 
@@ -153,8 +155,7 @@ def _total(
 def _listed(tensors: Tensor | Iterable[Tensor], name: str) -> list[Tensor]:
     found: list[Any] = [tensors] if type(tensors) in TENSORS else list(tensors)
     for one in found:
-        if type(one) not in TENSORS:
-            raise TypeError(f"{name}(): expected Tensors, got {type(one).__name__}")
+        need(type(one) in TENSORS, name, "expected Tensors", type(one), error=TypeError)
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ...errors import need
 from ...ops.shape import joining, shapes
 from ...tensor import Tensor
 
@@ -21,11 +22,8 @@ def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
     """
     params = list(parameters)
     wanted = sum(param.numel() for param in params)
-    if vec.shape != (wanted,):
-        raise RuntimeError(
-            f"vector_to_parameters: expected a vector of {wanted} elements, got shape "
-            f"{tuple(vec.shape)}"
-        )
+    fits = vec.shape == (wanted,)
+    need(fits, "vector_to_parameters", f"expected a vector of {wanted} elements", vec)
     start = 0
     for param in params:
         stop = start + param.numel()

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from ...autograd.grad_mode import no_grad
 from ...creation import randn
+from ...errors import need, wrong
 from ...ops.nn.normalization import normalize
 from ...ops.reduce.norms import norm
 from ...tensor import Tensor
@@ -113,9 +114,9 @@ def _computed(module: M, new: Any, kind: str) -> tuple[M, Parameter]:
     """`module` without the parameter that `new` computes, and that parameter."""
     weight = vars(module).get(new.name)
     if type(weight) is not Parameter:
-        raise RuntimeError(f"{kind}: {type(module).__name__} has no parameter {new.name!r}")
-    if new.dim is not None and not -weight.ndim <= new.dim < weight.ndim:
-        raise IndexError(f"{kind}: dim {new.dim} is out of range for shape {weight.shape}")
+        raise wrong(kind, "{} has no parameter {}", type(module), new.name)
+    inside = new.dim is None or -weight.ndim <= new.dim < weight.ndim
+    need(inside, kind, "dim {} is out of range for {}", new.dim, weight, error=IndexError)
     delattr(module, new.name)
     _changed(module, (*getattr(type(module), "_computed", ()), new))
     return module, weight
@@ -124,8 +125,7 @@ def _computed(module: M, new: Any, kind: str) -> tuple[M, Parameter]:
 def _removed(module: M, name: str, kind: Any, label: str) -> M:
     weights = getattr(type(module), "_computed", ())
     found = [weight for weight in weights if weight.name == name and type(weight) is kind]
-    if not found:
-        raise ValueError(f"{label} of {name!r} not found in {module}")
+    need(found, label, "of {} not found in {}", name, module, error=ValueError)
     with no_grad():
         value = getattr(module, name).detach()
     _changed(module, tuple(weight for weight in weights if weight is not found[0]))
@@ -182,10 +182,8 @@ def spectral_norm(
 
     Raises RuntimeError where there is no such parameter, ValueError for less than one iteration.
     """
-    if n_power_iterations <= 0:
-        raise ValueError(
-            f"spectral_norm: n_power_iterations must be positive, got {n_power_iterations}"
-        )
+    text = "n_power_iterations must be positive"
+    need(n_power_iterations > 0, "spectral_norm", text, n_power_iterations, error=ValueError)
     if dim is None:
         kinds = ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
         dim = 1 if isinstance(module, kinds) else 0

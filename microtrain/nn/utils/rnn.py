@@ -15,6 +15,7 @@ import numpy as np
 
 from ...backend import MODES
 from ...creation import full, tensor
+from ...errors import need
 from ...ops.index.gathering import index_select
 from ...ops.index.masking import where
 from ...ops.shape.joining import cat, stack
@@ -49,8 +50,9 @@ class PackedSequence(_Fields):
         unsorted_indices: Tensor | None = None,
     ) -> PackedSequence:  # fmt: skip
         if batch_sizes is None:
-            if not isinstance(data, list | tuple) or len(data) != 2:
-                raise AssertionError("PackedSequence: expected data to be a pair, or batch_sizes")
+            pair = isinstance(data, list | tuple) and len(data) == 2
+            text = "expected data to be a pair, or batch_sizes"
+            need(pair, "PackedSequence", text, error=AssertionError)
             data, batch_sizes = data
         if unsorted_indices is None:
             unsorted_indices = invert_permutation(sorted_indices)
@@ -182,28 +184,16 @@ def pack_padded_sequence(
         )
     numbers = lengths.tolist() if type(lengths) in TENSORS else [int(n) for n in lengths]  # type: ignore[union-attr]
     steps, samples = input.shape[:2]
-    if len(numbers) != samples:
-        raise RuntimeError(
-            "pack_padded_sequence: Expected `len(lengths)` to be equal to batch_size, but got "
-            f"{len(numbers)} (batch_size={samples})"
-        )
-    if not samples or min(numbers) <= 0:
-        raise RuntimeError(
-            "pack_padded_sequence: Length of all samples has to be greater than 0, but found an "
-            "element in 'lengths' that is <= 0"
-        )
+    name, text = (
+        "pack_padded_sequence",
+        "Expected `len(lengths)` to be equal to batch_size, but got",
+    )
+    need(len(numbers) == samples, name, f"{text} {{}} (batch_size={{}})", len(numbers), samples)
+    need(samples and min(numbers) > 0, name, "Length of all samples has to be greater than 0")
     order = sorted(range(samples), key=lambda i: -numbers[i])
-    if enforce_sorted and order != list(range(samples)):
-        raise RuntimeError(
-            "pack_padded_sequence: `lengths` array must be sorted in decreasing order when "
-            "`enforce_sorted` is True. You can pass `enforce_sorted=False` to pack_padded_sequence "
-            "and/or pack_sequence to sidestep this requirement"
-        )
-    if max(numbers) > steps:
-        raise RuntimeError(
-            f"pack_padded_sequence: Expected lengths of at most {steps}, the size of the padded "
-            f"sequences, got {max(numbers)}"
-        )
+    text = "`lengths` must be sorted in decreasing order; `enforce_sorted=False` sorts them"
+    need(not enforce_sorted or order == list(range(samples)), name, text)
+    need(max(numbers) <= steps, name, f"Expected lengths of at most {steps}", max(numbers))
     sizes = tuple(sum(n > t for n in numbers) for t in range(max(numbers)))
     layout = _Layout(sizes, tuple(order))
     rows = input.reshape(-1, *input.shape[2:])
@@ -232,12 +222,8 @@ def pad_packed_sequence(
     layout = _layout(sequence)
     longest = len(layout.sizes)
     steps = longest if total_length is None else total_length
-    if steps < longest:
-        raise ValueError(
-            "pad_packed_sequence: Expected total_length to be at least the length of the longest "
-            f"sequence in input, but got total_length={total_length} and max sequence length being "
-            f"{longest}"
-        )
+    text = "Expected total_length to be at least the longest length, but got {} and {}"
+    need(steps >= longest, "pad_packed_sequence", text, total_length, longest, error=ValueError)
     data, samples = sequence.data, len(layout.order)
     rows = index_select(data, 0, tensor(layout.sources(steps), device=data.device))
     padded = rows.reshape(steps, samples, *data.shape[1:])
@@ -262,18 +248,12 @@ def pad_sequence(
 
     Raises RuntimeError for an empty list, ValueError for another side.
     """
-    if padding_side not in ("left", "right"):
-        raise RuntimeError(
-            f"pad_sequence: Expected padding_side to be one of left or right, got {padding_side!r}"
-        )
-    if not isinstance(sequences, Iterable):
-        raise RuntimeError(
-            "pad_sequence: Expected iterable for input sequences, but got arg of type: "
-            f"{type(sequences)}"
-        )
+    name, text = "pad_sequence", "Expected padding_side to be one of left or right"
+    need(padding_side in ("left", "right"), name, text, padding_side)
+    iterable = isinstance(sequences, Iterable)
+    need(iterable, name, "Expected iterable for input sequences", type(sequences))
     found = [*sequences]
-    if not found:
-        raise RuntimeError("pad_sequence: received an empty list of sequences")
+    need(found, name, "received an empty list of sequences")
     longest = max(each.shape[0] for each in found)
     padded = []
     for each in found:
