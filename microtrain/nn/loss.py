@@ -50,6 +50,29 @@ class _Reduced(_Loss):
     reduction: str = "mean"
 
 
+@dataclass(repr=False, eq=False)
+class _Weighted(_Loss):
+    """A loss with a factor for each class or element, a buffer."""
+
+    _weights = ("weight",)
+    weight: Tensor | None = None
+    size_average: InitVar[Any] = None
+    reduce: InitVar[Any] = None
+    reduction: str = "mean"
+
+
+@dataclass(repr=False, eq=False)
+class _OfIndices(_Loss):
+    """A loss of class indices."""
+
+    _weights = ("weight",)
+    weight: Tensor | None = None
+    size_average: InitVar[Any] = None
+    ignore_index: int = -100
+    reduce: InitVar[Any] = None
+    reduction: str = "mean"
+
+
 # Numbers ------------------------------------------------------------------------------------------
 
 
@@ -98,18 +121,11 @@ class PoissonNLLLoss(_Loss, function=F.poisson_nll_loss):
 # Classes and probabilities ------------------------------------------------------------------------
 
 
-class NLLLoss(_Loss, function=F.nll_loss):
+class NLLLoss(_OfIndices, function=F.nll_loss):
     """The negative log-likelihood of class indices, given logarithms of probabilities."""
 
-    _weights = ("weight",)
-    weight: Tensor | None = None
-    size_average: InitVar[Any] = None
-    ignore_index: int = -100
-    reduce: InitVar[Any] = None
-    reduction: str = "mean"
 
-
-class CrossEntropyLoss(_Loss, function=F.cross_entropy):
+class CrossEntropyLoss(_OfIndices, function=F.cross_entropy):
     """The cross entropy of scores (n, classes, ...) with class indices (n, ...) or probabilities.
 
     Args:
@@ -120,33 +136,17 @@ class CrossEntropyLoss(_Loss, function=F.cross_entropy):
         label_smoothing: how much of the target is spread evenly over all classes.
     """
 
-    _weights = ("weight",)
-    weight: Tensor | None = None
-    size_average: InitVar[Any] = None
-    ignore_index: int = -100
-    reduce: InitVar[Any] = None
-    reduction: str = "mean"
     label_smoothing: float = 0.0
 
 
-class BCELoss(_Loss, function=F.binary_cross_entropy):
+class BCELoss(_Weighted, function=F.binary_cross_entropy):
     """The binary cross entropy of probabilities."""
 
-    _weights = ("weight",)
-    weight: Tensor | None = None
-    size_average: InitVar[Any] = None
-    reduce: InitVar[Any] = None
-    reduction: str = "mean"
 
-
-class BCEWithLogitsLoss(_Loss, function=F.binary_cross_entropy_with_logits):
+class BCEWithLogitsLoss(_Weighted, function=F.binary_cross_entropy_with_logits):
     """The binary cross entropy of scores; `weight` and `pos_weight` are buffers."""
 
     _weights = ("weight", "pos_weight")
-    weight: Tensor | None = None
-    size_average: InitVar[Any] = None
-    reduce: InitVar[Any] = None
-    reduction: str = "mean"
     pos_weight: Tensor | None = None
 
 
@@ -164,15 +164,6 @@ class SoftMarginLoss(_Reduced, function=F.soft_margin_loss):
     """`log(1 + exp(-target * input))` for targets of -1 or 1."""
 
 
-class HingeEmbeddingLoss(_Loss, function=F.hinge_embedding_loss):
-    """A distance where the target is 1, `max(margin - distance, 0)` where it is -1."""
-
-    margin: float = 1.0
-    size_average: InitVar[Any] = None
-    reduce: InitVar[Any] = None
-    reduction: str = "mean"
-
-
 @dataclass(repr=False, eq=False)
 class _PairLoss(_Loss):
     """A loss of two Tensors, with a margin."""
@@ -182,6 +173,13 @@ class _PairLoss(_Loss):
     size_average: InitVar[Any] = None
     reduce: InitVar[Any] = None
     reduction: str = "mean"
+
+
+class HingeEmbeddingLoss(_PairLoss, function=F.hinge_embedding_loss):
+    """A distance where the target is 1, `max(margin - distance, 0)` where it is -1."""
+
+    _inputs = "input, target"
+    margin: float = 1.0
 
 
 class MarginRankingLoss(_PairLoss, function=F.margin_ranking_loss):
@@ -235,11 +233,5 @@ class MultiLabelMarginLoss(_Reduced, function=F.multilabel_margin_loss):
     """How far the scores of all labels are from being larger than the others by 1."""
 
 
-class MultiLabelSoftMarginLoss(_Loss, function=F.multilabel_soft_margin_loss):
+class MultiLabelSoftMarginLoss(_Weighted, function=F.multilabel_soft_margin_loss):
     """The binary cross entropy of the scores of several labels, averaged over classes."""
-
-    _weights = ("weight",)
-    weight: Tensor | None = None
-    size_average: InitVar[Any] = None
-    reduce: InitVar[Any] = None
-    reduction: str = "mean"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FunctionType
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -277,11 +277,7 @@ class Module:
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """The direct sub-modules, each once, with their (first) attribute names."""
-        seen: set[int] = set()
-        for name, child in members(self):
-            if id(child) not in seen:
-                seen.add(id(child))
-                yield name, child
+        return _once(members(self))
 
     def children(self) -> Iterator[Module]:
         """The direct sub-modules, each once."""
@@ -316,12 +312,8 @@ class Module:
         self, prefix: str = "", recurse: bool = True
     ) -> Iterator[tuple[str, Parameter]]:
         """The parameters in definition order with dotted names, a tied one once."""
-        seen: set[int] = set()
-        for place in _walk(self, prefix, buffers=False):
-            param = place.tensor
-            if id(param) not in seen and (recurse or place.owner is self):
-                seen.add(id(param))
-                yield place.name, param  # type: ignore[misc]
+        places = _walk(self, prefix, buffers=False)
+        return _once((at.name, at.tensor) for at in places if recurse or at.owner is self)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
         """The parameters in definition order, a tied one once."""
@@ -329,11 +321,7 @@ class Module:
 
     def named_buffers(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
         """The buffers in definition order with dotted names, a shared one once."""
-        seen: set[int] = set()
-        for place in _walk(self, prefix, buffers=True):
-            if id(place.tensor) not in seen:
-                seen.add(id(place.tensor))
-                yield place.name, place.tensor
+        return _once((place.name, place.tensor) for place in _walk(self, prefix, buffers=True))
 
     def buffers(self) -> Iterator[Tensor]:
         """The buffers in definition order."""
@@ -599,6 +587,15 @@ def members(module: Module) -> list[tuple[str, Module]]:
     # A copy: another thread may be making the module, while a capture looks at all there are.
     parts = vars(module).copy().items()
     return [(name, value) for name, value in parts if isinstance(value, Module)]
+
+
+def _once(pairs: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Of pairs of a name and an object the first of each object."""
+    seen: set[int] = set()
+    for name, found in pairs:
+        if id(found) not in seen:
+            seen.add(id(found))
+            yield name, found
 
 
 def _want_free(module: Module, what: str, name: str, kind: type) -> None:

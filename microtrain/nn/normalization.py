@@ -31,6 +31,14 @@ class _Norm(Module):
         self.weight = Parameter(empty(shape, **kind)) if weight else None
         self.bias = Parameter(empty(shape, **kind)) if weight and bias else None
 
+    def _make_trailing(self, shape: Any, eps: Any, affine: bool, bias: bool, *place: Any) -> None:
+        """A norm over the last dimensions."""
+        self.normalized_shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        self.eps = eps
+        self.elementwise_affine = affine
+        self._make_affine(self.normalized_shape, affine, bias, *place)
+        self.reset_parameters()
+
     def reset_parameters(self) -> None:
         """Set the weight to ones and the bias to zeros."""
         if self.weight is not None:
@@ -57,12 +65,7 @@ class LayerNorm(_Norm):
         bias: bool = True, device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        whole = isinstance(normalized_shape, int)
-        self.normalized_shape = (normalized_shape,) if whole else tuple(normalized_shape)
-        self.eps = eps
-        self.elementwise_affine = elementwise_affine
-        self._make_affine(self.normalized_shape, elementwise_affine, bias, device, dtype)
-        self.reset_parameters()
+        self._make_trailing(normalized_shape, eps, elementwise_affine, bias, device, dtype)
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise an input of shape (..., *normalized_shape)."""
@@ -86,12 +89,7 @@ class RMSNorm(_Norm):
         device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        whole = isinstance(normalized_shape, int)
-        self.normalized_shape = (normalized_shape,) if whole else tuple(normalized_shape)
-        self.eps = eps
-        self.elementwise_affine = elementwise_affine
-        self._make_affine(self.normalized_shape, elementwise_affine, False, device, dtype)
-        self.reset_parameters()
+        self._make_trailing(normalized_shape, eps, elementwise_affine, False, device, dtype)
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise an input of shape (..., *normalized_shape)."""

@@ -222,7 +222,22 @@ def _check_sizes(name: str, input: Any, hidden: Any, num_layers: int, proj_size:
     need(0 <= proj_size < hidden, name, text, proj_size, error=ValueError)
 
 
-class RNN(RNNBase):
+class _OfOneState(RNNBase):
+    def forward(self, input: Any, hx: Tensor | None = None) -> tuple[Any, Tensor]:
+        """Run over `input` (steps, batch, input_size), or in the order of `batch_first`.
+
+        Args:
+            input: a sequence without a batch as well, or a PackedSequence.
+            hx: the states to begin with, (layers * directions, batch, hidden_size), without batch
+                where the input has none; None for zeros.
+
+        Returns the outputs of the last layer at every step, and the last states of every layer.
+        """
+        output, hidden, _ = self._run(input, hx, None)
+        return output, hidden
+
+
+class RNN(_OfOneState):
     """`h = tanh(W_ih x + b_ih + W_hh h + b_hh)` over all steps of sequences.
 
     Args:
@@ -255,26 +270,13 @@ class RNN(RNNBase):
         )  # fmt: skip
         self.nonlinearity = nonlinearity
 
-    def forward(self, input: Any, hx: Tensor | None = None) -> tuple[Any, Tensor]:
-        """Run over `input` (steps, batch, input_size), or in the order of `batch_first`.
-
-        Args:
-            input: a sequence without a batch as well, or a PackedSequence.
-            hx: the states to begin with, (layers * directions, batch, hidden_size), without batch
-                where the input has none; None for zeros.
-
-        Returns the outputs of the last layer at every step, and the last states of every layer.
-        """
-        output, hidden, _ = self._run(input, hx, None)
-        return output, hidden
-
 
 def _check_nonlinearity(name: str, given: Any) -> None:
     text = "Unknown nonlinearity. Select from 'tanh' or 'relu'"
     need(given in ("tanh", "relu"), name, text, given, error=ValueError)
 
 
-class GRU(RNNBase):
+class GRU(_OfOneState):
     """Gated recurrent units: a reset gate, an update gate and a new state at every step.
 
     Arguments, parameters and errors are those of RNN, without `nonlinearity`. As in PyTorch the
@@ -291,11 +293,6 @@ class GRU(RNNBase):
             "GRU", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
             device=device, dtype=dtype,
         )  # fmt: skip
-
-    def forward(self, input: Any, hx: Tensor | None = None) -> tuple[Any, Tensor]:
-        """As of RNN."""
-        output, hidden, _ = self._run(input, hx, None)
-        return output, hidden
 
 
 class LSTM(RNNBase):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from ..creation import empty, zeros
@@ -75,7 +76,21 @@ class RNNCellBase(Module):
         return tuple(found)
 
 
-class RNNCell(RNNCellBase):
+class _CellOfOneState(RNNCellBase):
+    _step: Callable[..., Tensor]
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
+        """The state behind the step from `input` (batch, input_size) and the state before it.
+
+        Both may be without a batch; no state is one of zeros. Raises ValueError and RuntimeError
+        for shapes that do not fit.
+        """
+        x, hidden = self._given(input, hx)
+        found = self._step(x, hidden, *self._weights())
+        return found if input.ndim == 2 else found.squeeze(0)
+
+
+class RNNCell(_CellOfOneState):
     """One step of an RNN: `h = tanh(W_ih x + b_ih + W_hh h + b_hh)`.
 
     Args:
@@ -95,20 +110,13 @@ class RNNCell(RNNCellBase):
         super().__init__(input_size, hidden_size, bias, 1, device, dtype)
         self.nonlinearity = nonlinearity
 
-    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
-        """The state behind the step from `input` (batch, input_size) and the state before it.
-
-        Both may be without a batch; no state is one of zeros. Raises ValueError and RuntimeError
-        for shapes that do not fit.
-        """
+    def _step(self, *given: Any) -> Any:
         known = self.nonlinearity in ("tanh", "relu")
         need(known, "RNNCell", "Unknown nonlinearity", self.nonlinearity)
-        x, hidden = self._given(input, hx)
-        found: Tensor = rnn_cell(self.nonlinearity, x, hidden, *self._weights())
-        return found if input.ndim == 2 else found.squeeze(0)
+        return rnn_cell(self.nonlinearity, *given)
 
 
-class GRUCell(RNNCellBase):
+class GRUCell(_CellOfOneState):
     """One step of a GRU; arguments as of RNNCell, formulas as of GRU."""
 
     def __init__(
@@ -117,11 +125,7 @@ class GRUCell(RNNCellBase):
     ) -> None:  # fmt: skip
         super().__init__(input_size, hidden_size, bias, 3, device, dtype)
 
-    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
-        """As of RNNCell."""
-        x, hidden = self._given(input, hx)
-        found: Tensor = gru_cell(x, hidden, *self._weights())
-        return found if input.ndim == 2 else found.squeeze(0)
+    _step = staticmethod(gru_cell)
 
 
 class LSTMCell(RNNCellBase):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from ..errors import need
 from ..tensor import Tensor
@@ -19,7 +19,53 @@ from .normalization import LayerNorm
 __all__ = ["TransformerEncoder", "TransformerEncoderLayer"]
 
 
-class TransformerEncoderLayer(Module):
+class TransformerLayer(Module):
+    """What the layers of encoder and decoder share; see there.
+
+    Attributes:
+        _attentions: the names of its attentions.
+    """
+
+    _attentions: ClassVar[tuple[str, ...]] = ("self_attn",)
+    self_attn: MultiheadAttention
+
+    def __init__(
+        self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
+        activation: str | Callable[[Tensor], Tensor] = "relu", layer_norm_eps: float = 1e-5,
+        batch_first: bool = False, norm_first: bool = False, bias: bool = True,
+        device: Any = None, dtype: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        kind: Any = {"bias": bias, "device": device, "dtype": dtype}
+        for name in self._attentions:
+            # Batch first inside: the masks of dropout take the first dimension as samples.
+            heads = MultiheadAttention(d_model, nhead, dropout=dropout, batch_first=True, **kind)
+            setattr(self, name, heads)
+        self.linear1 = Linear(d_model, dim_feedforward, **kind)
+        self.dropout = Dropout(dropout)
+        self.linear2 = Linear(dim_feedforward, d_model, **kind)
+        self.batch_first = batch_first
+        self.norm_first = norm_first
+        parts = range(1, len(self._attentions) + 2)
+        for part in parts:
+            setattr(self, f"norm{part}", LayerNorm(d_model, eps=layer_norm_eps, **kind))
+        for part in parts:
+            setattr(self, f"dropout{part}", Dropout(dropout))
+        self.activation: Any = activation_of(activation)
+
+    def _feed(self, x: Tensor) -> Tensor:
+        fed: Tensor = self.linear2(self.dropout(self.activation(self.linear1(x))))
+        return fed
+
+    def _through(self, x: Tensor, *parts: Callable[[Tensor], Tensor]) -> Tensor:
+        """`x` through the parts, each with its dropout, residual sum and norm."""
+        for number, part in enumerate(parts, 1):
+            norm, drop = getattr(self, f"norm{number}"), getattr(self, f"dropout{number}")
+            x = x + drop(part(norm(x))) if self.norm_first else norm(x + drop(part(x)))
+        return x
+
+
+class TransformerEncoderLayer(TransformerLayer):
     """Self-attention and two linear layers, each with a residual sum and a LayerNorm.
 
     Args:
@@ -37,29 +83,6 @@ class TransformerEncoderLayer(Module):
     Raises RuntimeError for an unknown activation, and what MultiheadAttention raises.
     """
 
-    def __init__(
-        self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
-        activation: str | Callable[[Tensor], Tensor] = "relu", layer_norm_eps: float = 1e-5,
-        batch_first: bool = False, norm_first: bool = False, bias: bool = True,
-        device: Any = None, dtype: Any = None,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        kind: Any = {"device": device, "dtype": dtype}
-        # Batch first inside, because the masks of dropout take the first dimension as samples.
-        self.self_attn = MultiheadAttention(
-            d_model, nhead, dropout=dropout, bias=bias, batch_first=True, **kind
-        )
-        self.linear1 = Linear(d_model, dim_feedforward, bias=bias, **kind)
-        self.dropout = Dropout(dropout)
-        self.linear2 = Linear(dim_feedforward, d_model, bias=bias, **kind)
-        self.batch_first = batch_first
-        self.norm_first = norm_first
-        self.norm1 = LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **kind)
-        self.norm2 = LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **kind)
-        self.dropout1 = Dropout(dropout)
-        self.dropout2 = Dropout(dropout)
-        self.activation: Any = activation_of(activation)
-
     def forward(
         self, src: Tensor, src_mask: Tensor | None = None,
         src_key_padding_mask: Tensor | None = None, is_causal: bool = False,
@@ -73,21 +96,9 @@ class TransformerEncoderLayer(Module):
         masks = {"attn_mask": src_mask, "key_padding_mask": src_key_padding_mask}
 
         def attend(x: Tensor) -> Tensor:
-            found, _ = self.self_attn(x, x, x, need_weights=False, is_causal=is_causal, **masks)
-            dropped: Tensor = self.dropout1(found)
-            return dropped
+            return self.self_attn(x, x, x, need_weights=False, is_causal=is_causal, **masks)[0]
 
-        def feed(x: Tensor) -> Tensor:
-            inner = self.dropout(self.activation(self.linear1(x)))
-            dropped: Tensor = self.dropout2(self.linear2(inner))
-            return dropped
-
-        if self.norm_first:
-            x = x + attend(self.norm1(x))
-            x = x + feed(self.norm2(x))
-        else:
-            x = self.norm1(x + attend(x))
-            x = self.norm2(x + feed(x))
+        x = self._through(x, attend, self._feed)
         return x.transpose(0, 1) if swap else x
 
 
@@ -99,7 +110,17 @@ def activation_of(given: str | Callable[[Tensor], Tensor]) -> Any:
     return getattr(F, given)
 
 
-class TransformerEncoder(Module):
+class TransformerStack(Module):
+    """Copies of a layer, one after the other, and a module for the result."""
+
+    def __init__(self, layer: Module, num_layers: int, norm: Module | None = None) -> None:
+        super().__init__()
+        self.layers = ModuleList(copy.deepcopy(layer) for _ in range(num_layers))
+        self.num_layers = num_layers
+        self.norm = norm
+
+
+class TransformerEncoder(TransformerStack):
     """Copies of an encoder layer, one after the other.
 
     The copies start with equal values, as in PyTorch; initialise them anew where that matters.
@@ -116,10 +137,7 @@ class TransformerEncoder(Module):
         self, encoder_layer: Module, num_layers: int, norm: Module | None = None,
         enable_nested_tensor: bool = True, mask_check: bool = True,
     ) -> None:  # fmt: skip
-        super().__init__()
-        self.layers = ModuleList(copy.deepcopy(encoder_layer) for _ in range(num_layers))
-        self.num_layers = num_layers
-        self.norm = norm
+        super().__init__(encoder_layer, num_layers, norm)
 
     def forward(
         self, src: Tensor, mask: Tensor | None = None, src_key_padding_mask: Tensor | None = None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from typing import Any
@@ -13,47 +12,27 @@ from ..ops.shape.triangles import triu
 from ..tensor import Tensor
 from . import init
 from .attention import MultiheadAttention
-from .container import ModuleList
-from .dropout import Dropout
-from .linear import Linear
 from .module import Module
 from .normalization import LayerNorm
-from .transformer import TransformerEncoder, TransformerEncoderLayer, activation_of
+from .transformer import (
+    TransformerEncoder,
+    TransformerEncoderLayer,
+    TransformerLayer,
+    TransformerStack,
+)
 
 __all__ = ["Transformer", "TransformerDecoder", "TransformerDecoderLayer"]
 
 
-class TransformerDecoderLayer(Module):
+class TransformerDecoderLayer(TransformerLayer):
     """Self-attention, attention to the encoder's result, and two linear layers.
 
     Each with a residual sum and a LayerNorm. Arguments and errors are those of
     TransformerEncoderLayer.
     """
 
-    def __init__(
-        self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
-        activation: str | Callable[[Tensor], Tensor] = "relu", layer_norm_eps: float = 1e-5,
-        batch_first: bool = False, norm_first: bool = False, bias: bool = True,
-        device: Any = None, dtype: Any = None,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        kind: Any = {"device": device, "dtype": dtype}
-        # Batch first inside, because the masks of dropout take the first dimension as samples.
-        heads = {"dropout": dropout, "bias": bias, "batch_first": True, **kind}
-        self.self_attn = MultiheadAttention(d_model, nhead, **heads)
-        self.multihead_attn = MultiheadAttention(d_model, nhead, **heads)
-        self.linear1 = Linear(d_model, dim_feedforward, bias=bias, **kind)
-        self.dropout = Dropout(dropout)
-        self.linear2 = Linear(dim_feedforward, d_model, bias=bias, **kind)
-        self.batch_first = batch_first
-        self.norm_first = norm_first
-        self.norm1 = LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **kind)
-        self.norm2 = LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **kind)
-        self.norm3 = LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **kind)
-        self.dropout1 = Dropout(dropout)
-        self.dropout2 = Dropout(dropout)
-        self.dropout3 = Dropout(dropout)
-        self.activation: Any = activation_of(activation)
+    _attentions = ("self_attn", "multihead_attn")
+    multihead_attn: MultiheadAttention
 
     def forward(
         self, tgt: Tensor, memory: Tensor, tgt_mask: Tensor | None = None,
@@ -70,32 +49,21 @@ class TransformerDecoderLayer(Module):
         x, memory = (tgt.transpose(0, 1), memory.transpose(0, 1)) if swap else (tgt, memory)
 
         def attend(x: Tensor) -> Tensor:
-            found, _ = self.self_attn(
+            return self.self_attn(
                 x, x, x, tgt_key_padding_mask, False, tgt_mask, is_causal=tgt_is_causal
-            )
-            dropped: Tensor = self.dropout1(found)
-            return dropped
+            )[0]
 
         def look(x: Tensor) -> Tensor:
-            found, _ = self.multihead_attn(
-                x, memory, memory, memory_key_padding_mask, False, memory_mask,
-                is_causal=memory_is_causal,
-            )  # fmt: skip
-            dropped: Tensor = self.dropout2(found)
-            return dropped
+            mask, causal = memory_key_padding_mask, memory_is_causal
+            return self.multihead_attn(
+                x, memory, memory, mask, False, memory_mask, is_causal=causal
+            )[0]
 
-        def feed(x: Tensor) -> Tensor:
-            inner = self.dropout(self.activation(self.linear1(x)))
-            dropped: Tensor = self.dropout3(self.linear2(inner))
-            return dropped
-
-        norms = self.norm1, self.norm2, self.norm3
-        for part, norm in zip((attend, look, feed), norms, strict=True):
-            x = x + part(norm(x)) if self.norm_first else norm(x + part(x))
+        x = self._through(x, attend, look, self._feed)
         return x.transpose(0, 1) if swap else x
 
 
-class TransformerDecoder(Module):
+class TransformerDecoder(TransformerStack):
     """Copies of a decoder layer, one after the other; they start with equal values.
 
     Args:
@@ -105,10 +73,7 @@ class TransformerDecoder(Module):
     """
 
     def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
-        super().__init__()
-        self.layers = ModuleList(copy.deepcopy(decoder_layer) for _ in range(num_layers))
-        self.num_layers = num_layers
-        self.norm = norm
+        super().__init__(decoder_layer, num_layers, norm)
 
     def forward(
         self, tgt: Tensor, memory: Tensor, tgt_mask: Tensor | None = None,
