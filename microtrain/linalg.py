@@ -13,7 +13,7 @@ from .ops.arguments import want_float
 from .ops.coercion import LinAlgError as LinAlgError
 from .ops.coercion import cast
 from .ops.fronts import Front, Unchecked, public
-from .ops.matrix import decompositions, systems
+from .ops.matrix import decompositions, factorisations
 from .ops.matrix.decompositions import QR, SVD, Eigh, LeastSquares
 from .ops.matrix.decompositions import matrix_exp as matrix_exp
 from .ops.matrix.determinants import SignAndLog
@@ -24,8 +24,8 @@ from .ops.matrix.factorisations import inverse as _inverse
 from .ops.matrix.factorisations import solve as solve
 from .ops.matrix.factorisations import svdvals as _svdvals
 from .ops.matrix.products import matrix_power as matrix_power
-from .ops.matrix.systems import solve_triangular as solve_triangular
-from .ops.matrix.systems import tensorsolve as tensorsolve
+from .ops.matrix.factorisations import solve_triangular as solve_triangular
+from .ops.matrix.factorisations import tensorsolve as tensorsolve
 from .ops.reduce.norms import norm as _norm
 from .ops.reduce.norms import singular
 from .ops.shape.joining import checked_tensors
@@ -202,17 +202,17 @@ def cond(A: Any, p: Any = None) -> Any:
 @public
 def cross(input: Any, other: Any, *, dim: int = -1) -> Any:
     """The cross product of vectors of three elements along `dim`, broadcast."""
-    return systems.cross(input, other, dim)
+    return factorisations.cross(input, other, dim)
 
 
 def vander(x: Any, N: int | None = None) -> Any:
     """The powers 0 to N - 1 of every element of (..., n), as (..., n, N); N is n if not given."""
-    return systems.vander(x, N)
+    return factorisations.vander(x, N)
 
 
 def tensorinv(A: Any, ind: int = 2) -> Any:
     """The inverse of a Tensor as a matrix of its first `ind` dimensions by the others."""
-    return systems.tensorinv(A, ind)
+    return factorisations.tensorinv(A, ind)
 
 
 def _vecdot(x: Unchecked, y: Any, *, dim: int = -1) -> Any:

@@ -8,12 +8,11 @@ from typing import Any
 from ..ops import log_softmax as log_softmax
 from ..ops import softmax as softmax
 from ..ops.loss.classification_losses import *  # noqa: F403
-from ..ops.loss.embedding_losses import *  # noqa: F403
 from ..ops.loss.margin_losses import *  # noqa: F403
 from ..ops.loss.probability_losses import *  # noqa: F403
 from ..ops.loss.regression_losses import *  # noqa: F403
-from ..ops.matrix.bilinear import bilinear as bilinear
 from ..ops.matrix.distances import pdist as pdist
+from ..ops.matrix.einstein import bilinear as bilinear
 from ..ops.matrix.linear_algebra import linear as linear
 from ..ops.nn import dropout as _drop
 from ..ops.nn import normalization as _norm
@@ -21,8 +20,8 @@ from ..ops.nn.attention import scaled_dot_product_attention as scaled_dot_produc
 from ..ops.nn.average_pooling import *  # noqa: F403
 from ..ops.nn.convolution import *  # noqa: F403
 from ..ops.nn.embedding import embedding as embedding
+from ..ops.nn.embedding import embedding_bag as embedding_bag
 from ..ops.nn.embedding import one_hot as one_hot
-from ..ops.nn.embedding_bag import embedding_bag as embedding_bag
 from ..ops.nn.max_pooling import *  # noqa: F403
 from ..ops.nn.padding import pad as pad
 from ..ops.nn.resizing import *  # noqa: F403

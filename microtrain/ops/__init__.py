@@ -19,22 +19,18 @@ from .matrix.einstein import *  # noqa: F403
 from .matrix.factorisations import *  # noqa: F403
 from .matrix.linear_algebra import *  # noqa: F403
 from .matrix.products import *  # noqa: F403
-from .matrix.systems import *  # noqa: F403
 from .nn.normalization import *  # noqa: F403
 from .pointwise import elementwise
 from .pointwise.comparison import *  # noqa: F403
 from .pointwise.elementwise import *  # noqa: F403
 from .pointwise.gamma import *  # noqa: F403
-from .pointwise.pairs import *  # noqa: F403
 from .pointwise.special import *  # noqa: F403
 from .reduce import extrema, norms, reductions
-from .reduce.integrals import *  # noqa: F403
 from .reduce.scans import *  # noqa: F403
 from .reduce.sorting import *  # noqa: F403
 from .reduce.statistics import *  # noqa: F403
 from .sampling import *  # noqa: F403
 from .shape import joining, shapes
-from .shape.combining import *  # noqa: F403
 from .shape.joining import *  # noqa: F403
 from .shape.rearranging import *  # noqa: F403
 from .shape.splitting import *  # noqa: F403

@@ -31,12 +31,11 @@ from .matrix import (
     factorisations,
     linear_algebra,
     products,
-    systems,
 )
 from .nn import windows
-from .pointwise import comparison, gamma, pairs, special
+from .pointwise import comparison, gamma, special
 from .pointwise import elementwise as e
-from .reduce import extrema, integrals, likeness, norms, reductions, scans, sorting, statistics
+from .reduce import extrema, likeness, norms, reductions, scans, sorting, statistics
 from .shape import rearranging, shapes, splitting, triangles
 
 unbroadcast.set_sum_to(shapes.sum_to)
@@ -89,15 +88,15 @@ def _as_type(self: Tensor, dtype: Any) -> Tensor:
 
 # The modules whose public functions are methods of the same name, but for these.
 MODULES = (
-    e, comparison, special, gamma, pairs, reductions, extrema, norms, scans, sorting, statistics,
-    integrals, gathering, masking, reducing, linear_algebra, products, factorisations,
+    e, comparison, special, gamma, reductions, extrema, norms, scans, sorting, statistics,
+    gathering, masking, reducing, linear_algebra, products, factorisations,
     determinants, distances,
-    sampling, triangles, shapes, splitting, rearranging, likeness, decompositions, systems,
+    sampling, triangles, shapes, splitting, rearranging, likeness, decompositions,
 )  # fmt: skip
 FUNCTIONS_ONLY = (
-    "broadcast_shapes broadcast_tensors bucketize cdist cumulative_trapezoid fill gradient isin "
-    "meshgrid rsub searchsorted std_mean tensordot trapezoid trapz tril_indices triu_indices "
-    "unravel_index var_mean"
+    "block_diag broadcast_shapes broadcast_tensors bucketize cartesian_prod cdist "
+    "combinations cumulative_trapezoid fill gradient isin meshgrid rsub searchsorted "
+    "std_mean tensordot trapezoid trapz tril_indices triu_indices unravel_index var_mean"
 ).split()
 
 
@@ -373,7 +372,7 @@ PROPERTIES: dict[str, Callable[[Tensor], Any]] = {
     "is_cuda": likeness.is_cuda,
     "itemsize": likeness.element_size,
     "nbytes": likeness.nbytes,
-    "real": pairs.real,
+    "real": special.real,
     "H": shapes.adjoint,
     "T": shapes.t,
     "mH": shapes.matrix_transpose,

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
-from ...backend import XP, float16, float32, int64
-from ...tensor import Tensor
-from ..arguments import want_in_range
-from ..coercion import examine
-from ..fronts import Index, Matrix, T, need, public
-from ..index.indexing import one_hot_rows
-from ..pointwise.elementwise import where
+from ...backend import XP, float16, float32, int32, int64
+from ...errors import need
+from ...tensor import TENSORS, Tensor, wrap
+from ..arguments import want_in_range, want_shape, want_tensors
+from ..coercion import cast, examine
+from ..fronts import Flag, Index, Matrix, T, of_dims, one_of, public
+from ..index.indexing import gather_along, one_hot_rows
+from ..pointwise.elementwise import clamp, where
+from ..reduce.scans import cumsum
+from ..reduce.sorting import argsort_dim
 from ..registry import primitive
-from ..shape.shapes import reshape_to
+from ..shape.shapes import expand_to, reshape_to
 
 
 def _add_rows(xp, x, indices, *, rows, out=None):
@@ -121,3 +124,109 @@ def one_hot(tensor: T, num_classes: int = -1) -> Tensor:
 
     examine(tensor, check)
     return one_hot_rows(tensor, num_classes, int64)
+
+
+# Bags: the sum, mean or maximum of the rows that each of many bags names --------------------------
+
+
+_Mode = Annotated[str, one_of("sum", "mean", "max", error="ValueError")]
+
+
+@primitive("bag_numbers")
+def bag_numbers(xp, offsets, *, count):
+    """For each of `count` places the number of the last bag that begins there or before."""
+    marks = xp.zeros((count + 1,), int32)
+    xp.scatter_add(marks, offsets, xp.ones_of(offsets.shape, int32))
+    begun = xp.cumsum(xp.getitem(marks, slice(0, count)), axis=0, dtype=int64)
+    return xp.subtract(begun, xp.constant(1, int64))
+
+
+def _offsets(input: Any, offsets: Any, include_last_offset: bool) -> Any:
+    """Where each bag begins in the flattened input; ValueError or RuntimeError if it does not."""
+    if input.ndim == 2:
+        text = "a matrix of bags takes no offsets"
+        need(offsets is None, "embedding_bag", text, error=ValueError)
+        bags, size = input.shape
+        xp = XP[type(input._array)]
+        return wrap(xp.multiply(xp.arange(bags), size))
+    vector = type(offsets) in TENSORS and offsets.ndim == 1
+    text = "a vector of row numbers needs offsets, a vector as well: where each bag begins"
+    need(vector, "embedding_bag", text, error=ValueError)
+    whole = offsets.dtype in (int64, int32)
+    need(whole, "embedding_bag", "offsets must be integers", offsets.dtype)
+    n = input.shape[0]
+
+    def check(array: Any) -> None:
+        need(not array.size or not array[0], "embedding_bag", "offsets[0] must be 0", *array[:1])
+
+    examine(offsets, check)
+    want_in_range("embedding_bag", cast(offsets, int64)._array, 0, 0, n + 1, RuntimeError)
+    return cast(offsets[:-1] if include_last_offset else offsets, int64)
+
+
+def _largest(rows: Any, bags: Any, sizes: Any) -> Any:
+    """The maxima of every bag, the first of equals, and 0 where a bag is empty.
+
+    Rows are sorted by value and then, stably, by their bag.
+    """
+    shape = (sizes.shape[0], rows.shape[1])
+    order = argsort_dim(rows.detach(), 0, True)
+    there = reshape_to(gather_along(bags, reshape_to(order, (-1,)), 0), rows.shape)
+    order = gather_along(order, argsort_dim(there, 0), 0)
+    begin = clamp(cumsum(sizes, 0) - sizes, max=rows.shape[0] - 1)
+    chosen = gather_along(order, expand_to(cast(begin, int64), shape), 0)
+    return where(sizes == 0, 0, gather_along(rows, chosen, 0))
+
+
+@public
+def embedding_bag(
+    input: Annotated[Index, of_dims(1, 2)], weight: Matrix, offsets: Any = None,
+    max_norm: float | None = None, norm_type: float = 2.0, scale_grad_by_freq: bool = False,
+    mode: _Mode = "mean", sparse: bool = False, per_sample_weights: Any = None,
+    include_last_offset: Flag = False, padding_idx: int | None = None,
+) -> Tensor:  # fmt: skip
+    """The sum, mean or maximum of the rows of `weight` that each bag names; 0 for an empty bag.
+
+    Args:
+        input: row numbers, int64 or int32: a matrix, of which each row is a bag, or a vector.
+        weight: the table, (rows, size).
+        offsets: for a vector where each bag begins, the first at 0.
+        mode: "sum", "mean" or "max".
+        per_sample_weights: for "sum" a factor for each row number, in the shape of `input`.
+        include_last_offset: whether the last offset is the end of the last bag.
+        padding_idx: a row that does not count and gets no gradient.
+        max_norm, norm_type, scale_grad_by_freq, sparse: not supported: leave them as they are.
+
+    Returns a Tensor (bags, size). Raises ValueError for offsets or weights that do not fit and what
+    is not supported, NotImplementedError for weights of another mode, IndexError for a number that
+    is no row (not checked on a GPU), RuntimeError for offsets out of range.
+    """
+    check_unsupported("embedding_bag", max_norm, norm_type, scale_grad_by_freq, sparse)
+    padding = normal_padding(padding_idx, weight.shape[0])
+    begin = _offsets(input, offsets, include_last_offset)
+    want_in_range("embedding_bag", input._array, 0, 0, weight.shape[0], IndexError)
+    count, indices = begin.shape[0], reshape_to(input, (-1,))
+    rows, bags = take_rows(weight, indices, padding), bag_numbers(begin, indices.shape[0])
+    kept = None if padding is None else reshape_to(indices != padding, (-1, 1))
+    if per_sample_weights is not None:
+        rows = rows * _factors(input, weight, mode, per_sample_weights)
+    total = add_rows(rows if kept is None else where(kept, rows, 0), bags, count)
+    if mode == "sum" or not indices.shape[0]:
+        return total
+    ones = cast(reshape_to(bags == bags, (-1, 1)) if kept is None else kept, weight.dtype)
+    sizes = add_rows(ones, bags, count)
+    if mode == "mean":
+        return total / clamp(sizes, min=1)
+    bags = bags if kept is None else where(reshape_to(kept, (-1,)), bags, count)  # at the end
+    return _largest(rows, bags, sizes)
+
+
+def _factors(input: Any, weight: Any, mode: str, factors: Any) -> Any:
+    """`per_sample_weights` as a column; errors where they do not fit."""
+    text = "per_sample_weights are for mode 'sum'"
+    need(mode == "sum", "embedding_bag", text, mode, error=NotImplementedError)
+    want_tensors("embedding_bag", per_sample_weights=factors)
+    want_shape("embedding_bag", "per_sample_weights", factors, input.shape, ValueError)
+    text = "per_sample_weights must have the dtype of the weight"
+    need(factors.dtype == weight.dtype, "embedding_bag", text, factors.dtype, error=ValueError)
+    return reshape_to(factors, (-1, 1))

@@ -6,26 +6,31 @@ Functions of one number take integers too, which become the default float type.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...backend import as_dtype, int32
+from ...errors import need
+from ...tensor import TENSORS
 from ..arguments import want_same_dtype, want_tensors
-from ..coercion import NUMBERS, promote, to_float
-from ..fronts import Alike, AtLeast0, Float, Numeric, T, TensorOnly, need, public
+from ..coercion import NUMBERS, cast, promote, to_float, underived
+from ..fronts import Alike, AtLeast0, Float, Numeric, T, TensorOnly, public
 from ..registry import comparison, primitive, ufunc
 from ..registry import real_function as real
 from . import elementwise as e
-from .comparison import isfinite
+from .comparison import eq, isfinite, isnan
 from .elementwise import clamp, div, exp, log, logistic, trunc, where, zeros_like
 
 __all__ = [
-    "absolute", "acos", "acosh", "addcdiv", "addcmul", "arccos", "arccosh", "arcsin", "arcsinh",
-    "arctan", "arctan2", "arctanh", "asin", "asinh", "atan", "atan2", "atanh", "clamp_max",
-    "clamp_min", "clip", "copysign", "cos", "cosh", "deg2rad", "divide", "erf", "erfc", "exp2",
-    "expm1", "fix", "fmod", "frac", "hypot", "isclose", "lerp", "log1p", "log2", "log10",
-    "logaddexp", "multiply", "nan_to_num", "negative", "positive", "rad2deg", "rsqrt", "sgn",
-    "signbit", "sin", "sinh", "subtract", "tan", "true_divide", "xlogy",
+    "absolute", "acos", "acosh", "addcdiv", "addcmul", "angle", "arccos", "arccosh", "arcsin",
+    "arcsinh", "arctan", "arctan2", "arctanh", "asin", "asinh", "atan", "atan2", "atanh",
+    "clamp_max", "clamp_min", "clip", "conj", "conj_physical", "copysign", "cos", "cosh", "deg2rad",
+    "divide", "erf", "erfc", "exp2", "expm1", "fix", "float_power", "fmax", "fmin", "fmod", "frac",
+    "frexp", "heaviside", "hypot", "isclose", "isneginf", "isposinf", "isreal", "ldexp", "lerp",
+    "log1p", "log2", "log10", "logaddexp", "logaddexp2", "multiply", "nan_to_num", "negative",
+    "nextafter", "positive", "rad2deg", "real", "resolve_conj", "resolve_neg", "rsqrt", "rsub",
+    "sgn", "signbit", "sin", "sinh", "subtract", "tan", "true_divide", "xlogy",
 ]  # fmt: skip
 
 # One number ---------------------------------------------------------------------------------------
@@ -289,3 +294,140 @@ def _bound(name: str, bound: Any) -> Any:
 absolute, divide, multiply, negative, subtract = e.abs, e.div_rounded, e.mul, e.neg, e.sub_scaled
 arccos, arccosh, arcsin, arcsinh, arctan, arctanh = acos, acosh, asin, asinh, atan, atanh
 arctan2, clip, fix, sgn, true_divide = atan2, public(clamp), trunc, e.sign, div
+
+
+# More functions of two numbers, and of the parts of one -------------------------------------------
+
+
+@public
+def fmax(input: T, other: T) -> Any:
+    """The larger of two, elementwise; a NaN only where both are. A tie's gradient goes to `input`.
+
+    Raises TypeError for numbers.
+    """
+    x, y = promote((input, other))
+    return where((x >= y) | isnan(y), x, y)
+
+
+@public
+def fmin(input: T, other: T) -> Any:
+    """The smaller of two, elementwise; a NaN only where both are. See `fmax`."""
+    x, y = promote((input, other))
+    return where((x <= y) | isnan(y), x, y)
+
+
+def float_power(input: Any, exponent: Any) -> Any:
+    """`input ** exponent` in float64, elementwise; either may be a number."""
+    double = as_dtype("double")
+    x, y = (cast(v, double) if type(v) in TENSORS else float(v) for v in (input, exponent))
+    return e.pow(x, y)
+
+
+@public
+def heaviside(input: TensorOnly, values: TensorOnly) -> Any:
+    """0 where `input` is negative, 1 where it is positive, elementwise, and `values` where it is 0.
+
+    Raises RuntimeError for two dtypes, and in a backward pass through it.
+    """
+    want_same_dtype("heaviside", "values", values, input)
+    x = input.detach()
+    found = where(x == 0, values.detach(), cast(x > 0, input.dtype))
+    return underived("heaviside", found, input, values)
+
+
+logaddexp2 = of_floats(
+    "logaddexp2",
+    "`log2(2 ** input + 2 ** other)` without overflow, elementwise.",
+    input=lambda g, input, other: g * logistic((input - other) * math.log(2)),
+    other=lambda g, input, other: g * logistic((other - input) * math.log(2)),
+)
+nextafter = of_floats(
+    "nextafter",
+    "The next number from `input` towards `other`, elementwise.",
+    input=lambda g: g,
+    other=lambda g: zeros_like(g),
+)
+
+
+@public
+def rsub(input: TensorOnly, other: Any, *, alpha: Any = 1) -> Any:
+    """`other - alpha * input`, broadcast."""
+    return e.sub_scaled(other, input, alpha=alpha)
+
+
+# Mantissa and exponent ----------------------------------------------------------------------------
+
+
+def ldexp(input: Any, other: Any) -> Any:
+    """`input * 2 ** other`, elementwise; integers give the default float type."""
+    want_tensors("ldexp", input=input, other=other)
+    x, exponent = promote((input, other), True)
+    exponent = clamp(exponent, -6000, 6000)
+    third = e.floor(exponent / 3)  # as the whole power may be out of range
+    step = exp2(third)
+    return e.mul(e.mul(e.mul(x, step), step), exp2(exponent - third * 2))
+
+
+class MantissaAndExponent(NamedTuple):
+    """What `frexp` returns."""
+
+    mantissa: Any
+    exponent: Any
+
+
+_exponent = primitive("frexp", lambda xp, x: xp.asarray(xp.frexp(x)[1], int32))
+
+
+@public
+def frexp(x: Float) -> MantissaAndExponent:
+    """`(mantissa, exponent)` with `x = mantissa * 2 ** exponent` and a mantissa from 0.5 to 1.
+
+    Exponents are int32. Raises RuntimeError for integers and booleans.
+    """
+    exponent = _exponent(x)
+    half = cast(exponent // 2, x.dtype)  # twice, as the whole power may be out of range
+    rest = cast(exponent, x.dtype) - half
+    return MantissaAndExponent(x * exp2(-half) * exp2(-rest), exponent)
+
+
+# Infinities and signs -----------------------------------------------------------------------------
+
+
+@public
+def isposinf(x: T) -> Any:
+    """Whether `x` is plus infinity, elementwise."""
+    return eq(x, math.inf)
+
+
+@public
+def isneginf(x: T) -> Any:
+    """Whether `x` is minus infinity, elementwise."""
+    return eq(x, -math.inf)
+
+
+@public
+def isreal(x: T) -> Any:
+    """Whether `x` is a real number, elementwise; here all are."""
+    return eq(zeros_like(x), 0)
+
+
+@public
+def angle(x: T) -> Any:
+    """pi where `x` is below 0, else 0, and NaN where it is NaN; its gradient is 0."""
+    x = to_float(x)
+    return where(isnan(x), x, where(x < 0, math.pi, zeros_like(x)))
+
+
+@public
+def real(x: T) -> Any:
+    """`x` itself: there are no complex numbers."""
+    return x
+
+
+@public
+def conj_physical(x: T) -> Any:
+    """A copy of `x`: there are no complex numbers."""
+    return e.clone(x)
+
+
+conj = resolve_conj = resolve_neg = real

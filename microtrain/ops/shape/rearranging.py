@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from typing import Annotated, Any
 
 import numpy as np
 
-from ...backend import XP, to_host
+from ...backend import MODES, XP, made, to_host
+from ...errors import need
 from ...tensor import TENSORS, wrap
 from ..arguments import integer, integers
-from ..fronts import Int, IntOrInts, Ints, Matrices, T, need, of_dims, public
+from ..coercion import promote
+from ..fronts import Count, Int, IntOrInts, Ints, Matrices, T, Vector, of_dims, public
 from ..index.indexing import gather_index
 from ..pointwise.elementwise import clone, contiguous_copy
 from ..registry import primitive
-from .joining import checked_tensors
-from .shapes import (
-    broadcast_shape,
-    dim_of,
-    expand_to,
-    flatten,
-    normal_dim,
-    permute_dims,
-    reshape_to,
-    sizes_of,
-    transpose,
-    unsqueeze,
-)
+from . import shapes
+from .joining import atleast_2d, cat, checked_tensors, stack
+from .shapes import broadcast_shape, dim_of, expand_to, flatten, reshape_to, transpose
 
 __all__ = [
-    "broadcast_shapes", "broadcast_tensors", "flip", "fliplr", "flipud", "meshgrid", "moveaxis",
-    "movedim", "repeat_interleave", "roll", "rot90", "swapaxes", "swapdims", "tile",
+    "block_diag", "broadcast_shapes", "broadcast_tensors", "cartesian_prod", "combinations", "flip",
+    "fliplr", "flipud", "meshgrid", "moveaxis", "movedim", "repeat_interleave", "roll", "rot90",
+    "swapaxes", "swapdims", "tile",
 ]  # fmt: skip
 
 
 def _distinct(name: str, x: Any, dims: tuple[int, ...]) -> tuple[int, ...]:
     """`dims` counted from the front; RuntimeError where one appears twice."""
-    found = tuple(normal_dim(d, x.ndim) for d in dims)
+    found = tuple(shapes.normal_dim(d, x.ndim) for d in dims)
     need(len(set(found)) == len(found), name, "a dimension appears multiple times", list(dims))
     return found
 
@@ -46,7 +40,7 @@ def _listed(name: str, what: str, sizes: tuple[Any, ...], keyword: Any) -> tuple
     """The integers of a call that takes `f(2, 3)`, `f((2, 3))` and `f(what=(2, 3))`."""
     one = (keyword is None) != (not sizes)
     need(one, name, "expected {}, one by one or as a tuple", what, error=TypeError)
-    return integers(name, what, sizes_of(sizes) if keyword is None else keyword)
+    return integers(name, what, shapes.sizes_of(sizes) if keyword is None else keyword)
 
 
 # Another order of the elements --------------------------------------------------------------------
@@ -192,7 +186,7 @@ def repeat_interleave(
         index = XP[type(x._array)].asarray(places)
         return gather_index(x, (*(slice(None),) * at, index))
     wide = (*x.shape[: at + 1], count, *x.shape[at + 1 :])
-    copies = contiguous_copy(expand_to(unsqueeze(x, at + 1), wide))
+    copies = contiguous_copy(expand_to(shapes.unsqueeze(x, at + 1), wide))
     return reshape_to(copies, (*x.shape[:at], total, *x.shape[at + 1 :]))
 
 
@@ -223,7 +217,7 @@ def movedim(x: T, source: IntOrInts, destination: IntOrInts) -> Any:
     order = [d for d in range(x.ndim) if d not in source]
     for to, dim in sorted(zip(destination, source, strict=True)):
         order.insert(to, dim)
-    return permute_dims(x, tuple(order)) if x.ndim else x
+    return shapes.permute_dims(x, tuple(order)) if x.ndim else x
 
 
 @public
@@ -243,9 +237,9 @@ moveaxis = movedim
 # Broadcasting -------------------------------------------------------------------------------------
 
 
-def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
+def broadcast_shapes(*given: Any) -> tuple[int, ...]:
     """The common shape of several; RuntimeError where there is none."""
-    found = [(shape,) if isinstance(shape, int) else tuple(shape) for shape in shapes]
+    found = [(shape,) if isinstance(shape, int) else tuple(shape) for shape in given]
     return broadcast_shape("broadcast_shapes", *found)
 
 
@@ -286,3 +280,50 @@ def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[Any, ...]:
     if indexing != "xy" or len(found) < 2:
         return grids
     return tuple(transpose(grid, 0, 1) for grid in grids)
+
+
+# Each with each, and on a diagonal ----------------------------------------------------------------
+
+
+def block_diag(*tensors: Any) -> Any:
+    """A matrix of zeros with the given matrices along its diagonal; vectors are rows.
+
+    Of nothing it has the shape (1, 0).
+    """
+    if not tensors:
+        return wrap(made(np.empty((1, 0), MODES.default_dtype)))
+    found = atleast_2d(list(promote(checked_tensors("block_diag", tensors))))
+    need(all(x.ndim < 3 for x in found), "block_diag", "expected at most 2 dimensions", *found)
+    width, before, rows = sum(x.shape[1] for x in found), 0, []
+    for x in found:
+        zeros = XP[type(x._array)].zeros
+        height, behind = x.shape[0], width - before - x.shape[1]
+        sides = [wrap(zeros((height, n), x.dtype)) for n in (before, behind)]
+        rows.append(cat([sides[0], x, sides[1]], 1))
+        before += x.shape[1]
+    return cat(rows)
+
+
+def cartesian_prod(*tensors: Any) -> Any:
+    """All combinations of one element of each of several vectors, as the rows of a matrix.
+
+    Of one vector it is the vector itself.
+    """
+    found = checked_tensors("cartesian_prod", tensors)
+    need(all(x.ndim == 1 for x in found), "cartesian_prod", "expected vectors", *found)
+    if len(found) == 1:
+        return found[0]
+    return stack([flatten(x) for x in meshgrid(*found, indexing="ij")], 1)
+
+
+@public
+def combinations(input: Vector, r: Count = 2, with_replacement: bool = False) -> Any:
+    """All choices of `r` elements of a vector, in their order, as the rows of a matrix.
+
+    `with_replacement` allows an element several times. Raises RuntimeError for a negative `r`.
+    """
+    choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    if not r:
+        return input[:0]
+    chosen = np.array(list(choose(range(len(input)), r)), np.int64).reshape(-1, r)
+    return gather_index(input, (XP[type(input._array)].asarray(made(chosen)),))
