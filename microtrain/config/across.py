@@ -28,7 +28,7 @@ def contradictions(config: Config) -> Wrong:
 
 
 def _monitors(config: Config) -> Wrong:
-    """The value by which the best model is chosen is measured."""
+    """The values by which the best model is chosen and a run ends early are measured."""
     monitored = config.checkpoint.monitor or ""
     part = "val" if config.data.split.has_val else "train"
     # Of what is measured: is higher better?
@@ -46,22 +46,26 @@ def _monitors(config: Config) -> Wrong:
         else:
             unsaid = False if isinstance(made, type) else None
             higher[measure] = getattr(made, "higher_is_better", unsaid)
-    if monitored in higher:
-        if message := mode_missing(config, higher[monitored]):
-            yield "checkpoint.monitor", message
-        return
-    where, name = Measure(monitored).part, Measure(monitored).field
-    near = Measure.of(part, name)
-    if where == "val" and part == "train":
-        yield "checkpoint.monitor", f"{monitored} needs validation data: set data.split.val"
-    elif all_known or where != part:
-        meant = near if near in higher else closest(monitored, higher)
-        suggestion = f"; did you mean {meant}?" if meant else ""
-        if near not in higher and name in REGISTERED["metrics"]:
-            suggestion = f"; add {name} to metrics"
-        there = ", ".join(higher)
-        message = f"nothing measures {quoted(monitored)}{suggestion} (there are: {there})"
+    if monitored in higher and (message := mode_missing(config, higher[monitored])):
         yield "checkpoint.monitor", message
+    watched = {"checkpoint.monitor": monitored}
+    for i, callback in enumerate(config.callbacks):
+        if callback.type in REGISTERED["callbacks"]:
+            watched[f"callbacks.{i}.monitor"] = callback.arguments.get("monitor") or ""
+    for path, monitor in watched.items():
+        if not monitor or monitor in higher:
+            continue
+        where, name = Measure(monitor).part, Measure(monitor).field
+        near = Measure.of(part, name)
+        if where == "val" and part == "train":
+            yield path, f"{monitor} needs validation data: set data.split.val"
+        elif all_known or where != part:
+            meant = near if near in higher else closest(monitor, higher)
+            suggestion = f"; did you mean {meant}?" if meant else ""
+            if near not in higher and name in REGISTERED["metrics"]:
+                suggestion = f"; add {name} to metrics"
+            there = ", ".join(higher)
+            yield path, f"nothing measures {quoted(monitor)}{suggestion} (there are: {there})"
 
 
 def mode_missing(config: Config, higher: bool | None) -> str:
@@ -97,7 +101,7 @@ def _device(config: Config) -> Wrong:
 
 # Each rule with the keys that it reads.
 RULES: tuple[tuple[Callable[[Config], Wrong], tuple[str, ...]], ...] = (
-    (_monitors, ("data", "metrics", "checkpoint")),
+    (_monitors, ("data", "metrics", "checkpoint", "callbacks")),
     (_durations, ("train", "checkpoint", "log")),
     (_device, ("distributed", "device")),
 )

@@ -573,6 +573,7 @@ WITHOUT_VALIDATION = "data.split={train: 1}"
         (["checkpoint.monitor=x"], "checkpoint.monitor", "(there are: train/loss, val/loss, val"),
         (["checkpoint.monitor=test/loss"], "checkpoint.monitor", "did you mean val/loss?"),
         ([WITHOUT_VALIDATION, "checkpoint.monitor=val/r2"], "checkpoint.monitor", "needs valid"),
+        (["callbacks=[{type: early_stopping, monitor: r2}]"], "callbacks.0.monitor", "val/r2?"),
         (["metrics=[r2, mae, r2]"], "metrics.2", "the name r2 is taken"),
         (["train.duration=10 min", "train.eval_every=5%"], "train.eval_every", "or minutes"),
         (["train.duration=10 min", "checkpoint.every=5%"], "checkpoint.every", "5% of 10 min is"),
