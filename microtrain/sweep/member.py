@@ -62,6 +62,8 @@ class Quiet(Output):
         warnings: of the member, in their order.
     """
 
+    quiet = True
+
     def __init__(self) -> None:
         super().__init__(progress="off")
         self.warnings: list[str] = []
@@ -169,6 +171,8 @@ def _class_of(kind: Any) -> Any:
     """The class of a member's run: the configured Trainer, with other checkpoints and no report."""
     instead: dict[Any, list[Any]] = {
         "microtrain.train.callbacks.checkpoints:Checkpoints": [Rung, FewCheckpoints],
+        "microtrain.train.callbacks.order:Bar": [],
+        "microtrain.train.console.messages:Summary": [],
         "microtrain.report.observer:Report": [],
     }
     own = {

@@ -397,5 +397,6 @@ class RowWriter(Callback):
         if run.monitor == "train/loss":
             run.state.note_best(values)
         values |= {"step": run.step, "epoch": row["epoch"], **speed}
-        run.output.say(self._rows.row(values, best=run.state.at_best))
+        if not run.output.quiet:
+            run.output.say(self._rows.row(values, best=run.state.at_best))
         return loss

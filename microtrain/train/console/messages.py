@@ -67,7 +67,7 @@ class Header(Callback):
             compile=about,
             higher_is_better=run.higher_is_better,
         )
-        if run.directory is not None:
+        if run.directory is not None and not run.output.quiet:
             compiled = f"{about['executor']}: {about['reason']}"
             run.output.say(*header(run, hosts, compiled, run.path))
 

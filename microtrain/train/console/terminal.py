@@ -205,6 +205,8 @@ class Output:
         progress: whether `start_bar` draws one: `auto` where it can, `on` says where it cannot.
     """
 
+    quiet = False  # whether nobody hears what it says
+
     def __init__(
         self,
         rank: int = 0,
