@@ -54,7 +54,7 @@ class _Reduced(_Loss):
 class _Weighted(_Loss):
     """A loss with a factor for each class or element, a buffer."""
 
-    _weights = ("weight",)
+    _weights: ClassVar[tuple[str, ...]] = ("weight",)
     weight: Tensor | None = None
     size_average: InitVar[Any] = None
     reduce: InitVar[Any] = None
@@ -65,7 +65,7 @@ class _Weighted(_Loss):
 class _OfIndices(_Loss):
     """A loss of class indices."""
 
-    _weights = ("weight",)
+    _weights: ClassVar[tuple[str, ...]] = ("weight",)
     weight: Tensor | None = None
     size_average: InitVar[Any] = None
     ignore_index: int = -100

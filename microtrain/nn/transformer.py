@@ -95,7 +95,7 @@ class TransformerEncoderLayer(TransformerLayer):
         x = src.transpose(0, 1) if swap else src
         masks = {"attn_mask": src_mask, "key_padding_mask": src_key_padding_mask}
 
-        def attend(x: Tensor) -> Tensor:
+        def attend(x: Tensor) -> Any:
             return self.self_attn(x, x, x, need_weights=False, is_causal=is_causal, **masks)[0]
 
         x = self._through(x, attend, self._feed)

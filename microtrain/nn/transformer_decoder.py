@@ -48,12 +48,12 @@ class TransformerDecoderLayer(TransformerLayer):
         swap = tgt.ndim == 3 and not self.batch_first
         x, memory = (tgt.transpose(0, 1), memory.transpose(0, 1)) if swap else (tgt, memory)
 
-        def attend(x: Tensor) -> Tensor:
+        def attend(x: Tensor) -> Any:
             return self.self_attn(
                 x, x, x, tgt_key_padding_mask, False, tgt_mask, is_causal=tgt_is_causal
             )[0]
 
-        def look(x: Tensor) -> Tensor:
+        def look(x: Tensor) -> Any:
             mask, causal = memory_key_padding_mask, memory_is_causal
             return self.multihead_attn(
                 x, memory, memory, mask, False, memory_mask, is_causal=causal

@@ -16,8 +16,7 @@ from ...tensor import TENSORS
 from ..arguments import want_same_dtype, want_tensors
 from ..coercion import NUMBERS, cast, promote, to_float, underived
 from ..fronts import Alike, AtLeast0, Float, Numeric, T, TensorOnly, public
-from ..registry import comparison, primitive, ufunc
-from ..registry import real_function as real
+from ..registry import comparison, primitive, real_function, ufunc
 from . import elementwise as e
 from .comparison import eq, isfinite, isnan
 from .elementwise import clamp, div, exp, log, logistic, trunc, where, zeros_like
@@ -37,22 +36,26 @@ __all__ = [
 
 _REAL = {"floating": True}
 
-sin = real("sin", "The sine", lambda g, x: g * cos(x))
-cos = real("cos", "The cosine", lambda g, x: -g * sin(x))
-tan = real("tan", "The tangent", lambda g, result: g * (1 + result * result))
-asin = real("asin", "The angle of a sine", lambda g, x: g * rsqrt(1 - x * x), "arcsin")
-acos = real("acos", "The angle of a cosine", lambda g, x: -g * rsqrt(1 - x * x), "arccos")
-atan = real("atan", "The angle of a tangent", lambda g, x: g / (x * x + 1), "arctan")
-sinh = real("sinh", "The hyperbolic sine", lambda g, x: g * cosh(x))
-cosh = real("cosh", "The hyperbolic cosine", lambda g, x: g * sinh(x))
-asinh = real("asinh", "The inverse of `sinh`", lambda g, x: g * rsqrt(x * x + 1), "arcsinh")
-acosh = real("acosh", "The inverse of `cosh`", lambda g, x: g * rsqrt(x * x - 1), "arccosh")
-atanh = real("atanh", "The inverse of `tanh`", lambda g, x: g / (1 - x * x), "arctanh")
-log1p = real("log1p", "`log(1 + x)`, exact also for small x", lambda g, x: g / (x + 1))
-log2 = real("log2", "The logarithm to base 2", lambda g, x: g / (x * math.log(2)))
-log10 = real("log10", "The logarithm to base 10", lambda g, x: g / (x * math.log(10)))
-exp2 = real("exp2", "`2 ** x`", lambda g, result: g * (result * math.log(2)))
-expm1 = real("expm1", "`exp(x) - 1`, exact also for small x", lambda g, x: g * exp(x))
+sin = real_function("sin", "The sine", lambda g, x: g * cos(x))
+cos = real_function("cos", "The cosine", lambda g, x: -g * sin(x))
+tan = real_function("tan", "The tangent", lambda g, result: g * (1 + result * result))
+asin = real_function("asin", "The angle of a sine", lambda g, x: g * rsqrt(1 - x * x), "arcsin")
+acos = real_function("acos", "The angle of a cosine", lambda g, x: -g * rsqrt(1 - x * x), "arccos")
+atan = real_function("atan", "The angle of a tangent", lambda g, x: g / (x * x + 1), "arctan")
+sinh = real_function("sinh", "The hyperbolic sine", lambda g, x: g * cosh(x))
+cosh = real_function("cosh", "The hyperbolic cosine", lambda g, x: g * sinh(x))
+asinh = real_function(
+    "asinh", "The inverse of `sinh`", lambda g, x: g * rsqrt(x * x + 1), "arcsinh"
+)
+acosh = real_function(
+    "acosh", "The inverse of `cosh`", lambda g, x: g * rsqrt(x * x - 1), "arccosh"
+)
+atanh = real_function("atanh", "The inverse of `tanh`", lambda g, x: g / (1 - x * x), "arctanh")
+log1p = real_function("log1p", "`log(1 + x)`, exact also for small x", lambda g, x: g / (x + 1))
+log2 = real_function("log2", "The logarithm to base 2", lambda g, x: g / (x * math.log(2)))
+log10 = real_function("log10", "The logarithm to base 10", lambda g, x: g / (x * math.log(10)))
+exp2 = real_function("exp2", "`2 ** x`", lambda g, result: g * (result * math.log(2)))
+expm1 = real_function("expm1", "`exp(x) - 1`, exact also for small x", lambda g, x: g * exp(x))
 
 
 @primitive("rsqrt", x=lambda g, result: g * (result * result * result * -0.5), floating=True)
@@ -66,12 +69,12 @@ def _bell(g, x, height):
 
 
 _HEIGHT = 2 / math.sqrt(math.pi)
-erf = real(
+erf = real_function(
     "erf",
     "The error function: the chance that a normal number of variance 1/2 is in ±x",
     lambda g, x: _bell(g, x, _HEIGHT),
 )
-erfc = real(
+erfc = real_function(
     "erfc",
     "`1 - erf(x)`, accurate also where that is next to nothing",
     lambda g, x: _bell(g, x, -_HEIGHT),
