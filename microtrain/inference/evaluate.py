@@ -99,7 +99,8 @@ def evaluate_run(
     if data_file is not None:
         # Launchers give it to the first rank alone, whichever hosts there are.
         content = from_root(comm, standard_input) if data_file == "-" else None
-        found = share(comm, partial(load_file, model, data_file, warn, content))
+        read = partial(read_rows, data_file, model, warn, content)
+        found = share(comm, partial(load_file, model, data_file, read))
         datasets: dict[str, Source] = {data_file: found.train}
     else:
         data, its_hash = load_once(config, comm, partial(load_data_again, model))
@@ -136,18 +137,14 @@ def evaluate_run(
 
 
 def load_file(
-    model: TrainedModel,
-    text: str,
-    note: Callable[[str], None],
-    content: bytes | None = None,
-    found: Any = None,
+    model: TrainedModel, text: str, read: Callable[[], Source], found: Any = None
 ) -> Prepared:
-    """The rows that `text` names, prepared as those that the model was trained on; DataError.
+    """What `read()` gives of `text`, prepared as what the model was trained on; DataError.
 
-    content: of standard input. found: what another rank of the host has found in the same rows.
+    found: what another rank of the host has found in the same rows.
     """
     return prepare(
-        read_rows(text, model, note, content), dtype=model.config.dtype, origin=text,
+        read(), dtype=model.config.dtype, origin=text,
         preprocessing=model.preprocessing, encoder=model.signature.table, found=found,
     )  # fmt: skip
 

@@ -102,7 +102,8 @@ def read_rows(text: str, model: TrainedModel, note: Note, content: bytes | None 
     Raises DataError for all that is wrong with the file, such as a class that the model does not
     have, ConfigError for names and keys that cannot be, or are missing.
     """
-    file = _File(text, "--data", model, content)
+    file = _File(text, "--data", model)
+    file.content = content
     weight, wanted = file.names["weight"], _weight(model)
     if wanted is not None and weight is None:
         raise ConfigError(f"--data {text}: the run counts rows by a weight; name one, too: weight")
@@ -197,13 +198,13 @@ class _File:
         path, ending: of a file; "" and .npy of arrays in files of their own.
         names: of arrays: `inputs`, and `target` and `weight`, which may be None.
         whole: whether it is read into memory at once, as that of the run was.
+        content: of standard input; None: nobody has read it yet.
     """
 
-    def __init__(
-        self, text: str, option: str, model: TrainedModel, content: bytes | None = None
-    ) -> None:
+    content: bytes | None = None
+
+    def __init__(self, text: str, option: str, model: TrainedModel) -> None:
         self.text, self.model, data = text, model, model.config.data
-        self._content = content
         keys = _keys(text, option) if text.startswith("{") else {}
         self.path = keys.pop("path", "") if keys else text
         if keys:
@@ -231,7 +232,7 @@ class _File:
         decimal = model.of_table.get("decimal", ".")
         if self.path != "-":
             return None, read_csv(path, delimiter, decimal)
-        content = standard_input() if self._content is None else self._content
+        content = standard_input() if self.content is None else self.content
         return None, parse_csv("standard input", content, delimiter, decimal)
 
     def arrays(self, names: Sequence[str]) -> list[Any]:

@@ -7,7 +7,6 @@ block of rows goes through one after the other: what is kept is a mean and a sum
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, overload
@@ -26,12 +25,7 @@ __all__ = ["Pooled", "TrainedEnsemble", "load_all"]
 Array = NDArray[Any]
 
 
-def load_all(
-    paths: Sequence[str | os.PathLike[str]],
-    *,
-    trust: bool = False,
-    checkpoint: str | int = "best",
-) -> TrainedEnsemble:
+def load_all(paths: Sequence[Any], trust: bool, checkpoint: str | int) -> TrainedEnsemble:
     """The mean of several runs; raises as `load`."""
     return TrainedEnsemble(
         [read_saved(path, checkpoint, trust=trust, warn=warn_user) for path in paths]
