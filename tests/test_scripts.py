@@ -64,6 +64,10 @@ def test_size_counts_code_alone(size: dict[str, Any], source: str, lines: int) -
     assert size["count_code"](source) == lines
 
 
+def test_size_counts_c_without_comments(size: dict[str, Any]) -> None:
+    assert size["count_c"]("/* a\n b */\n\nint x; // why\n/* c */ int y;\n// d\n") == 2
+
+
 HOUSE = ("config/", "data/", "runs/", "train/", "inference/", "report/", "verify.py", "cli/")
 AFTERNOON = "to read in an afternoon"
 
