@@ -70,8 +70,9 @@ _KEPT: dict[Any, Tensor] = {}  # beside arrays of NumPy
 def _number(value: Any, like: Any) -> Tensor:
     """A number beside the float array `like` as a 0-d Tensor, kept for the next call."""
     key = value, type(value), like.dtype.char
-    if key in _KEPT and type(like) is np.ndarray:
-        return _KEPT[key]
+    found = _KEPT.get(key)
+    if found is not None and type(like) is np.ndarray:
+        return found
     found = wrap(XP[type(like)].operand(value, like.dtype))
     if type(like) is np.ndarray and value:  # 0.0 equals -0.0
         if len(_KEPT) > 1000:  # values that differ in every step
