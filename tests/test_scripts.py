@@ -30,9 +30,11 @@ def size() -> dict[str, Any]:
 def counts(size: dict[str, Any]) -> dict[str, int]:
     """Lines of code of every file."""
     package = ROOT / "microtrain"
-    files = package.rglob("*.py")
-    count = size["count_code"]
-    return {str(p.relative_to(package)): count(p.read_text(encoding="utf-8")) for p in files}
+    return {
+        str(path.relative_to(package)): count(path.read_text(encoding="utf-8"))
+        for end, count in ((".py", size["count_code"]), (".c", size["count_c"]))
+        for path in package.rglob(f"*{end}")
+    }
 
 
 @pytest.fixture(scope="module")
