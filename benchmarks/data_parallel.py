@@ -63,7 +63,7 @@ def values(model: Any) -> np.ndarray:
 def worker(seconds: float) -> ranks.Results | None:
     """What each rank does."""
     import microtrain as mt
-    from microtrain.compile.c_compiler import absent
+    from microtrain.capture.c_compiler import absent
 
     comm = mt.distributed.world()
     torch = ranks.torch_distributed(comm)

@@ -95,7 +95,7 @@ def main(
     must: Mapping[str, float],
 ) -> int:
     """Run the jobs and print their rows: `columns` in us, and `ratios` to torch."""
-    from microtrain.compile.c_compiler import absent
+    from microtrain.capture.c_compiler import absent
 
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4], metavar="N")

@@ -72,7 +72,7 @@ def plot(results: dict[str, Any], path: str) -> None:
 
 
 def main() -> int:
-    from microtrain.compile.c_compiler import absent
+    from microtrain.capture.c_compiler import absent
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", metavar="FILE", help="write the numbers to FILE")

@@ -88,7 +88,7 @@ def our_runs(net: Net, executors: Iterable[str] = OURS) -> dict[str, Run]:
 def make_steps(name: str, peers: Iterable[str], left_out: dict[str, str]) -> dict[str, Step]:
     """The step of everybody who can take it; who cannot is put into `left_out`."""
     import microtrain as mt
-    from microtrain.compile.c_compiler import absent
+    from microtrain.capture.c_compiler import absent
 
     ours = list(OURS)
     if "native" in ours and absent():

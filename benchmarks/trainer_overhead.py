@@ -98,7 +98,7 @@ def measure(name: str, executor: str, rounds: int) -> tuple[float, float]:
 
 
 def main() -> int:
-    from microtrain.compile.c_compiler import absent
+    from microtrain.capture.c_compiler import absent
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", metavar="FILE", help="write the numbers to FILE")

@@ -38,7 +38,7 @@ from .backend import (
     set_default_dtype,
     uint8,
 )
-from .compile import compile
+from .capture import compile
 from .creation import (
     arange,
     as_tensor,

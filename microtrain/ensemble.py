@@ -18,10 +18,10 @@ import numpy as np
 
 from .autograd.grad_mode import no_grad
 from .backend import is_plain, owner_of, to_host
-from .compile import compile
-from .compile.guard import look_at
-from .compile.scan import Scan, scannable
-from .compile.step import Compiled
+from .capture import compile
+from .capture.guard import look_at
+from .capture.scan import Scan, scannable
+from .capture.step import Compiled
 from .data.loading.loader import DataLoader
 from .distributed.communicator import Communicator
 from .distributed.connection import ranks_of

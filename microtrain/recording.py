@@ -2,7 +2,7 @@
 
 Arithmetic is recorded without being told, because the arrays of the step lead to the recorder. What
 else a replay must do, or must refuse, is said here, in one place: `Eager` does it at once, and is
-there as long as nobody records; `compile/recorder.py` writes it down.
+there as long as nobody records; `capture/recorder.py` writes it down.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from . import nn, optim
 from .autograd import no_grad
 from .backend import default_dtype
-from .compile import compile
+from .capture import compile
 from .creation import from_numpy
 from .data import ArrayDataset, DataLoader
 from .distributed.single import SingleCommunicator

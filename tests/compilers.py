@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from microtrain.compile.c_compiler import absent
+from microtrain.capture.c_compiler import absent
 
 NATIVE = pytest.mark.skipif(bool(absent()), reason=absent())
 

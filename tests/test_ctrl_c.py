@@ -16,7 +16,7 @@ import pytest
 import microtrain as mt
 from microtrain.autograd import turns
 from microtrain.backend import MODES, NUMPY, XP
-from microtrain.compile import recorder
+from microtrain.capture import recorder
 from microtrain.distributed import communicator
 from microtrain.runs.saver import Saver
 from microtrain.train import evaluation

@@ -135,7 +135,7 @@ LAYERS = [
     {"autograd"},
     {"ops"},
     {"creation", "linalg", "numpy_functions", "special"},
-    {"nn", "optim", "compile", "distributions"},
+    {"nn", "optim", "capture", "distributions"},
     {"distributed"},
     {"data"},
     {"config", "utils"},

@@ -16,8 +16,8 @@ from pathlib import Path
 import click
 import numpy as np
 
-from ..compile import routines
-from ..compile.c_compiler import FLAGS, absent, compiler, directory
+from ..capture import routines
+from ..capture.c_compiler import FLAGS, absent, compiler, directory
 from ..distributed import world
 from ..distributed.mpi import belongs
 from ..errors import LaunchError

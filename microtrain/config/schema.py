@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen, Predicate
 
-from ..compile.c_compiler import absent
+from ..capture.c_compiler import absent
 from ..spelling import did_you_mean
 from .duration import Duration
 

@@ -11,7 +11,7 @@ How each way out of a Python program is seen:
   prints in its own way, and an atexit handler ends the job after it;
 - SystemExit, which no hook reports: see `_watch_system_exit`.
 Not seen: exceptions in threads started with `_thread` directly; `os._exit` and signals, for which
-there is `warden`; and a rank that returns normally while others still wait for it (`watchdog`).
+there is `process_monitor`; a rank that returns normally while others wait for it (`watchdog`).
 """
 
 from __future__ import annotations

@@ -25,25 +25,25 @@ from typing import Any, Literal, Self
 
 from ..autograd import graph
 from ..backend import LISTENERS, MODES, STRUCTURE, XP
-from ..compile.bookkeeping import FORWARD
+from ..capture.bookkeeping import FORWARD
 from ..nn.module import LoadedKeys, Module
 from ..nn.normalization import BatchNorm
 from ..optim.flat import Buffer, FlatStorage
 from ..random import in_step
 from ..tensor import TENSORS, Tensor
-from .alike import Alike
 from .batch_norm import Across
 from .calls import Call, Survey, only
 from .communicator import Communicator
 from .connection import ranks_of
-from .control_lane import NOTHING, SILENT, Outcome
-from .denominators import Denominators, correction
+from .drift import Alike
 from .find_terms import find
+from .footer import NOTHING, SILENT, Outcome
 from .loss_terms import Term
-from .passes import Passes
+from .replayed_pass import Whole, whole
 from .replicas import difference, take_values_of_rank_0
+from .step_counts import Passes
 from .strategy import check_options, strategy
-from .whole_pass import Whole, whole
+from .weighted_loss import Denominators, correction
 
 __all__ = ["DataParallel"]
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..autograd import grad
-from ..compile.outside import CompiledNode
+from ..capture.outside import CompiledNode
 from ..tensor import TENSORS, Tensor
 from .calls import WEIGHED, Survey
-from .denominators import Denominators
 from .loss_terms import ONE, SUMS, Plain, Term, is_mean, is_scalars
+from .weighted_loss import Denominators
 
 __all__ = ["find", "of_batch"]
 

@@ -29,7 +29,7 @@ from .. import version
 from ..errors import ConfigError, LaunchError, install
 from ..stack_frames import outwards, user_place
 from ..threads import Launch, allowed_cores, blas_kernel, processor_quota
-from . import abort, warden, watchdog
+from . import abort, process_monitor, watchdog
 from .communicator import Array, Communicator, Op, T, by_rank, described, ranks_named
 from .shared_memory import MOST, SharedMemory, create
 
@@ -277,7 +277,7 @@ def running() -> ModuleType | None:
 
 def kill(code: int) -> None:
     """End all ranks by MPI_Abort, or by what the launcher understands where MPI connects none."""
-    warden.tell(over=True)
+    process_monitor.tell(over=True)
     if (MPI := running()) is not None and MPI.COMM_WORLD.size > 1:
         MPI.COMM_WORLD.Abort(code)
     if (hydra := os.environ.get("PMI_FD")) is not None:
@@ -323,7 +323,7 @@ def connect(launch: Launch) -> MpiCommunicator:
         MPI = _load(launch)
         _check_library(launch, MPI)
         if _place(launch)[1] != 1:
-            warden.start(*_place(launch))
+            process_monitor.start(*_place(launch))
             _limit("in MPI_Init, which returns when all ranks have called it")
         if not MPI.Is_initialized():
             MPI.Init_thread(MPI.THREAD_MULTIPLE)
@@ -363,7 +363,7 @@ def adopt(launch: Launch, comm: Any) -> MpiCommunicator:
         )
     if comm.size > 1 and comm.Get_attr(_key(MPI)) is None:
         abort_on_failure(launch)
-        warden.start(*_place(launch))
+        process_monitor.start(*_place(launch))
     with _beginning(launch):
         _check_library(launch, MPI)
         return _joined(launch, MPI, comm, "in the first collectives of a communicator")
@@ -371,18 +371,18 @@ def adopt(launch: Launch, comm: Any) -> MpiCommunicator:
 
 @contextlib.contextmanager
 def _beginning(launch: Launch) -> Iterator[None]:
-    """Let an error be told by one rank, and the warden know when all have found each other."""
+    """Let an error be told by one rank, and the monitor know when all have found each other."""
     try:
         yield
     except BaseException as error:
         # Whoever catches it may leave as it likes.
-        warden.tell(limit=None, over=not watchdog.watches())
+        process_monitor.tell(limit=None, over=not watchdog.watches())
         # As a rule every rank fails alike. The first has the word; if it says nothing for a while
         # (its machine may be the one in order), the others speak.
         if launch.rank != 0 and isinstance(error, LaunchError):
             time.sleep(0.5)
         raise
-    warden.tell(limit=None, over=not watchdog.watches())
+    process_monitor.tell(limit=None, over=not watchdog.watches())
 
 
 def _joined(launch: Launch, MPI: ModuleType, comm: Any, where: str) -> MpiCommunicator:
@@ -421,7 +421,7 @@ def _key(MPI: ModuleType) -> int:
 
 
 def _limit(where: str) -> None:
-    """Let the warden end the job when the ranks have not found each other in time."""
+    """Let the monitor end the job when the ranks have not found each other in time."""
     seconds = watchdog.seconds("MICROTRAIN_TIMEOUT_S", watchdog.LIMITS[1])
     since = time.strftime("%H:%M:%S")
     text = (
@@ -429,7 +429,7 @@ def _limit(where: str) -> None:
         "another program or does not come to microtrain.distributed.world(), is stopped, or "
         "cannot be reached over the network (microtrain doctor under the same launcher tests it)"
     )
-    warden.tell(limit=seconds, text=text, code=LaunchError.exit_code)
+    process_monitor.tell(limit=seconds, text=text, code=LaunchError.exit_code)
 
 
 def _load(launch: Launch) -> ModuleType:

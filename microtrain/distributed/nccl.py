@@ -19,9 +19,9 @@ from ..errors import ConfigError, LaunchError
 from ..optim.flat import FlatStorage
 from .agreement import agreed, from_root, settled
 from .communicator import Communicator
-from .control_lane import pack
-from .passes import Passes
+from .footer import pack
 from .reducer import Reducer, Summed
+from .step_counts import Passes
 
 __all__ = ["Nccl", "ready"]
 

@@ -22,9 +22,9 @@ from ..autograd.graph import leaves_of
 from ..backend import MODES
 from ..optim.flat import FlatStorage, Slot
 from .communicator import Communicator
-from .control_lane import pack
-from .passes import Passes
+from .footer import pack
 from .reducer import Reducer, Summed
+from .step_counts import Passes
 
 __all__ = ["Overlap", "worth"]
 

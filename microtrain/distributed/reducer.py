@@ -13,8 +13,8 @@ from ..backend import Staging
 from ..optim.flat import LANE, FlatStorage
 from . import compression
 from .communicator import Communicator
-from .control_lane import pack, totals_of
-from .passes import Passes
+from .footer import pack, totals_of
+from .step_counts import Passes
 
 __all__ = ["AtOnce", "Reducer"]
 

@@ -21,9 +21,9 @@ from ..errors import ConfigError
 from ..nn.module import Module
 from ..optim.flat import FlatStorage
 from .communicator import Array, Communicator
-from .control_lane import pack
-from .passes import Passes
+from .footer import pack
 from .reducer import Reducer, Summed
+from .step_counts import Passes
 
 __all__ = ["Shards", "tree_sum"]
 

@@ -11,7 +11,7 @@ is given ten times as long, and as long as it takes where its words change: it i
 
 Before MPI_Finalize, where nothing of Python is left to look at a clock, a rank waits here for the
 others to come to their end. That has no limit while they run; it has one where all that is left of
-them are threads which do not end, and what follows it has one, too (see `warden`).
+them are threads which do not end, and what follows it has one, too (see `process_monitor`).
 
 The board is a file in memory that nobody else can open: it has no name any more once all have it
 open, so nothing is left behind. Ranks of other machines are seen where `share` has named a
@@ -42,7 +42,7 @@ from ..errors import ConfigError, LaunchError
 from ..files import make_directory, read_object, reason, write_whole
 from ..random import STREAM
 from ..stack_frames import of_threads, user_place
-from . import abort, warden
+from . import abort, process_monitor
 from .agreement import settled
 from .communicator import FORBIDDEN, Communicator, described, ranks_named
 from .shared_memory import PLACE, zeros
@@ -277,11 +277,11 @@ class Watchdog:
             self.limit("an atexit hook does not return")
 
     def limit(self, why: str) -> None:
-        """Let the warden end the job when this process is still there after `timeout_s`."""
+        """Let the monitor end the job when this process is still there after `timeout_s`."""
         if math.isfinite(self.timeout_s):
             faulthandler.dump_traceback_later(self.timeout_s, file=2)
             text = f"has been ending for {self.timeout_s:g} s (distributed.timeout_s): {why}"
-            warden.tell(limit=self.timeout_s + 1.0, text=text, code=1)
+            process_monitor.tell(limit=self.timeout_s + 1.0, text=text, code=1)
 
     def leave(self) -> None:
         """Wait for the other ranks of this machine to come to their end, as MPI_Finalize would."""
@@ -290,14 +290,14 @@ class Watchdog:
         self.left = True
         self.board.write(self.record(""))
         faulthandler.cancel_dump_traceback_later()
-        warden.tell(limit=None)
+        process_monitor.tell(limit=None)
         pause = 0.001
         try:
             while not self.board.all_left():
                 time.sleep(pause)
                 pause = min(2 * pause, 0.02)
         finally:
-            warden.tell(over=True)
+            process_monitor.tell(over=True)
             if self.everyone and self.comm.num_nodes == 1:
                 self.limit("an atexit hook or MPI_Finalize does not return, here or elsewhere")
 

@@ -90,9 +90,9 @@ def _written(
     formula: Callable[..., None], dtype: Any, states: tuple[str, ...], options: Any, length: int
 ) -> tuple[str, tuple[str, ...], tuple[tuple[Any, int], ...]]:
     """The text of the instructions on so many elements, and what else `Recorded` holds."""
-    from ..compile.numpy_executor import OUT_BY_NAME
-    from ..compile.program import works_on
-    from ..compile.trace import Library
+    from ..capture.numpy_executor import OUT_BY_NAME
+    from ..capture.program import works_on
+    from ..capture.trace import Library
 
     library = Library(NUMPY)
     numbers = [name for name, value in options if value is NUMBER]

@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from ..compile.c_compiler import directory
+from ..capture.c_compiler import directory
 from ..config.resolved import Setting, as_yaml
 from ..data import Prepared
 from ..errors import ConfigError, LaunchError, absent

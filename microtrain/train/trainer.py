@@ -31,7 +31,7 @@ from ..config.schema import Config
 from ..data.kept.npy_writer import PROGRESS
 from ..data.kept.shared import during
 from ..data.rows import layout
-from ..distributed import warden, watchdog
+from ..distributed import process_monitor, watchdog
 from ..distributed.agreement import agreed, same, settled
 from ..distributed.communicator import alone
 from ..distributed.connection import ranks_of
@@ -238,7 +238,7 @@ class Trainer(TrainingRun):
         with run_directory(self, self._resume):
             if self._resume is not None:
                 take_up(self)
-            warden.tell(words=f"resume with: {self._way_on()}")
+            process_monitor.tell(words=f"resume with: {self._way_on()}")
             if self.comm.num_nodes > 1:
                 watchdog.share(self.path / "board")
             self.started = time.perf_counter() - self.state.elapsed
@@ -333,7 +333,9 @@ class Trainer(TrainingRun):
         with ending.undo:
             self.notify("on_end", ending)
         self.notify("on_stop")
-        warden.tell(words="")  # a rank that is killed from now on has nothing left to go on with
+        process_monitor.tell(
+            words=""
+        )  # a rank that is killed from now on has nothing left to go on with
         return 0 if finished else STOPPED
 
     def __repr__(self) -> str:

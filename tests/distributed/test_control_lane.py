@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pace import examples
 
-from microtrain.distributed.control_lane import SILENT, Totals, pack, totals_of
+from microtrain.distributed.footer import SILENT, Totals, pack, totals_of
 from microtrain.optim.flat import LANE
 
 

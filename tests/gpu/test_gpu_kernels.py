@@ -14,10 +14,10 @@ from real_cupy import cupy
 from test_gpu_capture import MAKE, Training
 
 from microtrain.backend import LIBRARIES
-from microtrain.compile.cuda_kernels import literal
-from microtrain.compile.elements import C
-from microtrain.compile.executors import EXECUTORS
-from microtrain.compile.program import Line, Program
+from microtrain.capture.cuda_kernels import literal
+from microtrain.capture.elements import C
+from microtrain.capture.executors import EXECUTORS
+from microtrain.capture.program import Line, Program
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 

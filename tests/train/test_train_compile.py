@@ -12,8 +12,9 @@ import pytest
 from compilers import needs_compiler
 from pace import daily
 
-from microtrain.compile import c_compiler, native_executor
-from microtrain.compile.c_compiler import absent
+from microtrain.capture import c_compiler
+from microtrain.capture import native as native_executor
+from microtrain.capture.c_compiler import absent
 from microtrain.config.load import load_config
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError, DivergedError

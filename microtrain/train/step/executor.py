@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...backend import MODES
-from ...compile import compile
-from ...compile.c_compiler import absent, compiler
-from ...compile.trace import Traced
+from ...capture import compile
+from ...capture.c_compiler import absent, compiler
+from ...capture.trace import Traced
 from ...distributed.agreement import agreed, first_word, together
 from ...errors import CaptureError, ConfigError, UserError
 from ...stack_frames import is_own, with_code

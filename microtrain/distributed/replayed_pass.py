@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..backend import STRUCTURE
-from .control_lane import pack_loss, totals_of
-from .native_step import native_step
+from .footer import pack_loss, totals_of
+from .native_reduction import native_step
 from .reducer import AtOnce, Reducer
 
 __all__ = ["Whole", "whole"]

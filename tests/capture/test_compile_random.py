@@ -21,7 +21,7 @@ from hypothesis import example, given, settings
 from pace import daily
 
 import microtrain as mt
-from microtrain.compile import c_compiler
+from microtrain.capture import c_compiler
 from microtrain.errors import CaptureError
 
 nn, F = mt.nn, mt.nn.functional

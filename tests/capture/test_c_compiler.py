@@ -17,8 +17,9 @@ from compilers import needs_compiler
 from steps import Setting, batch
 
 import microtrain as mt
-from microtrain.compile import c_compiler, native_executor
-from microtrain.compile.c_compiler import NativeError
+from microtrain.capture import c_compiler
+from microtrain.capture import native as native_executor
+from microtrain.capture.c_compiler import NativeError
 from microtrain.config.load import load_config
 from microtrain.errors import CaptureError, ConfigError
 
@@ -182,7 +183,7 @@ def kept(home: Path) -> list[Path]:
 
 
 def in_a_process(tmp_path: Path) -> float:
-    text = "from microtrain.compile import c_compiler; import sys, ctypes\n"
+    text = "from microtrain.capture import c_compiler; import sys, ctypes\n"
     text += "f = c_compiler.load(sys.argv[1]).f; f.restype = ctypes.c_double\n"
     text += "print(f(ctypes.c_double(2.0)))"
     command = [sys.executable, "-c", text, CONSTANT]

@@ -15,7 +15,7 @@ import numpy as np
 
 from . import c_compiler
 from .bookkeeping import Clear, Count, End, Mark
-from .native_executor import Native
+from .native import Native
 from .program import Host, Output, Program
 
 MOST = 64  # tables of an optimizer's numbers that are kept: one for each learning rate

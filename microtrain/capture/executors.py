@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import CaptureError
-from . import c_compiler, cupy_executor, native_executor, numpy_executor
+from . import c_compiler, cupy_executor, numpy_executor
+from . import native as native_executor
 from .program import Program
 
 

@@ -6,7 +6,7 @@ look at a clock; in MPI_Finalize there is no Python any more. A rank that is kil
 rank starts this file as a program, which sleeps at the end of a pipe: it hears how long the rank
 may be silent, and what to say after that; and it sees when the rank has gone.
 
-Launchers learn of a process's end from the pipes that they share with it. The warden shares them
+Launchers learn of a process's end from the pipes that they share with it. The monitor shares them
 too, and so it has spoken before the launcher ends the job. It is in the rank's process group, and
 is killed with it. While a rank waits in MPI_Init it also looks whether the launcher is there: the
 other ranks will not come where it is not. It imports little: it starts with every rank, before
@@ -33,7 +33,7 @@ _PIPE: list[int] = []
 
 
 def start(rank: int, size: int | None) -> None:
-    """Start this process's warden, if there is none. Not forked: this process has threads."""
+    """Start this process's monitor, if there is none. Not forked: this process has threads."""
     import signal
 
     if _PIPE or not sys.executable:
@@ -59,7 +59,7 @@ def start(rank: int, size: int | None) -> None:
 
 
 def tell(**what: object) -> None:
-    """Change what the warden knows; a limit counts from now.
+    """Change what the monitor knows; a limit counts from now.
 
     limit: seconds until it says `text` and ends the job with exit code `code`; None: no limit.
     words: what it adds when the rank goes without a word. over: the rank may go.
@@ -86,7 +86,7 @@ def _forget() -> None:
 # -------------------------------------------------------------------------------------- the program
 
 
-class Warden:
+class Monitor:
     """What the program knows of its rank; `tell` sets the attributes that it names."""
 
     def __init__(self, rank: str, size: str, process: str, launcher: str) -> None:
@@ -142,7 +142,7 @@ class Warden:
         self.end(how, code, sent_to_all)
 
     def end(self, why: str, code: int, sent_to_all: bool = False, alive: bool = False) -> None:
-        """Say why, and end the job, unless another warden of this machine is at it."""
+        """Say why, and end the job, unless another monitor of this machine is at it."""
         time.sleep((PATIENCE if self.rank else 0.0) + (SENT_TO_ALL if sent_to_all else 0.0))
         if self.first():
             words = f"{self.words}\n" if self.words else ""
@@ -198,4 +198,4 @@ def _status(process: int) -> int | None:
 
 
 if __name__ == "__main__":
-    Warden(*sys.argv[1:]).listen()
+    Monitor(*sys.argv[1:]).listen()

@@ -17,8 +17,8 @@ from ..backend import LIBRARIES, address, owner_of
 from ..stack_frames import REPLAY, generated
 from .explain import Names, size, traffic
 from .failure import EXCEPT, failed
+from .plan import reuse
 from .program import DRAWS, Host, Line, Program, works_on
-from .reuse import reuse
 
 # Instructions by the way they are told where to write.
 REDUCTIONS = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum",

@@ -14,7 +14,7 @@ from pace import examples
 from programs import PROGRAMS, train
 
 import microtrain as mt
-from microtrain.compile.reuse import _starts
+from microtrain.capture.plan import _starts
 
 nn, F = mt.nn, mt.nn.functional
 

@@ -17,8 +17,8 @@ from in_threads import on_all
 import microtrain as mt
 from microtrain.distributed import shared_memory
 from microtrain.distributed.communicator import Array, alone
-from microtrain.distributed.control_lane import LANE, Outcome, pack_loss, totals_of
-from microtrain.distributed.native_step import native_step
+from microtrain.distributed.footer import LANE, Outcome, pack_loss, totals_of
+from microtrain.distributed.native_reduction import native_step
 from microtrain.distributed.shared_memory import SharedMemory, create
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.optim.flat import FlatStorage

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ..compile import c_compiler
+from ..capture import c_compiler
 from ..optim.flat import LANE, FlatStorage
 from .communicator import FORBIDDEN, Array, Communicator, refuse_alone
-from .control_lane import NOTES, SILENT, Outcome, Totals, pack
+from .footer import NOTES, SILENT, Outcome, Totals, pack
 from .shared_memory import SharedMemory
 
 __all__ = ["NativeStep", "native_step"]
@@ -26,7 +26,7 @@ _CODES = {"f": "reduce32", "d": "reduce64"}  # by NumPy's letter
 
 @functools.cache
 def _library() -> Any:
-    """native_step.c, None where there is no compiler."""
+    """native_reduction.c, None where there is no compiler."""
     if c_compiler.absent():
         return None
     text = Path(__file__).with_suffix(".c").read_text(encoding="utf-8")

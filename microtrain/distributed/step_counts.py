@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .calls import Call
-from .control_lane import Totals
+from .footer import Totals
 
 __all__ = ["Passes"]
 

@@ -16,7 +16,7 @@ from compilers import NATIVE
 from test_compile import bits
 
 import microtrain as mt
-from microtrain.compile.step import MOST, Compiled
+from microtrain.capture.step import MOST, Compiled
 from microtrain.distributed.data_parallel import DataParallel
 from microtrain.errors import CaptureError
 from microtrain.random import STREAM

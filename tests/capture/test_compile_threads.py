@@ -16,7 +16,7 @@ from steps import Setting, batch
 import microtrain as mt
 from microtrain import nn
 from microtrain.backend import MODES, NUMPY, XP
-from microtrain.compile.step import MOST
+from microtrain.capture.step import MOST
 
 
 def test_threads_have_captures_of_their_own() -> None:

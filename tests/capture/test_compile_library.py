@@ -10,11 +10,11 @@ import pytest
 
 import microtrain as mt
 from microtrain.backend import ARRAYS, LIBRARIES, XP
-from microtrain.compile.closure import Closure
-from microtrain.compile.program import Line, Program
-from microtrain.compile.recorder import Recorder, recording
-from microtrain.compile.state import Leaves
-from microtrain.compile.step import _state
+from microtrain.capture.closure import Closure
+from microtrain.capture.program import Line, Program
+from microtrain.capture.recorder import Recorder, recording
+from microtrain.capture.state import Leaves
+from microtrain.capture.step import _state
 from microtrain.errors import CaptureError
 from microtrain.random import STREAM
 from microtrain.tensor import wrap

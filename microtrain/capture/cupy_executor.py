@@ -15,8 +15,8 @@ from ..random import forward_numbers, forward_words
 from . import fusion
 from .cuda_kernels import THREADS, Kernel, options
 from .numpy_executor import Text, in_pieces
+from .plan import move, moved, reuse
 from .program import DRAWS, Host, Line, Program
-from .reuse import move, moved, reuse
 
 
 def executor(program: Program) -> tuple[Callable[[], None], Text]:

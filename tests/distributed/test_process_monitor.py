@@ -262,9 +262,9 @@ def test_a_killed_run_says_how_to_go_on(
 
 ALONE = """\
 import os, sys, time
-from microtrain.distributed import warden
-warden.start(0, 2)
-warden.tell(limit=600.0, text="waits", code=1)  # as in MPI_Init
+from microtrain.distributed import process_monitor
+process_monitor.start(0, 2)
+process_monitor.tell(limit=600.0, text="waits", code=1)  # as in MPI_Init
 print(os.getpid(), flush=True)
 time.sleep(600)
 """
@@ -282,7 +282,7 @@ def test_a_rank_that_waits_for_others_ends_with_its_launcher() -> None:
         assert job.stderr is not None
         rank = int(job.stdout.readline())
         job.kill()
-        # The pipes end with the rank and its warden.
+        # The pipes end with the rank and its monitor.
         said = job.stderr.read()
         assert job.stdout.read() == ""
     expected = rf"microtrain: rank 0 of 2 \(host \S+, PID {rank}\) has lost its launcher"

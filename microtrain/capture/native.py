@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from . import c_compiler, fusion
-from .arrival import Arrival
+from .arguments_in_place import Arrival
 from .bookkeeping import WholePass
 from .c import Word, Writer, Written
 from .fusion import Call, may_raise
 from .loops import Loop, with_loops
 from .numpy_executor import Text
+from .plan import reuse
 from .program import Program
-from .reuse import reuse
 from .routines import blas
 
 RELEASE = 200_000  # multiplications and elements from which other threads may run meanwhile

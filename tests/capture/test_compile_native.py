@@ -19,9 +19,10 @@ from programs import OPTIMIZERS, PROGRAMS
 from steps import LAYERS, Setting, batch, follow, shared
 
 import microtrain as mt
-from microtrain.compile import c_compiler, executors, fusion, native_executor, routines
-from microtrain.compile.numpy_executor import Text
-from microtrain.compile.program import Line
+from microtrain.capture import c_compiler, executors, fusion, routines
+from microtrain.capture import native as native_executor
+from microtrain.capture.numpy_executor import Text
+from microtrain.capture.program import Line
 from microtrain.threads import LAUNCH
 
 nn, F = mt.nn, mt.nn.functional

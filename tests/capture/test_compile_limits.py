@@ -11,7 +11,7 @@ import pytest
 from steps import Setting, batch, bits, call
 
 import microtrain as mt
-from microtrain.compile.step import MOST
+from microtrain.capture.step import MOST
 from microtrain.errors import CaptureError
 
 nn = mt.nn

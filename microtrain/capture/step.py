@@ -35,9 +35,9 @@ from .executors import EXECUTORS, check, choose
 from .explain import explain
 from .guard import MISSING, Fact, Key, Structure, guard, look_at_all, refuse_alias, varying
 from .outside import ATTEMPTS, Outside
+from .plan import forget
 from .program import MADE, Output, Program, arrays_in, copies_like, one_place, rebuilt, replaced
 from .recorder import Recorder, ended, recording, stream_now
-from .reuse import forget
 from .state import Leaves
 
 MOST = 32  # captures of one step in a thread, with those that a second call is to confirm
