@@ -466,6 +466,8 @@ def work(unit: Unit) -> int:
         return int(unit.x.size)
     if isinstance(unit, Loop):
         return unit.count * sum(map(work, unit.body_units))
+    if isinstance(unit, Applied):
+        return int(unit.lines[0].out.size)
     return math.prod(unit.shape) if isinstance(unit, Elements) else 1
 
 

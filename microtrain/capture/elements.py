@@ -21,7 +21,8 @@ SLOW = {
                                "tanh", "sinh", "cosh", "erf", "erfc")},
     "arctan": "atan", "arcsin": "asin", "arccos": "acos",
 }  # fmt: skip
-SLOW_FROM = 1024  # elements: from here NumPy is faster, its call included
+# Elements from which NumPy is faster, another pass over memory included; and own code, in Python.
+SLOW_FROM, SLOW_FROM_OF_ERF = 256, 1024
 
 NUMBERS = {
     "add": "{0} + {1}",
@@ -96,9 +97,11 @@ def expression(
     name: str, args: tuple[Any, ...], attrs: dict[str, Any], size: int, cuda: bool
 ) -> Any:
     """The Expression of a ufunc called with `args`; None where the library has to do it."""
-    if name in SLOW.keys() | {"power"} and size >= SLOW_FROM and not cuda:
+    own = name in ("erf", "erfc")
+    slow_from = SLOW_FROM_OF_ERF if own else SLOW_FROM
+    if name in SLOW.keys() | {"power"} and size >= slow_from and not cuda:
         return None
-    if name in ("erf", "erfc"):
+    if own:
         dtype = args[0].dtype
         fits = not attrs and dtype.kind == "f" and dtype in DTYPES
         return Expression(FLOATS[name], (dtype,), dtype) if fits else None

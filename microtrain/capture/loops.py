@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from ..backend import owner_of
 from . import fusion
 from .elements import SLOW
@@ -60,8 +62,8 @@ class Notes:
 
 
 def with_loops(units: list[Unit], program: Program, products: bool) -> list[Unit]:
-    """`units`, with native loops in place of those calls of NumPy that can be ones."""
-    return [_loop(unit, program, products) or unit for unit in units]
+    """`units`, with native loops and NumPy's routines in place of calls of NumPy that can be."""
+    return [_loop(unit, program, products) or _applied(unit) or unit for unit in units]
 
 
 def _loop(unit: Unit, program: Program, products: bool) -> Loop | None:
@@ -81,23 +83,23 @@ def _loop(unit: Unit, program: Program, products: bool) -> Loop | None:
     kinds = dict.fromkeys(steps, "state")
     kinds |= {id(owner_of(array)): "made" for array in line.attrs["scratch"]}
     body = fusion.units_of(Program(program.xp, notes.lines, kinds=kinds), products)
-    native = [_applied(part) if type(part) is Call else part for part in body]
-    if any(part is None for part in native):
+    done = [_applied(part) or part for part in body]
+    if any(type(part) is Call for part in done):
         return None
-    done = [part for part in native if part is not None]
     return Loop(unit.lines, unit.reads, unit.writes, len(arrays[0]), done, steps)
 
 
-def _applied(unit: Call) -> Applied | None:
+def _applied(unit: Unit) -> Applied | None:
     """The call of a function with one argument that NumPy has a routine for."""
-    line = unit.lines[0]
-    plain = line.name in SLOW and len(line.args) == 1 and not line.attrs
-    if not plain or line.args[0].dtype != line.out.dtype or line.args[0].shape != line.out.shape:
+    if type(unit) is not Call or not unit.lines or unit.lines[0].name not in SLOW:
         return None
-    routine, places = routine_of(line.name, line.out.dtype), (unit.reads[0], unit.writes[0])
-    if routine is None or not all(place.regular for place in places):
+    line, given = unit.lines[0], unit.lines[0].args[0]
+    plain = type(given) is np.ndarray and given.size and not line.attrs
+    if not plain or (given.dtype, given.shape) != (line.out.dtype, line.out.shape):
         return None
-    x, out = places
+    routine, x, out = routine_of(line.name, line.out.dtype), unit.reads[0], unit.writes[0]
+    if routine is None or not (x.regular and out.regular):
+        return None
     if x.meets(out) and not x.same(out):
         return None
     return Applied(unit.lines, [x], [out], routine, line.name)

@@ -59,8 +59,10 @@ def routine_of(name: str, dtype: Any) -> tuple[int, int] | None:
 
     It stands in the ufunc as NumPy's C interface lays that out; None where it is not found there.
     """
-    ufunc, head = getattr(np, name), object.__basicsize__
-    if ctypes.sizeof(ctypes.c_void_p) != 8 or (ufunc.nin, ufunc.nout) != (1, 1):
+    ufunc: Any = getattr(np, name, None)
+    head = object.__basicsize__
+    known = isinstance(ufunc, np.ufunc) and ctypes.sizeof(ctypes.c_void_p) == 8
+    if not known or (ufunc.nin, ufunc.nout) != (1, 1):
         return None
     counts = (ctypes.c_int * 3).from_address(id(ufunc) + head)  # nin, nout, nargs
     codes, data = (ctypes.c_void_p * 2).from_address(id(ufunc) + head + 16)
