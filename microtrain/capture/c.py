@@ -348,6 +348,7 @@ class Body:
     """
 
     wide = ""  # how the number of a turn is made one of 64 bits
+    overloads = False  # whether functions of mathematics have one name for all types
 
     def __init__(self, program: Program, unit: Elements) -> None:
         self.program, self.unit = program, unit
@@ -419,7 +420,8 @@ class Body:
             text = f"{self.pointer(source)}[{_times(index, step)}]"
         else:
             kind = DTYPES[found.taken[0]]
-            text = found.text.format(*args, t=kind, f="f" if kind == "float32" else "")
+            end = "f" if kind == "float32" else ""
+            text = found.text.format(*args, t=kind, p=end, f="" if self.overloads else end)
         value = text if text.isidentifier() else self.name(found.given, text)
         if found.given != out.dtype:
             value = self.name(out.dtype, value)

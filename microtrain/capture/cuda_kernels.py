@@ -41,6 +41,7 @@ class Kernel(Body):
     """
 
     wide = "(int64)"
+    overloads = True
 
     def __init__(self, program: Program, unit: Elements) -> None:
         super().__init__(program, unit)

@@ -1,7 +1,8 @@
 """Instructions on single elements, as expressions of C: of the host's, or of CUDA's.
 
 `{0}` and `{1}` are the operands, already in the type that NumPy computes in, `{t}` is that type,
-and `{f}` is what the functions of C for it end with. What has no expression here is left to NumPy.
+and `{f}` is what the functions of C for it end with (`{p}`: pow). What has no expression here is
+left to NumPy.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ FLOATS = {
     **{name: f"{function}{{f}}({{0}})" for name, function in SLOW.items()},
     **{name: f"{name}{{f}}({{0}})" for name in ("sqrt", "floor", "ceil", "trunc", "rint")},
     "absolute": "fabs{f}({0})",
-    "power": "pow{f}({0}, {1})",
+    "power": "pow{p}({0}, {1})",
     "copysign": "copysign{f}({0}, {1})",
     "divide": "{0} / {1}",
     "reciprocal": "1 / {0}",

@@ -14,8 +14,9 @@ from real_cupy import cupy
 from test_gpu_capture import MAKE, Training
 
 from microtrain.backend import LIBRARIES
-from microtrain.capture.cuda_kernels import literal
-from microtrain.capture.elements import C
+from microtrain.capture.cuda_kernels import HEAD
+from microtrain.capture.elements import FLOATS as FUNCTIONS
+from microtrain.capture.elements import NUMBERS, TRUTHS, literal
 from microtrain.capture.executors import EXECUTORS
 from microtrain.capture.program import Line, Program
 
@@ -25,9 +26,9 @@ INTEGERS = "int64", "int32", "uint8"
 FLOATS = "float32", "float64"
 # Floating functions of integers go through float16, which native code does not have.
 CASES = [
-    *((name, dtype) for name in sorted({*C.floats, *C.numbers}) for dtype in FLOATS),
-    *((name, dtype) for name in sorted(C.numbers) for dtype in INTEGERS),
-    *((name, "bool") for name in sorted(C.truths)),
+    *((name, dtype) for name in sorted(FUNCTIONS) for dtype in FLOATS),
+    *((name, dtype) for name in sorted(NUMBERS) for dtype in INTEGERS),
+    *((name, "bool") for name in sorted(TRUTHS)),
 ]
 EDGES = [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.75, 1e-30, -80.0, 88.5, np.inf, -np.inf, np.nan]
 
@@ -92,8 +93,7 @@ def test_literals(value: float, dtype: str) -> None:
         pytest.skip("no integer")
     with np.errstate(over="ignore"):
         expected = np.dtype(dtype).type(value)
-    typedefs = "typedef float float32; typedef double float64; typedef long long int64;"
-    text = f'{typedefs} extern "C" __global__ void f({dtype}* p) {{ *p = '
+    text = f'{HEAD}extern "C" __global__ void f({dtype}* p) {{ *p = '
     text += f"{literal(expected, np.dtype(dtype))}; }}"
     out = cupy.zeros(1, dtype)
     cupy.RawKernel(text, "f")((1,), (1,), (out,))
