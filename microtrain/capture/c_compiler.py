@@ -72,7 +72,10 @@ class Compiler(NamedTuple):
 @functools.cache
 def compiler() -> Compiler:
     """The first that there is of `$CC`, cc, gcc, clang and `zig cc`; NativeError."""
-    named = shlex.split(os.environ.get("CC", ""))
+    try:
+        named = shlex.split(os.environ.get("CC", ""))
+    except ValueError as error:  # a quotation without its end
+        raise NativeError(f"CC={os.environ['CC']} cannot be read: {error}") from None
     commands = [named] if named else [["cc"], ["gcc"], ["clang"]]
     if not named and importlib.util.find_spec("ziglang") is not None:
         commands.append([sys.executable, "-m", "ziglang", "cc"])
@@ -106,7 +109,10 @@ def load(text: str) -> Any:
     Ranks, threads or processes, want the same at the same time: one compiles, the others wait.
     """
     with _LOADING:
-        return _load(text)
+        try:
+            return _load(text)
+        except OSError as error:
+            raise NativeError(f"what the compiler made cannot be loaded: {error}") from None
 
 
 @functools.lru_cache(maxsize=256)
@@ -125,10 +131,7 @@ def _load(text: str) -> Any:
     with tempfile.TemporaryDirectory(prefix="microtrain-") as folder:
         path = Path(folder) / "native.so"
         path.write_bytes(compiled(text))
-        try:
-            return ctypes.CDLL(str(path))
-        except OSError as error:
-            raise NativeError(f"what the compiler made cannot be loaded: {error}") from None
+        return ctypes.CDLL(str(path))
 
 
 def address(library: Any, name: str) -> int:

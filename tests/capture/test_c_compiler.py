@@ -109,6 +109,7 @@ def test_numba_is_now_native(tmp_path: Path) -> None:
         ('[ $1 = --version ] || { echo "no: error: out of luck"; exit 3; }',
          "failed with code 3: no: error: out of luck"),
         ("exit 7", "failed with code 7"),
+        ("exit 0", "cannot be loaded: [Errno 2] No such file"),
         ('[ $1 = --version ] || while :; do sleep 1; done',
          "did not end within 0.5 s"),
         ('[ $1 = --version ] || { while [ "$1" != -o ]; do shift; done; echo x > $2; }',
@@ -131,6 +132,9 @@ def test_a_compiler_that_is_of_no_use(
 def test_a_named_compiler_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "/no/such/cc -O1")
     assert c_compiler.absent().startswith("CC=/no/such/cc -O1 is not a command")
+    forget()
+    monkeypatch.setenv("CC", "gcc '-O1")
+    assert c_compiler.absent() == "CC=gcc '-O1 cannot be read: No closing quotation"
 
 
 @pytest.mark.parametrize("command", ["gcc", "clang", "gcc -march=x86-64-v2", "gcc -O0"])
