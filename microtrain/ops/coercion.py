@@ -70,11 +70,12 @@ _KEPT: dict[Any, Tensor] = {}  # beside arrays of NumPy
 def _number(value: Any, like: Any) -> Tensor:
     """A number beside the float array `like` as a 0-d Tensor, kept for the next call."""
     key = value, type(value), like.dtype.char
+    plain = type(like) is np.ndarray and not MODES.capture.on  # what is captured makes its own
     found = _KEPT.get(key)
-    if found is not None and type(like) is np.ndarray:
+    if found is not None and plain:
         return found
     found = wrap(XP[type(like)].operand(value, like.dtype))
-    if type(like) is np.ndarray and value:  # 0.0 equals -0.0
+    if plain and value:  # 0.0 equals -0.0
         if len(_KEPT) > 1000:  # values that differ in every step
             _KEPT.clear()
         _KEPT[key] = found

@@ -137,6 +137,24 @@ def trained(update: Any, change: Any, wrap: Any) -> tuple[Any, ...]:
     return losses, net.w1.tolist(), net.w2.tolist(), grads, step
 
 
+@pytest.mark.parametrize("seen", [False, True])
+def test_a_number_beside_a_leaf(seen: bool) -> None:
+    """Whether eager code has met it before; nor does eager code meet what a recording made."""
+    number = 3.1640625 if seen else 3.1484375  # nobody else's
+    w, count = mt.ones(3, requires_grad=True), mt.zeros(1)
+
+    def step(x: Any) -> Any:
+        count.add_(number)
+        return (number * w * x).sum() + x.sub(number).sum()
+
+    if seen:
+        step(mt.ones(3))
+    captured, x = mt.compile(step), mt.arange(3.0)
+    found = [captured(x).item() for _ in range(4)]
+    assert found == [step(x).item()] * 4 and captured.programs
+    assert count.item() == (5 + seen) * number
+
+
 @pytest.mark.parametrize("change", BETWEEN)
 @pytest.mark.parametrize("update", UPDATES)
 def test_leaves_of_the_closure(update: Any, change: Any) -> None:
