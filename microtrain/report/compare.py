@@ -214,7 +214,7 @@ def _verdict(comparison: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     step, columns = f"step {apart['step']:,}", apart["columns"]
     where = f"the metrics differ from {step} on ({listed(columns, 3)})"
     if not columns:
-        where = f"the metrics are equal where all runs have rows, which they have not at {step}"
+        where = f"the metrics are equal in all shared rows; at {step} some runs have no row"
     same = not set(comparison["config"]) - {*PLACES} and comparison["data"]["equal"] is not False
     if same and "ranks" in comparison["environment"]:
         end += "\ndifferent numbers of ranks have the same bits only with reproducible: world"
