@@ -309,7 +309,7 @@ def _scalar_and_gradient(
     single, ys = _outputs(func, xs, strict, name)
     got = ys[0] if single else f"a tuple of {len(ys)}"
     one = single and ys[0].numel() == 1
-    need(one, name, "func has to return one Tensor with one element, got {}", got)
+    need(one, name, f"func has to return one Tensor with one element, got {got}")
     found = _grad(ys, xs, (None,), True)
     return ys[0], _filled(found, xs, strict, True, _BY_INPUT)
 

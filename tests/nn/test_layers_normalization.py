@@ -51,7 +51,8 @@ def test_evaluation_uses_the_running_statistics_and_leaves_them() -> None:
 def test_a_variance_of_minus_infinity_has_no_root() -> None:
     layer = nn.BatchNorm1d(2, affine=False).eval()
     layer.running_var.copy_(mt.tensor([-math.inf, math.inf]))
-    assert str(layer(mt.ones(1, 2)).tolist()) == "[[nan, 0.0]]"
+    with np.errstate(invalid="ignore"):
+        assert str(layer(mt.ones(1, 2)).tolist()) == "[[nan, 0.0]]"
 
 
 def test_a_batch_of_no_rows_changes_no_statistics_but_counts() -> None:

@@ -422,12 +422,9 @@ def test_a_state_that_does_not_fit_changes_nothing():
     assert optimizer.memory.n_iter == state["state"][0]["n_iter"] > 0
 
 
-def test_training_by_yaml_says_that_it_takes_one_gradient():
-    from microtrain.config.components import load
+def test_a_trainer_says_that_it_takes_one_gradient():
     from microtrain.errors import ConfigError
 
-    with pytest.raises(ConfigError, match="a training step takes one gradient"):
-        load("optimizer", "lbfgs")
     with pytest.raises(ConfigError, match=r"LBFGS.* computes the loss several times"):
         mt.train.Trainer(
             mt.nn.Linear(1, 1), (mt.ones(8, 1), mt.ones(8, 1)), loss="mse",

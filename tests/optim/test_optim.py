@@ -644,7 +644,7 @@ def of_powers(p, g, v, *, lr=0.1, decay=0.9):
     p -= lr * g / (v**0.5 + 1e-8) + lr**2 * p - np.square(lr) * g**3 * (g * g + 1) ** -1
 
 
-@pytest.mark.parametrize("step", ["eager", "numpy", "numba"])
+@pytest.mark.parametrize("step", ["eager", "numpy", "native"])
 def test_powers_in_a_formula(step):
     values = np.linspace(-1.0, 2.0, 7)
     w, v = mt.tensor(values, requires_grad=True), np.zeros(7)
