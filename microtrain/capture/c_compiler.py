@@ -157,7 +157,7 @@ def _method(name: str, code: int, flags: int) -> _Method:
 def builtin(library: Any, name: str, flags: int, words: int = 0) -> Any:
     """A function of a library as Python's own are; it finds the address `words` in its `self`."""
     python = ctypes.pythonapi
-    capsule, function = python.PyCapsule_New, python.PyCFunction_NewEx
+    capsule, function = python["PyCapsule_New"], python["PyCFunction_NewEx"]  # of its own
     capsule.argtypes, capsule.restype = [ctypes.c_void_p] * 3, ctypes.py_object
     function.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
     function.restype = ctypes.py_object

@@ -103,7 +103,8 @@ class Text:
 
     def array(self, array: Any) -> str:
         kind = self.program.kinds.get(id(owner_of(array)), "made")
-        place = address(array), array.shape, array.strides, array.dtype
+        may_write = getattr(array.flags, "writeable", True)  # not through an expanded view
+        place = address(array), array.shape, array.strides, array.dtype, may_write
         prefix = {"input": "input", "state": "state", "constant": "c"}.get(kind, "b")
         name = self.named(prefix, array, place)
         if name not in self.labels:

@@ -310,8 +310,11 @@ def test_a_process_that_is_stopped_is_not_waited_for(
 
 def test_functions_made_from_addresses_keep_their_counts() -> None:
     library = c_compiler.runtime()
+    shared = ctypes.pythonapi.PyCapsule_New  # everybody's, with the types that others have set
+    types = shared.restype, shared.argtypes
     words = np.array([1, 0, 0], np.int64)
     run = c_compiler.builtin(library, "run", c_compiler.NO_ARGUMENTS, words.ctypes.data)
+    assert types == (shared.restype, shared.argtypes)
     before = sys.getrefcount(True), sys.getrefcount(None)
     for _ in range(100_000):
         run()

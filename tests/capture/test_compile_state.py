@@ -168,6 +168,22 @@ def test_state_written_from_state(name: str) -> None:
     assert compiled == eager
 
 
+@pytest.mark.parametrize("view", [lambda t: t[None].expand(2, 12)[0], lambda t: t.expand(12)])
+def test_state_is_written_that_a_view_without_the_right_to_has_read(view: Any) -> None:
+    results = []
+    for wrap in (lambda f: f, mt.compile):
+        state = mt.arange(12.0)
+
+        def step(x: Any, state: Any = state) -> Any:
+            total = view(state).sum()
+            state.clamp_(-2, 5)
+            return total + x.sum()
+
+        step = wrap(step)
+        results.append([step(batch(i)).item() for i in range(5)] + state.tolist())
+    assert results[0] == results[1]
+
+
 def test_classes_in_a_buffer_are_checked_in_every_replay() -> None:
     module = nn.Module()
     module.register_buffer("classes", mt.tensor([0, 1, 2, 0]))
