@@ -151,7 +151,7 @@ class Alike:
                     f"{ranks_named(others)} is not that of rank 0. A model that updates a buffer "
                     "from its rows sees those of its own rank: update it from sums over all ranks, "
                     "mt.distributed.all_reduce(x.sum(0)) / mt.distributed.all_reduce(count); or "
-                    "keep a Tensor that is each rank's own in an attribute that is no buffer"
+                    "keep a Tensor that is each rank's own in an attribute that is not a buffer"
                 )
         self._moving = self._moving.union(*(moving for _, _, moving in everyone))
 

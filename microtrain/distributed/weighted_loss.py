@@ -97,7 +97,7 @@ class Denominators:
             if term.uneven():
                 raise UnequalDenominators(
                     f"DataParallel: {term.name} divides by what counts of its elements, and the "
-                    "value that backward started from is no sum of it and other terms (it is "
+                    "value that backward started from is not a sum of it and other terms (it is "
                     f"multiplied by another loss, or goes through a function), so its mean over "
                     f"{several} is unknown. Start backward from the sum of the losses, or use "
                     'reduction="sum" in the loss and model.count(n)'

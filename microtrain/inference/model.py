@@ -347,7 +347,7 @@ class TrainedModel:
         try:
             array = np.asarray(value)
         except ValueError as error:
-            raise DataError(f"{name} is no array of numbers: {error}") from error
+            raise DataError(f"{name} is not an array of numbers: {error}") from error
         self._check_rows(i, array.shape, array.dtype)
         check_finite(array, f"{name},", None if i else self.feature_names)
         if i == 0:

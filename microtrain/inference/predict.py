@@ -167,7 +167,7 @@ def check_place(output: str, force: bool, source: str = "-") -> None:
     path = Path(output)
     try:
         if path.is_dir() or (path.exists() and not path.is_file()):
-            raise ConfigError(f"--output {output} is no file")
+            raise ConfigError(f"--output {output} is not a file")
         if not path.parent.is_dir():
             raise ConfigError(f"--output {output}: there is no directory {path.parent}")
         if path.exists():

@@ -1,4 +1,4 @@
-"""Single steps of recurrent layers, for loops of one's own."""
+"""Single steps of recurrent layers, for loops of your own."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import sys
 from datetime import date, datetime
 from decimal import Decimal
 
@@ -110,6 +111,15 @@ def test_embedded_columns_are_codes_of_their_own():
 
 
 # Only the training part -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gaps", [1, 2])
+def test_an_absent_scikit_learn_is_not_wrong_with_the_columns(monkeypatch, gaps):
+    columns = {name: [1.0, np.nan] for name in "ab"[:gaps]}
+    made = table(columns, {name: {"missing": "median"} for name in columns})
+    monkeypatch.setitem(sys.modules, "sklearn.impute", None)
+    with pytest.raises(DataError, match=r"by scikit-learn: .*\[data\]' in the \w+ checkout$"):
+        made.fit()
 
 
 def test_all_that_is_fitted_comes_from_the_training_rows():

@@ -112,7 +112,7 @@ REFUSED = {
     "texts": (np.full((1, 4), "a"), "expected numbers"),
     "masked": (np.ma.array(np.ones((1, 4)), mask=[[0, 1, 0, 0]]), "the input is a masked array"),
     "masked rows": ([np.ma.array([1.0] * 4, mask=[0, 1, 0, 0])], r"masked array, .*\.filled"),
-    "ragged": ([[1, 2], [3]], "no array of numbers"),
+    "ragged": ([[1, 2], [3]], "not an array of numbers"),
     "scores that overflow": ([[1e38, -1e38, 1e38, -1e38]], "prediction for row 0 is not a finite"),
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The functions that NumPy has not, over what they do, against SciPy's."""
+"""The functions that NumPy lacks, over what they do, against SciPy's."""
 
 from __future__ import annotations
 

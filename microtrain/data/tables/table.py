@@ -172,6 +172,8 @@ class Table:
 
     def encoder(self, rows: Rows = slice(None)) -> Encoder:
         """The first of what `fit` returns."""
+        if any(column.missing in STATISTICS for column in self.columns.values()):
+            _sklearn("impute")  # what is not installed is not wrong with a column
         attempts = [partial(_fit, self.frame, *each, rows) for each in self.columns.items()]
         try:
             columns = together(self.frame.origin, attempts)

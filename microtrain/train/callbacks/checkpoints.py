@@ -170,7 +170,7 @@ class Results(Callback):
             """Step and samples, what it is called, and its values where they are others."""
             best, chosen, fell_back = Run.read(run.path).checkpoint("best", run.output.warn)
             if fell_back and run.config.checkpoint.keep_best:
-                run.output.warn(f"{fell_back}; what is told of the run is of the {chosen}")
+                run.output.warn(f"{fell_back}; what is said about the run is of the {chosen}")
             return (
                 best.step,
                 best.state["samples"],
