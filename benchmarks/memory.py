@@ -205,7 +205,7 @@ def main() -> int:
                     continue
                 ratio = found[name] / found["torch"]
                 line += f"{ratio:>13.3f}"
-                # What compiling to native code needs is LLVM's and goes with a full cache.
+                # What compiling to native code needs goes with a full cache.
                 below = below and (must is None or name == "native" or ratio <= must)
             limit = "-" if must is None else f"{must:.2f}"
             print(f"{row:<26}{kind:<11}{line}{limit:>6}", flush=True)
