@@ -29,7 +29,7 @@ BLOCK = 4 * 2**20  # bytes that are read at a time where all rows are gone throu
 class Source(Protocol):
     """Rows of inputs, a target and perhaps weights, which `read` gives.
 
-    A class of one's own derives from it and has `__len__` and `read`; the rest has defaults. It is
+    A class of your own derives from it and has `__len__` and `read`; the rest has defaults. It is
     equal on all ranks, each of which reads its own rows.
 
     Attributes:

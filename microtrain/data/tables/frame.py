@@ -174,7 +174,7 @@ class Frame:
         names: of the columns; of those that are asked for, each must stand there once.
         columns: anything that NumPy makes an array of, or `OnFile`.
         lines: the line of a text file on which each row starts; a text in it may be a number. None:
-            rows count from 0, and a text is no number.
+            rows count from 0, and a text is not a number.
         decimal: what stands before the decimals of a number in a text file.
         index: names of columns that only say which row it is, as a data frame's index does.
 
