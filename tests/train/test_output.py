@@ -342,6 +342,13 @@ def test_closed_standard_streams_are_no_error(monkeypatch):
     assert log == ["row", "warning: careful"]
 
 
+def test_a_command_without_a_run_that_cannot_print_does_not_speak_of_one(full_disk, capsys):
+    with open("/dev/full", "w") as stdout:
+        output = Output(stream=stdout)
+        output.say("train  8,000 rows")
+    assert capsys.readouterr().err == "warning: cannot print: No space left on device\n"
+
+
 PRINT = """
 import sys
 from microtrain.train.console.terminal import Output

@@ -310,4 +310,5 @@ class Output:
         sink = os.open(os.devnull, os.O_WRONLY)
         os.dup2(sink, stream.fileno())  # or the interpreter fails at exit, flushing what is left
         os.close(sink)
-        self.warn(f"cannot print: {error.strerror}; the run goes on, its rows are in log.txt")
+        goes_on = "; the run goes on, its rows are in log.txt" if self.log is not None else ""
+        self.warn(f"cannot print: {error.strerror}{goes_on}")
