@@ -509,7 +509,7 @@ def test_book_text_functions_have_static_methods_and_match_their_inputs() -> Non
             return grad_output, grad_output
 
     a, b, c = (mt.ones(1, requires_grad=True) for _ in range(3))
-    with pytest.raises(RuntimeError, match=r"TooFew\.backward .*expected 3.*got 2"):
+    with pytest.raises(RuntimeError, match=r"TooFew\.backward.*expected 3.*got 2"):
         TooFew.apply(a, b, c).backward()
 
 

@@ -307,9 +307,9 @@ def _scalar_and_gradient(
 ) -> tuple[Tensor, _Tensors]:
     """What `func` returns, one number, and its recorded gradient."""
     single, ys = _outputs(func, xs, strict, name)
-    got = ys[0] if single else f"a tuple of {len(ys)}"
-    one = single and ys[0].numel() == 1
-    need(one, name, f"func has to return one Tensor with one element, got {got}")
+    one, text = single and ys[0].numel() == 1, "func has to return one Tensor with one element"
+    need(single, name, f"{text}, got a tuple of {len(ys)}")
+    need(one, name, text, ys[0])
     found = _grad(ys, xs, (None,), True)
     return ys[0], _filled(found, xs, strict, True, _BY_INPUT)
 

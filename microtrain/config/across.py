@@ -51,7 +51,11 @@ def _monitors(config: Config) -> Wrong:
     watched = {"checkpoint.monitor": monitored}
     for i, callback in enumerate(config.callbacks):
         if callback.type in REGISTERED["callbacks"]:
-            watched[f"callbacks.{i}.monitor"] = callback.arguments.get("monitor") or ""
+            monitor = watched[f"callbacks.{i}.monitor"] = callback.arguments.get("monitor") or ""
+            unsaid = monitor != monitored and higher.get(monitor, True) is None
+            if unsaid and callback.arguments.get("mode") is None:
+                question = f"is the highest or the lowest {monitor} best?"
+                yield f"callbacks.{i}.monitor", f"{question} It does not say; set mode"
     for path, monitor in watched.items():
         if not monitor or monitor in higher:
             continue

@@ -74,7 +74,7 @@ WRONG = {
         "x.safetensors, which PyTorch reads: model.load_state_dict(safetensors.torch.load_file("
         '"x.safetensors"))',
     ),
-    "a directory": (["--to", "npz", "--output", "d.npz"], "--output d.npz is no file"),
+    "a directory": (["--to", "npz", "--output", "d.npz"], "--output d.npz is not a file"),
     "nowhere": (["--to", "npz", "--output", "no/x.npz"], "there is no directory no"),
     "taken": (["--to", "npz", "--output", "taken.npz"], "exists; --force replaces it"),
     "no format": ([], "Missing option '--to'"),

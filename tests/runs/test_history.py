@@ -12,7 +12,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from microtrain.errors import DataError
-from microtrain.report import compare
 from microtrain.report.compare import first_difference
 from microtrain.runs.metrics import History, read_metrics
 
@@ -216,9 +215,7 @@ def changed(rows, choice):
 @pytest.mark.parametrize(
     "choice", ["value", "null", "gone", "more", "row", "end", "twice", "clock", "none"]
 )
-def test_the_first_difference_is_that_of_rows(tmp_path, monkeypatch, choice):
-    monkeypatch.setattr(compare, "_AT_ONCE", 7)  # rows differ in any of some parts
-
+def test_the_first_difference_is_that_of_rows(tmp_path, choice):
     class OfFile:
         def __init__(self, path):
             self.history = History.read(path)

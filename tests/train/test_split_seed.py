@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 
 import numpy as np
 import pytest
-from resuming import facts, train, write_run
-from test_stops import differences
+from resuming import train, write_run
 
 from microtrain.cli.main import main
 from microtrain.config.load import load_config
 from microtrain.errors import ConfigError
 from microtrain.report.compare import compare
 from microtrain.report.record import Record
-from microtrain.runs.checkpoint import MANIFEST
 
 THREE = "data.split={train: 0.75, val: 0.125, test: 0.125}"
 
@@ -58,59 +55,3 @@ def test_what_is_checked_says_how_rows_are_drawn(tmp_path, capsys):
     config = str(write_run(tmp_path))
     assert main(["check", config, "data.split.seed=4", "--trust"]) == 0
     assert "split (train 0.75, val 0.25, seed 4)" in capsys.readouterr().out
-
-
-# Runs of before ----------------------------------------------------------------------------------
-
-
-def of_before(run):
-    """Make `run`, whose split is drawn with its seed, one that does not know of a seed for it."""
-    for config in (run / "config.yaml", *run.glob("checkpoints/step-*/config.yaml")):
-        text = config.read_text()
-        assert len(re.findall(r"^    seed: ", text, re.M)) == 1
-        config.write_text(re.sub(r"^    seed: .*\n", "", text, flags=re.M))
-    for manifest in run.glob(f"checkpoints/step-*/{MANIFEST}"):
-        renew(manifest)
-
-
-def renew(manifest):
-    import hashlib
-
-    found = json.loads(manifest.read_text())
-    data = (manifest.parent / "config.yaml").read_bytes()
-    found["files"]["config.yaml"] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    manifest.write_text(json.dumps(found))
-
-
-THEN = (THREE, "seed=3")
-
-
-@pytest.fixture
-def whole(tmp_path):
-    return facts(train(write_run(tmp_path / "whole"), *THEN, "data.split.seed=3").path)
-
-
-def test_a_run_of_before_goes_on_with_its_rows(tmp_path, whole, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    run = train(write_run(tmp_path), *THEN, "data.split.seed=3", crash=14).path
-    of_before(run)
-    assert main(["resume", str(run), "--trust"]) == 0
-    assert differences(facts(run), whole) == {}
-    assert load_config(run / "config.yaml", trust=True).data.split.seed == 3
-
-
-def test_another_seed_for_a_run_of_before_is_refused(tmp_path):
-    config = write_run(tmp_path)
-    run = train(config, *THEN, "data.split.seed=3", crash=14).path
-    of_before(run)
-    with pytest.raises(ConfigError, match=r"data\.split\.seed: 3 in the run, 0 now"):
-        train(config, *THEN, resume=run)
-
-
-def test_a_run_of_before_is_evaluated_on_its_rows(tmp_path, capsys):
-    run = train(write_run(tmp_path), *THEN, "data.split.seed=3").path
-    of_before(run)
-    assert main(["evaluate", str(run), "--trust"]) == 0
-    out, err = capsys.readouterr()
-    assert err == "" and out.splitlines()[-1].endswith("as recorded")
-    assert Record.read(run).config["data.split.seed"].value == 3
