@@ -2,7 +2,7 @@
 
 What is read is a plain file of a bounded size, never a pipe that makes a program wait or a device
 without an end. What a run writes appears whole or not at all, and through no link that lies in its
-directory: such a directory may have come from someone else. Standard library only.
+directory: such a directory may have come from someone else.
 """
 
 from __future__ import annotations

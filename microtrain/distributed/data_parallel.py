@@ -7,9 +7,9 @@ sum(n) at the end makes the result exact for uneven batches, for ranks without s
 micro-batches, with no collective besides the gradient's own.
 
 The gradient is one flat array per dtype (optim/flat.py) with a short control lane behind it
-(control_lane.py), so one all_reduce carries the gradients, the counts, the loss and which
+(footer.py), so one all_reduce carries the gradients, the counts, the loss and which
 parameters were used. n is the number of rows, or what the loss itself was divided by where it does
-not average over rows (denominators.py).
+not average over rows (weighted_loss.py).
 """
 
 from __future__ import annotations

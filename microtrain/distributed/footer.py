@@ -3,7 +3,7 @@
     [ rows rows  nl nl  non-scalar roots  n n  notes ...  mark | used(param 0) ... ]
 
 The ranks' lanes are added up with the gradients. Counts and the loss travel as a high and a low
-part, because float32 has 24 bits. The mark (alike.py) is the last of the notes of a rank.
+part, because float32 has 24 bits. The mark (drift.py) is the last of the notes of a rank.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def totals_of(lane: list[float]) -> tuple[tuple[int, float, float, int], list[fl
 def split(value: float) -> tuple[float, float]:
     """`value` as a part of 12 significant bits, whose sums are exact in float32, and the rest.
 
-    Native code has this text too (native_step.py). T. Dekker, "A floating-point technique for
+    Native code has this text too (native_reduction.py). T. Dekker, "A floating-point technique for
     extending the available precision", 1971.
     """
     if not -1e290 < value < 1e290:  # float32 has no such numbers, and the product may have none

@@ -1,9 +1,9 @@
 /* The gradients of a step, added up over the ranks of a host and divided. Called with a table, the
  * word that says which call this is, and whether it begins; returns whether it has to wait.
  *
- * Words: the addresses of the gradients, of the loss, of the lane without it (control_lane.py) and
+ * Words: the addresses of the gradients, of the loss, of the lane without it (footer.py) and
  * of where sums go, in the order of `Outcome`; how many gradients, how many numbers in the lane,
- * the rows, the bytes of the loss; the rest is from `SharedMemory.turns`. `split` is control_lane's,
+ * the rows, the bytes of the loss; the rest is from `SharedMemory.turns`. `split` is footer.py's,
  * and so are NOTES and LANE, which Python says before this text.
  */
 #include <stdbool.h>
