@@ -42,7 +42,7 @@ except ImportError:  # Windows
 FLAGS = (
     "-std=c99", "-O3", "-march=native" if platform.machine() == "x86_64" else "-mcpu=native",
     "-ffp-contract=off", "-fno-math-errno", "-fwrapv", "-fno-strict-aliasing",
-    "-fno-builtin-pow", "-fno-builtin-powf", "-w", "-fPIC", "-shared",
+    "-fno-builtin-pow", "-fno-builtin-powf", "-fno-trapping-math", "-w", "-fPIC", "-shared",
     *(["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else []),
 )  # fmt: skip
 LIMIT = 120.0  # seconds that a compiler may take
