@@ -1,7 +1,8 @@
 """What compiling native code costs, and how it grows with depth.
 
 Each row is a process of its own with an empty cache; figures are CPU seconds of the calls of
-`mt.compile(step, executor="native")` until it is native code, with the compiler's.
+`mt.compile(step, executor="native")` until it is native code, with the compiler's. What every step
+shares (runtime.c, once on a machine) is compiled before, and told apart.
 
     python benchmarks/compile_time.py             # by depth, and of other models
     python benchmarks/compile_time.py --ranks 4   # jobs: CPU seconds of all ranks, cold and warm
@@ -93,6 +94,7 @@ def compiled(name: str) -> None:
     import numpy as np
 
     import microtrain as mt
+    from microtrain.capture.c_compiler import runtime
 
     mt.manual_seed(0)
     net, inputs, targets = model(name)
@@ -108,11 +110,14 @@ def compiled(name: str) -> None:
 
     random = np.random.default_rng(0)
     x, y = (mt.tensor(random.standard_normal(s).astype("f")) for s in (inputs, targets))
+    begin = sum(os.times()[:4])
+    runtime()
     start = sum(os.times()[:4])
     while not step.captures:
         step(x, y)
     total = sum(os.times()[:4]) - start
-    print(json.dumps({"total": total, "lines": step.source().count(";")}))
+    lines = step.source().count(";")
+    print(json.dumps({"total": total, "lines": lines, "shared": start - begin}))
 
 
 def apart(name: str) -> Any:
@@ -131,7 +136,10 @@ def by_depth() -> None:
     print(f"{'equal layers':<16}{'CPU s':>8}{'of 1 layer':>12}   must")
     one = 0.0
     for depth in DEPTHS:
-        total = apart(f"{depth} equal layers")["total"]
+        found = apart(f"{depth} equal layers")
+        total = found["total"]
+        if not one:
+            print(f"{'runtime.c':<16}{found['shared']:>8.2f}")
         one = one or total
         must = MUST.get(depth, "")
         good = not must or total <= float(must.split()[0])

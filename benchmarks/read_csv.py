@@ -37,7 +37,8 @@ try:
         from microtrain.data import csv
         read = lambda path: csv(Path(path), "y")
     elif reader == "pandas":
-        from pandas import read_csv as read
+        import pandas
+        read = lambda path: pandas.read_csv(path, engine="c")  # the default may be pyarrow's
     elif reader == "pandas, pyarrow":
         import pandas, pyarrow
         read = lambda path: pandas.read_csv(path, engine="pyarrow")

@@ -41,6 +41,7 @@ typedef uint8_t uint8; typedef uint32_t uint32; typedef uint64_t uint64;
 #ifdef __clang__
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
+#pragma GCC optimize("vect-cost-model=dynamic")
 #define INDEPENDENT _Pragma("GCC ivdep")
 #endif
 """
