@@ -6,8 +6,10 @@ neither MPI nor CuPy. Under a launcher only rank 0 speaks.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
+import gc
 import hashlib
 import importlib
 import os
@@ -89,6 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     hooks of `distributed.abort` end the job.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
+    if arguments is None:  # this process ends with the command
+        atexit.register(gc.freeze)  # or the end searches all that was imported for garbage
     speaks = launch_environment().rank == 0
     if not speaks and not (words and words[0] in COLLECTIVE and {"-h", "--help"}.isdisjoint(words)):
         return 0

@@ -43,7 +43,7 @@ def draw(charts: Sequence[Chart], title: str = "", note: str = "") -> Figure:
     Raises LaunchError without matplotlib.
     """
     try:
-        from matplotlib import rc_context
+        from matplotlib import rc_context, rc_params_from_file
         from matplotlib.figure import Figure
     except ImportError as error:
         raise LaunchError(absent("matplotlib", "plot", error)) from None
@@ -56,7 +56,11 @@ def draw(charts: Sequence[Chart], title: str = "", note: str = "") -> Figure:
         columns, rows = 1, len(charts)
         height = max(height, 1.2 + 0.2 * len(runs))
     styles = _styles_of_runs(runs, many)
-    with rc_context(fname=Path(__file__).with_name("figures.mplstyle")):
+    # As rc_context(fname=...), which also reads every style that matplotlib brings.
+    own = rc_params_from_file(
+        Path(__file__).with_name("figures.mplstyle"), use_default_template=False
+    )
+    with rc_context(own):
         size = (9.6 if many else 7.2 if columns == 1 else 11.5, height * rows)
         figure = Figure(figsize=size, dpi=150, facecolor="white")
         if runs or len(charts) > 1:
@@ -128,7 +132,9 @@ def picture(figure: Figure, kind: str = "png") -> bytes:
     if layout is not None:  # once: savefig would do so twice, and draw all for nothing
         layout.execute(figure)
         figure.set_layout_engine(None)
-    figure.savefig(content, format=kind, facecolor="white")
+    # As small as with Pillow's usual 6, in half the time.
+    how: dict[str, Any] = {"pil_kwargs": {"compress_level": 4}} if kind == "png" else {}
+    figure.savefig(content, format=kind, facecolor="white", **how)
     return content.getvalue()
 
 
