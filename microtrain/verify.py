@@ -20,10 +20,10 @@ import numpy as np
 from .autograd import GradcheckError, gradcheck
 from .backend import default_dtype
 from .config.components import is_import_path
-from .config.duration import Duration
 from .config.load import load_config
 from .config.resolved import as_yaml, resolved_yaml
 from .config.schema import Config
+from .config.texts import Duration
 from .creation import from_numpy
 from .errors import ConfigError
 from .random import begin_batch, manual_seed

@@ -5,6 +5,7 @@ Plain text that a pipe or a log can hold. Standard library only.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
@@ -101,3 +102,9 @@ def printable(text: str, escape: bool = True) -> str:
         c if c.isprintable() else c.encode("unicode_escape").decode() if escape else " "
         for c in text
     )
+
+
+def quoted(text: str) -> str:
+    """`text` in double quotes, on one line and of bounded length."""
+    short = text if len(text) <= 60 else text[:57] + "..."
+    return printable(json.dumps(short, ensure_ascii=False))

@@ -13,8 +13,7 @@ import click
 from ..config.components import import_paths, is_import_path
 from ..config.load import load_sweep
 from ..config.resolved import as_yaml, entries
-from ..config.schema import LISTS
-from ..config.sweep import Members
+from ..config.schema import LISTS, Members
 from ..errors import DataError
 from ..words import plural
 from . import options

@@ -47,8 +47,7 @@ def show(name: str | None, overrides: tuple[str, ...]) -> None:
 def _resolved(name: str, overrides: tuple[str, ...]) -> str:
     from microtrain.files import read_plain
 
-    from ..config.compose import belongs_to_a_run, unreadable
-    from ..config.load import load_config, resolved_yaml
+    from ..config.load import belongs_to_a_run, load_config, resolved_yaml, unreadable
     from ..runs.run import newest_run
     from ..words import printable
 

@@ -11,8 +11,7 @@ import click
 
 from ..config.components import load
 from ..config.load import load_sweep
-from ..config.schema import Config
-from ..config.sweep import Members
+from ..config.schema import Config, Members
 from ..distributed import connect, world
 from ..distributed.agreement import from_root, together
 from ..errors import ConfigError

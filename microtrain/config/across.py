@@ -9,12 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ..spelling import closest
+from ..words import quoted
 from .components import load
-from .duration import Duration
-from .measure import Measure
-from .problems import quoted
 from .registered import REGISTERED
 from .schema import Config, Wrong
+from .texts import Duration, Measure
 
 
 def contradictions(config: Config) -> Wrong:

@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 
 from ..errors import ConfigError
 from ..spelling import OTHER_KEYS, choice, closest, is_slip
+from ..words import quoted
 from . import components, schema
 from .across import contradictions
-from .document import Node, join
-from .problems import MOST, Place, Problem, describe, quoted
 from .registered import PARTS, REGISTERED
 from .schema import COMPONENTS, LISTS, OWN_KEYS, SECTIONS, Component, Config, Section, Wrong
+from .tree import MOST, Node, Place, Problem, describe, join
 from .values import Mismatch, conform, is_plain
 
 PARTS_OF_DATA = ("data.split.val", "data.split.test")

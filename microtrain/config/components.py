@@ -25,7 +25,7 @@ import annotated_types
 
 from ..errors import ConfigError
 from ..spelling import did_you_mean
-from .problems import quoted
+from ..words import quoted
 from .registered import PARTS, REGISTERED
 from .schema import Component, Config
 

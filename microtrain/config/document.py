@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from ..files import open_plain
-from .problems import Place, Problem, Source, describe, quoted
+from ..words import quoted
+from .tree import Node, Place, Problem, Source, describe, join
 
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 32
@@ -34,28 +35,6 @@ _WORDS = {
     **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), -math.inf),
 }
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # what PyYAML counts as one
-
-
-@dataclass(frozen=True)
-class Node:
-    """A value of the tree: a scalar, a list of nodes, or a dict from text keys to nodes."""
-
-    value: Any
-    place: Place
-    key: Place | None = None
-
-    @property
-    def where(self) -> Place:
-        """What to underline: the value, or its key where the value is empty or many lines."""
-        return self.key if self.key is not None and self.place.width == 0 else self.place
-
-    def plain(self) -> Any:
-        """The tree without its positions: dicts, lists and scalars."""
-        if isinstance(self.value, dict):
-            return {key: node.plain() for key, node in self.value.items()}
-        if isinstance(self.value, list):
-            return [node.plain() for node in self.value]
-        return self.value
 
 
 _BLANK = " \t\r\n"
@@ -269,11 +248,6 @@ class _Reader(yaml.SafeLoader):
         else:
             width = 0
         return Place(self.source, start.line + 1, column, width)
-
-
-def join(path: str, key: object) -> str:
-    """The dotted path of what is called `key` at `path`."""
-    return f"{path}.{key}" if path else str(key)
 
 
 def _reason(error: yaml.MarkedYAMLError) -> str:

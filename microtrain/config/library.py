@@ -86,9 +86,7 @@ def _apart(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[Any, Any]]
 
 def _checked(values: dict[str, Any]) -> Config:
     from .check import checked  # these import pydantic: the first rank alone
-    from .compose import with_components
-    from .document import Node
-    from .problems import Place, Problem, Source, report
+    from .tree import Node, Place, Problem, Source, report, with_components
 
     place = Place(Source(NAME, (), Path.cwd(), is_file=False), 1, 1)
 

@@ -17,7 +17,7 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen, Predicate
 
 from ..capture.c_compiler import absent
 from ..spelling import did_you_mean
-from .duration import Duration
+from .texts import Duration
 
 Wrong: TypeAlias = Iterator[tuple[str, str]]  # keys, and what is wrong there
 
@@ -412,6 +412,36 @@ class Config:
     trainer: Annotated[Text | None, Expects("an import path: ./file.py:Name")] = None
     sweep: Annotated[Sweep | None, KEYS] = None
     origins: dict[str, str] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Member:
+    """One run of a sweep.
+
+    Attributes:
+        number: from 0.
+        setting: number of the combination of values that it shares with other seeds and folds.
+        varied: what its configuration has of its own, by dotted key.
+        config: the whole of it, without `sweep`.
+    """
+
+    number: int
+    setting: int
+    varied: dict[str, Any]
+    config: Config
+
+
+@dataclass(frozen=True)
+class Members:
+    """What a file describes.
+
+    Attributes:
+        config: that of the first member, with the section `sweep`; of a file without one the run.
+        members: in order; empty without `sweep`.
+    """
+
+    config: Config
+    members: list[Member]
 
 
 COMPONENTS = ("data", "model", "loss", "optimizer", "schedule")

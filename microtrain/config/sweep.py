@@ -11,17 +11,16 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ..random import generator
+from ..words import quoted
 from .check import checked, checked_section
-from .compose import assign
-from .document import Node, join
-from .problems import Problem, describe, quoted
-from .schema import Config, Sweep
+from .schema import Config, Member, Members, Sweep
+from .tree import Node, Problem, assign, describe, join
 
-__all__ = ["Member", "Members", "members"]
+__all__ = ["members"]
 
 FOLD, SEED = "data.split.fold", "seed"
 MOST = 100_000  # members
@@ -29,47 +28,14 @@ RANGE = "expected a list of values, or a range such as 0..1, 1..8 or log 0.001..
 _RANGE = re.compile(r"(log\s+)?(\S+?)\s*\.\.\s*(\S+)")
 
 
-@dataclass(frozen=True)
-class Member:
-    """One run of a sweep.
-
-    Attributes:
-        number: from 0.
-        setting: number of the combination of values that it shares with other seeds and folds.
-        varied: what its configuration has of its own, by dotted key.
-        config: the whole of it, without `sweep`.
-    """
-
-    number: int
-    setting: int
-    varied: dict[str, Any]
-    config: Config
-
-
-@dataclass(frozen=True)
-class Members:
-    """What a file describes.
-
-    Attributes:
-        config: that of the first member, with the section `sweep`; of a file without one the run.
-        members: in order; empty without `sweep`.
-    """
-
-    config: Config
-    members: list[Member]
-
-
 def members(root: Node, problems: list[Problem], *, trust: bool | None = None) -> Members | None:
-    """The members of the sweep in a tree; of a tree without one the run that it describes.
+    """The members of the sweep in a tree; None where anything is wrong, which `problems` then has.
 
-    None where anything is wrong, which `problems` then has. Combinations of the grid come first by
-    their first key, then those that were drawn; seeds change fastest, then folds.
+    Combinations of the grid come first by their first key, then those that were drawn; seeds
+    change fastest, then folds.
     """
-    node = root.value.get("sweep")
+    node = root.value["sweep"]
     root = replace(root, value={k: v for k, v in root.value.items() if k != "sweep"})
-    if node is None or node.value is None:
-        config = checked(root, problems, trust=trust)
-        return None if config is None else Members(config, [])
     sweep = checked_section("sweep", node, problems)
     if sweep is None:
         return None

@@ -26,8 +26,8 @@ from pydantic import (
 )
 
 from .components import once
-from .duration import Duration
 from .schema import SECTIONS, Expects
+from .texts import Duration
 
 
 class Mismatch(Exception):

@@ -26,8 +26,7 @@ from pydantic import (
 )
 
 from ..config.load import load_config
-from ..config.resolved import resolved_yaml
-from ..config.same_run import FREE_TRAINED, compare_configs
+from ..config.resolved import FREE_TRAINED, compare_configs, resolved_yaml
 from ..config.schema import Config
 from ..data import Column, Encoder, Preprocessing
 from ..data.tables.table import Fitted

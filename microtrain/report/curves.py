@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..config.measure import Measure
+from ..config.texts import Measure
 from ..errors import ConfigError, DataError
 from ..spelling import did_you_mean
 from ..words import number, plural

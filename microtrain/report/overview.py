@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..config.measure import Measure
+from ..config.texts import Measure
 from ..errors import ConfigError, DataError
 from ..runs.run import Run
 from ..spelling import did_you_mean

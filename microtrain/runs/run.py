@@ -19,8 +19,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ..config.measure import Measure
-from ..config.same_run import compare_configs
+from ..config.resolved import compare_configs
+from ..config.texts import Measure
 from ..errors import DataError, UserError
 from ..files import TORCH, beginning, from_torch, open_plain, read_plain, reason
 from .checkpoint import (

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config.components import load
-from ..config.sweep import Member
+from ..config.schema import Member
 from ..distributed.single import SingleCommunicator
 from ..errors import DivergedError
 from ..files import remove, sync_file, without_syncing

@@ -22,11 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..config.components import FROM_DATA
-from ..config.duration import Duration
-from ..config.resolved import as_yaml, whole_yaml
-from ..config.same_run import FREE, compare_configs
-from ..config.schema import Config
-from ..config.sweep import Member
+from ..config.resolved import FREE, as_yaml, compare_configs, whole_yaml
+from ..config.schema import Config, Member
+from ..config.texts import Duration
 from ..distributed import watchdog
 from ..distributed.agreement import from_root, settled
 from ..errors import ConfigError, DataError, UserError

@@ -9,7 +9,7 @@ _PUBLIC = {
     "Callback": "microtrain.train.callbacks.base",
     "Component": "microtrain.config.schema",
     "Config": "microtrain.config.schema",
-    "Duration": "microtrain.config.duration",
+    "Duration": "microtrain.config.texts",
     "EarlyStopping": "microtrain.train.callbacks.early_stopping",
     "MLflow": "microtrain.train.callbacks.trackers",
     "Metric": "microtrain.train.metrics.base",

@@ -20,8 +20,8 @@ from ..autograd import enable_grad
 from ..backend import default_dtype, to_host
 from ..config.across import mode_missing
 from ..config.components import CLASSES, build, is_import_path, load, own
-from ..config.measure import Measure
 from ..config.schema import Component, Config
+from ..config.texts import Measure
 from ..creation import from_numpy
 from ..data import Prepared
 from ..data.rows import in_memory, known_of_target, layout

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..config.resolved import read_settings, whole_yaml
-from ..config.same_run import compare_configs
+from ..config.resolved import compare_configs, read_settings, whole_yaml
 from ..config.schema import Config
 from ..data.loading.order import order_name
 from ..data.preparation.prepare import check_names

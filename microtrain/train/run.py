@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..config.duration import Duration
 from ..config.schema import Config
+from ..config.texts import Duration
 from ..distributed.communicator import alone
 from .callbacks.base import Callback, call
 from .stop_requests import EVALUATE, SAVE

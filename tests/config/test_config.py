@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from microtrain.cli.main import main
-from microtrain.config.duration import Duration
 from microtrain.config.load import load_config, resolved_yaml
 from microtrain.config.resolved import read_settings, whole_yaml
 from microtrain.config.schema import Config, Split
+from microtrain.config.texts import Duration
 from microtrain.distributed import in_process, world
 from microtrain.distributed.agreement import from_root
 from microtrain.errors import ConfigError
@@ -225,8 +225,8 @@ def test_any_value_is_written_so_that_it_reads_back(value):
     from pathlib import Path
 
     from microtrain.config.document import lines_of, parse
-    from microtrain.config.problems import Source
     from microtrain.config.resolved import as_yaml
+    from microtrain.config.tree import Source
 
     if isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value):
         return
@@ -740,8 +740,9 @@ def test_only_rank_0_reads(tmp_path):
 def test_ranks_that_do_not_read_load_no_yaml_and_no_pydantic():
     code = """
 import sys
-import microtrain.config.load, microtrain.config.components, microtrain.config.duration
-heavy = {"pydantic", "yaml", "click", "rich", "matplotlib", "sklearn", "mpi4py", "cupy"}
+import microtrain.cli.train, microtrain.config.load
+from microtrain.config.schema import Members  # what rank 0 sends
+heavy = {"pydantic", "yaml", "matplotlib", "sklearn", "mpi4py", "cupy"}
 print(sorted(heavy & set(sys.modules)))
 """
     done = subprocess.run(

@@ -10,10 +10,10 @@ from typing import Any, Literal, Optional, Union
 import pytest
 
 from microtrain.config.components import build, load
-from microtrain.config.duration import Duration
 from microtrain.config.load import load_config, resolved_yaml
 from microtrain.config.registered import REGISTERED
 from microtrain.config.schema import Component
+from microtrain.config.texts import Duration
 from microtrain.config.values import Mismatch, conform, expectation
 from microtrain.errors import ConfigError
 

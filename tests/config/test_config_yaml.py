@@ -11,7 +11,7 @@ from pace import examples
 
 from microtrain.config.document import MAX_BYTES, lines_of, parse, scalar
 from microtrain.config.load import load_config
-from microtrain.config.problems import Source
+from microtrain.config.tree import Source
 from microtrain.errors import ConfigError
 
 GOOD = """\

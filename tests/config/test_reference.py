@@ -15,9 +15,9 @@ from microtrain.config.components import settable
 from microtrain.config.document import lines_of, parse
 from microtrain.config.json_schema import json_schema
 from microtrain.config.load import load_config
-from microtrain.config.problems import Source
 from microtrain.config.registered import REGISTERED
 from microtrain.config.schema import SECTIONS
+from microtrain.config.tree import Source
 from microtrain.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from ...config.components import build, load, own
-from ...config.duration import Duration
 from ...config.schema import Component
+from ...config.texts import Duration
 from ...distributed.communicator import alone
 from ...errors import ConfigError, DataError
 from ...files import json_bytes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge
 
-from ...config.measure import Measure
+from ...config.texts import Measure
 from ...errors import ConfigError
 from ...spelling import did_you_mean
 from ...words import number

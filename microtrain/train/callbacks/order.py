@@ -19,7 +19,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from ...config.measure import Measure
+from ...config.texts import Measure
 from ...data import Source
 from ...distributed.replicas import check_replicas
 from ...files import make_directory, write_whole

@@ -16,8 +16,8 @@ from typing import Annotated, Any
 from annotated_types import Ge, Gt, Le
 
 from ...config.components import own
-from ...config.duration import Duration
 from ...config.schema import Expects
+from ...config.texts import Duration
 from ...distributed.agreement import agreed
 from ...errors import ConfigError
 from ...optim.lr_scheduler import cosine, line

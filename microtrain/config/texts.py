@@ -1,4 +1,4 @@
-"""How long something lasts or how often it happens: `20 epochs`, `500 steps`, `5%`, `10 min`.
+"""Texts of a configuration that say more: a duration, and the name of what is measured.
 
 One type for every such key of the YAML, so that no key needs a sibling named `..._unit`.
 """
@@ -72,3 +72,28 @@ class Duration(str):
         if self.unit == "%" and total_steps is not None:
             return math.ceil(self.amount * total_steps / 100)
         raise ValueError(f"{self} has no number of steps here")
+
+
+class Measure(str):
+    """The name of a column of values: a part of the data and a field of metrics.jsonl.
+
+    Example:
+        >>> from microtrain.config.texts import Measure
+        >>> Measure("val/loss").part, Measure.of("val", "r2")
+        ('val', 'val/r2')
+    """
+
+    @classmethod
+    def of(cls, part: str, field: str) -> Measure:
+        """The name of a field of a part."""
+        return cls(f"{part}/{field}")
+
+    @property
+    def part(self) -> str:
+        """Of the data: `train`, `val` or `test`; empty where the text names none."""
+        return self.partition("/")[0] if "/" in self else ""
+
+    @property
+    def field(self) -> str:
+        """`loss` or the name of a metric."""
+        return self.partition("/")[2] or str(self)

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, where, and how that is shown: all of it at once.
+"""A configuration as a tree whose every key and value knows its place, and what is wrong in it.
 
 A `Problem` knows the dotted path, the message and the place; `report` writes them under each
 other with the source line and a caret. A message never spans lines, so that a log can be searched.
@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from ..words import plural, printable
+from ..words import plural, printable, quoted
+from .schema import COMPONENTS, LISTS
 
 MOST = 50  # problems that are shown
 
@@ -56,6 +58,97 @@ class Problem:
     message: str
     place: Place | None = None
     hint: str | None = None
+
+
+@dataclass(frozen=True)
+class Node:
+    """A value of the tree: a scalar, a list of nodes, or a dict from text keys to nodes."""
+
+    value: Any
+    place: Place
+    key: Place | None = None
+
+    @property
+    def where(self) -> Place:
+        """What to underline: the value, or its key where the value is empty or many lines."""
+        return self.key if self.key is not None and self.place.width == 0 else self.place
+
+    def plain(self) -> Any:
+        """The tree without its positions: dicts, lists and scalars."""
+        if isinstance(self.value, dict):
+            return {key: node.plain() for key, node in self.value.items()}
+        if isinstance(self.value, list):
+            return [node.plain() for node in self.value]
+        return self.value
+
+
+class Astray(ValueError):
+    """A base or an override that leads nowhere; the text says why."""
+
+
+def join(path: str, key: object) -> str:
+    """The dotted path of what is called `key` at `path`."""
+    return f"{path}.{key}" if path else str(key)
+
+
+def with_components(root: Node) -> Node:
+    """The tree with every bare component name spelled out: `sgd` is `{type: sgd}`."""
+    entries = dict(root.value)
+    for name in COMPONENTS:
+        if name in entries:
+            entries[name] = _spelled_out(entries[name])
+    for name in LISTS:
+        if name in entries and isinstance(entries[name].value, list):
+            before = entries[name].value
+            items = [_spelled_out(node) for node in before]
+            if any(now is not then for now, then in zip(items, before, strict=True)):
+                entries[name] = replace(entries[name], value=items)
+    return replace(root, value=entries)
+
+
+def _spelled_out(node: Node) -> Node:
+    if not isinstance(node.value, str):
+        return node
+    return replace(node, value={"type": Node(node.value, node.place, node.key or node.place)})
+
+
+def assign(root: Node, path: str, value: Node, place: Place) -> Node:
+    """The tree with `value` at a dotted path; what is new in between is at `place`.
+
+    Raises ValueError, whose text says why, where the path leads nowhere.
+    """
+    return with_components(_assign(root, "", path.split("."), value, place))
+
+
+def _assign(node: Node, path: str, keys: list[str], value: Node, place: Place) -> Node:
+    """A copy of `node`, which is at `path`, with the value at `keys` below it.
+
+    It is a copy because an alias elsewhere keeps the old value. What is new in between is at
+    `place`.
+    """
+    if not keys:
+        return value
+    key, *below = keys
+    if isinstance(node.value, list):
+        count = len(node.value)
+        if not key.isdecimal() or int(key) >= count:
+            there = f"the items 0 to {count - 1}" if count else "no items"
+            raise Astray(f"{path} has {there}; give it whole: {path}='[...]'")
+        items = list(node.value)
+        items[int(key)] = _assign(items[int(key)], f"{path}.{key}", below, value, place)
+        return replace(node, value=items)
+    if not isinstance(node.value, dict):
+        raise Astray(f"{path} is {describe(node.value)} without keys")
+    child = node.value.get(key)
+    if child is None or (child.value is None and below):
+        child = Node([] if key in LISTS else {}, place, place)
+    return replace(
+        node,
+        value={**node.value, key: _assign(child, join(path, key), below, value, place)},
+    )
+
+
+# What is wrong, in words
 
 
 def report(problems: Sequence[Problem], file: str, hint: str) -> str:
@@ -124,9 +217,3 @@ def describe(value: object) -> str:
         return "keys and values"
     text = printable(json.dumps(value, ensure_ascii=False, default=str))
     return f"the list {text}" if len(text) <= 40 else "a list"
-
-
-def quoted(text: str) -> str:
-    """`text` in double quotes, on one line and of bounded length."""
-    short = text if len(text) <= 60 else text[:57] + "..."
-    return printable(json.dumps(short, ensure_ascii=False))
