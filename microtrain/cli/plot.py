@@ -58,7 +58,7 @@ def plot(
     microtrain plot runs/linreg runs/other --metric loss --output both.svg
     microtrain plot runs/* --group --x epoch
     """
-    from ..report import figures
+    from ..report import chart
     from ..report.curves import choose, curves
     from ..report.record import Record, read_records
 
@@ -67,12 +67,12 @@ def plot(
     place = Record.read(runs[0]) if len(runs) == 1 else None
     group = group or (place is not None and place.info.sweep)
     charts = curves(records, choose(records, metrics), x, smooth, group)
-    figure = figures.draw(charts, "" if place is None else place.name)
+    figure = chart.draw(charts, "" if place is None else place.name)
     if output is not None:
         path = Path(os.path.expanduser(output))
     elif place is not None:
-        path = figures.plots_folder(place.path) / "curves.png"
+        path = chart.plots_folder(place.path) / "curves.png"
     else:
         path = Path("curves.png")
-    figures.write(figure, path)
+    chart.write(figure, path)
     click.echo(path)

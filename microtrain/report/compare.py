@@ -20,8 +20,6 @@ from ..runs.run_info import RunInfo
 from ..words import listed, number, plural, printable, table
 from .record import PLACES, Record, differing_settings, direction
 
-__all__ = ["compare", "first_difference", "lines", "overall"]
-
 _WIDEST = 48
 
 

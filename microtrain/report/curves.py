@@ -14,22 +14,18 @@ from ..config.texts import Measure
 from ..errors import ConfigError, DataError
 from ..spelling import did_you_mean
 from ..words import number, plural
-from .chart import Chart, Curve, Mark
+from .chart import FEW, WORDS, Chart, Curve, Mark
 from .record import Record, by_seed, differing_settings
 
 if TYPE_CHECKING:
     from ..runs.run import Series
 
-__all__ = ["AXES", "FEW", "WORDS", "choose", "constant", "curves", "groups", "run_names", "speed"]
-
-WORDS = {"train": "train", "val": "validation", "test": "test"}
 AXES = {
     "step": "optimizer step",
     "epoch": "epoch",
     "time": "seconds of training",
     "samples": "samples seen",
 }
-FEW = 6  # runs whose train and validation curves can be told apart in one picture
 _MOST = 6  # charts without being asked for
 _NEAR = 4  # rows before and after one whose speed is drawn
 

@@ -7,11 +7,9 @@ from pathlib import Path
 
 from ..errors import DataError, LaunchError
 from ..words import elapsed, html_table, number, plural
-from . import figures
+from .chart import draw, picture
 from .curves import choose, curves
 from .record import Record
-
-__all__ = ["in_html"]
 
 
 def in_html(path: Path) -> str:
@@ -35,9 +33,9 @@ def in_html(path: Path) -> str:
 
 def _picture(record: Record) -> str:
     try:
-        figure = figures.draw(curves([record], choose([record], [])[:2]), "")
+        figure = draw(curves([record], choose([record], [])[:2]), "")
     except (DataError, LaunchError):  # nothing measured, no matplotlib
         return ""
     figure.set_dpi(80)
-    data = base64.b64encode(figures.picture(figure)).decode()
+    data = base64.b64encode(picture(figure)).decode()
     return f'<img alt="curves of {record.path.name}" src="data:image/png;base64,{data}">'

@@ -11,8 +11,6 @@ from ..errors import ConfigError, DivergedError
 from ..train.callbacks.base import Callback, Ending
 from ..train.run import TrainingRun
 
-__all__ = ["Report"]
-
 
 class Report(Callback):
     """Writes report.html and draws plots/ on rank 0, which alone imports what that takes.

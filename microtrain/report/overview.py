@@ -10,6 +10,7 @@ import csv
 import io
 import math
 import os
+import statistics
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -22,15 +23,25 @@ from ..runs.run import Run
 from ..spelling import did_you_mean
 from ..words import number, printable, table
 from .record import PLACES, Record, differing_settings, direction
-from .spread import Spread
-
-__all__ = [
-    "Column", "as_number", "find_runs", "in_csv", "in_lines", "listing", "setting_columns", "sort",
-    "table_of_runs",
-]  # fmt: skip
 
 _LONGEST = 24  # characters of a setting
 ALWAYS = 9.0  # a weight: what is never left out
+
+
+class Spread(float):
+    """A mean that knows its sample standard deviation."""
+
+    deviation: float = math.nan
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread | None:
+        """Of some values; None where there are none."""
+        if not values:
+            return None
+        spread = cls(statistics.fmean(values))
+        if len(values) > 1:
+            spread.deviation = statistics.stdev(values)
+        return spread
 
 
 @dataclass(frozen=True, eq=False)

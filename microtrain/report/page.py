@@ -31,15 +31,12 @@ from ..files import reason, write_whole
 from ..runs.metrics import SPLITS
 from ..version import __version__
 from ..words import elapsed, listed, number, plural, rate
-from . import figures
-from .chart import COLORS, MOST_POINTS
+from .chart import COLORS, FEW, MOST_POINTS, WORDS, draw, plots_folder, write
 from .compare import overall
-from .curves import FEW, WORDS, constant, curves, run_names, speed
+from .curves import constant, curves, run_names, speed
 from .groups import Comparison
 from .predictions import Predictions, counted, predict_rows
 from .record import Record, read_records
-
-__all__ = ["final_report", "report_html", "runs_html", "write_plots", "write_report", "write_runs"]
 
 _CHARTS = 8
 _AXES = ("step", "epoch", "time")
@@ -99,12 +96,12 @@ def write_plots(run: str | Path | Record, predictions: Predictions | None = None
     """
     record, pictures = run if isinstance(run, Record) else Record.read(run), {}
     if "loss" in record.fields:
-        pictures["loss.png"] = figures.draw(curves([record], ["loss"]), record.name)
+        pictures["loss.png"] = draw(curves([record], ["loss"]), record.name)
     if predictions is not None and predictions.fit is not None:
-        pictures["fit.png"] = figures.draw([predictions.fit], record.name, predictions.model)
-    paths = [figures.plots_folder(record.path) / name for name in pictures]
+        pictures["fit.png"] = draw([predictions.fit], record.name, predictions.model)
+    paths = [plots_folder(record.path) / name for name in pictures]
     for path, figure in zip(paths, pictures.values(), strict=True):
-        figures.write(figure, path)
+        write(figure, path)
     return paths
 
 

@@ -15,8 +15,6 @@ from ..config.resolved import Setting, as_yaml, read_settings
 from ..errors import DataError
 from ..runs.run import Run
 
-__all__ = ["PLACES", "Record", "by_seed", "differing_settings", "luck_of", "read_records"]
-
 PLACES = ("name", "run_dir")  # where a run is kept says nothing of what it computes
 LUCK = ("seed", "data.split.fold")  # what runs of one setting differ in
 

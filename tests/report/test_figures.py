@@ -11,8 +11,8 @@ from pace import daily
 from test_plot_command import make_run
 
 from microtrain.errors import ConfigError, DataError, LaunchError, install
+from microtrain.report.chart import draw, picture, write
 from microtrain.report.curves import choose, curves
-from microtrain.report.figures import draw, picture, write
 from microtrain.report.page import write_plots
 from microtrain.report.predictions import Predictions, fit
 from microtrain.report.record import Record

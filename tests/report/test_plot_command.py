@@ -12,7 +12,7 @@ import pytest
 
 from microtrain.cli.main import main
 from microtrain.errors import ConfigError, DataError, install
-from microtrain.report import figures
+from microtrain.report import chart
 from microtrain.report.compare import compare, lines
 from microtrain.report.curves import choose, curves, run_names
 from microtrain.report.record import Record
@@ -107,13 +107,13 @@ def drawn(monkeypatch):
     """The figures that were drawn."""
     pytest.importorskip("matplotlib")
     made = []
-    draw = figures.draw
+    draw = chart.draw
 
     def keep(*arguments):
         made.append(draw(*arguments))
         return made[-1]
 
-    monkeypatch.setattr(figures, "draw", keep)
+    monkeypatch.setattr(chart, "draw", keep)
     return made
 
 
@@ -143,7 +143,7 @@ def test_several_runs_share_panels_and_the_diverged_one_is_named(tmp_path):
         make_run(tmp_path, "<b>", losses=(3.0, math.nan), status="diverged"),
         make_run(tmp_path, "c", losses=(), status="running", steps=None),
     ]
-    figure = figures.draw(curves([Record.read(path) for path in paths], ["loss"]))
+    figure = chart.draw(curves([Record.read(path) for path in paths], ["loss"]))
     (legend,) = figure.legends
     texts = [text.get_text() for text in legend.get_texts()]
     expected = ["$a$", "<b> (diverged at step 3)", "c (running)", "train", "validation"]

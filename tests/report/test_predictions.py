@@ -7,8 +7,16 @@ import pytest
 
 import microtrain as mt
 from microtrain.data import ArrayDataset, Table, prepare
-from microtrain.report.mistakes import Given, column, picture, worst
-from microtrain.report.predictions import confusion, fit, parity, predict_rows
+from microtrain.report.predictions import (
+    Given,
+    column,
+    confusion,
+    fit,
+    parity,
+    picture,
+    predict_rows,
+    worst,
+)
 
 
 def prepared(x, y, **about):

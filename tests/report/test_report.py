@@ -17,7 +17,6 @@ from microtrain.cli.main import main
 from microtrain.config.load import load_config
 from microtrain.data import ArrayDataset, prepare
 from microtrain.errors import ConfigError, DataError, DivergedError, LaunchError
-from microtrain.report.mistakes import Given, worst
 from microtrain.report.page import (
     _templates,
     final_report,
@@ -27,7 +26,7 @@ from microtrain.report.page import (
     write_report,
     write_runs,
 )  # fmt: skip
-from microtrain.report.predictions import Predictions, confusion, fit
+from microtrain.report.predictions import Given, Predictions, confusion, fit, worst
 from microtrain.report.record import Record
 from microtrain.train.trainer import Trainer
 

@@ -13,9 +13,8 @@ from test_plot_command import make_run
 
 from microtrain.cli.main import main
 from microtrain.report.curves import curves
-from microtrain.report.groups import Comparison, summary
+from microtrain.report.groups import Comparison, interval, summary, t_quantile
 from microtrain.report.record import read_records
-from microtrain.report.spread import interval, t_quantile
 from microtrain.runs.run import Run
 
 SWEEP = """\
