@@ -5,7 +5,6 @@ All of it is known before any data are loaded.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ..spelling import closest
@@ -21,8 +20,13 @@ def contradictions(config: Config) -> Wrong:
 
     A key of `config` that is None has a problem already: what reads it is not asked.
     """
-    for rule, keys in RULES:
-        if None not in (getattr(config, key) for key in keys):
+    reads = {
+        _monitors: (config.data, config.metrics, config.checkpoint, config.callbacks),
+        _durations: (config.train, config.checkpoint, config.log),
+        _device: (config.distributed, config.device),
+    }
+    for rule, values in reads.items():
+        if None not in values:
             yield from rule(config)
 
 
@@ -63,7 +67,8 @@ def _monitors(config: Config) -> Wrong:
         if where == "val" and part == "train":
             yield path, f"{monitor} needs validation data: set data.split.val"
         elif all_known or where != part:
-            meant = near if near in higher else closest(monitor, higher)
+            fields = {Measure(each).field: each for each in higher}
+            meant = near if near in higher else fields.get(closest(name, fields) or "")
             suggestion = f"; did you mean {meant}?" if meant else ""
             if near not in higher and name in REGISTERED["metrics"]:
                 suggestion = f"; add {name} to metrics"
@@ -100,11 +105,3 @@ def _device(config: Config) -> Wrong:
     if config.distributed.backend == "nccl" and config.device == "cpu":
         message = "nccl adds up gradients on GPUs, but device is cpu; set device to cuda"
         yield "distributed.backend", message
-
-
-# Each rule with the keys that it reads.
-RULES: tuple[tuple[Callable[[Config], Wrong], tuple[str, ...]], ...] = (
-    (_monitors, ("data", "metrics", "checkpoint", "callbacks")),
-    (_durations, ("train", "checkpoint", "log")),
-    (_device, ("distributed", "device")),
-)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -20,28 +20,27 @@ from .record import Record, by_seed, luck_of
 _AT_MOST = 20  # runs that are listed one by one in a terminal
 
 
-@dataclass(frozen=True)
 class Comparison:
     """Several runs as tables.
 
-    Attributes:
+    Args:
         records: the runs.
         by: the column by which lines are sorted; None: what is monitored.
     """
 
-    records: Sequence[Record]
-    by: str | None = None
-
-    @property
-    def monitor(self) -> str:
-        """The column by which runs are judged."""
-        return self.records[0].monitor
+    def __init__(self, records: Sequence[Record], by: str | None = None) -> None:
+        self.records, self.by = records, by
+        self.monitor = records[0].monitor  # by which runs are judged
+        self._told = table_of_runs(records)
+        self._rows, self._settings = by_seed(records)
+        self._luck = luck_of(records)
+        self._folds = int(records[0].setting("data.split.folds") or 0)
+        self._judged = next((c for c in self._told if c.name == self.monitor), None)
 
     @cached_property
     def runs(self) -> list[Column]:
         """A line for each run, the best first. Raises ConfigError where there is no such column."""
-        told = self._told
-        return sort(told, self.by or (self.monitor if self._has_monitor else "run"))
+        return sort(self._told, self.by or (self.monitor if self._judged else "run"))
 
     @cached_property
     def groups(self) -> list[Column]:
@@ -49,12 +48,12 @@ class Comparison:
 
         `=` where the best is not shown to be better.
         """
-        rows, settings = self._rows
+        rows = self._rows
         if max(map(len, rows)) < 2:
             return []
         columns = [
             replace(column, values=[column.values[row[0]] for row in rows])
-            for column in setting_columns(settings)
+            for column in setting_columns(self._settings)
         ]
         columns.append(Column("runs", [len(row) for row in rows], 10))
         for status in ("paused", "diverged"):
@@ -66,22 +65,22 @@ class Comparison:
             if column.name == self.monitor:
                 half = [interval(each, self._folds) for each in values]
                 columns.append(Column("95%", half, 8.9, show=lambda v: f"+- {number(v)}"))
-                columns.append(Column("", self._marks(rows, column), 8.95))
+                columns.append(Column("", self._marks(column), 8.95))
         known = [column.name for column in columns]
         return sort(columns, next(n for n in (self.by, self.monitor, known[-1]) if n in known))
 
     def of_best_groups(self, count: int) -> list[Record]:
         """The runs of the best groups; those that were paused come last."""
-        rows, told = self._rows[0], next((c for c in self._told if c.name == self.monitor), None)
-        if told is not None:
+        judged = self._judged
 
-            def place(row: list[int]) -> tuple[bool, float]:
-                values = self._values(row, told).values()
-                paused = any(self.records[i].status == "paused" for i in row)
-                return paused, -told.better * statistics.fmean(values) if values else math.inf
+        def place(row: list[int]) -> tuple[bool, float]:
+            paused = any(self.records[i].status == "paused" for i in row)
+            worse = (
+                [-judged.better * v for v in self._values(row, judged).values()] if judged else []
+            )
+            return paused, statistics.fmean(worse) if worse else math.inf
 
-            rows = sorted(rows, key=place)
-        return [self.records[i] for row in rows[:count] for i in row]
+        return [self.records[i] for row in sorted(self._rows, key=place)[:count] for i in row]
 
     def lines(self, width: int) -> list[str]:
         """Both tables, of many runs the best, and what is to be known of them."""
@@ -103,7 +102,7 @@ class Comparison:
         if any("=" in each for each in marks):
             lines.append("=: within the noise of the best, by runs of the same seed and fold")
         tested = any(c.name.startswith("test/") for c in self._told)
-        if self._folds and len(self._rows[0]) > 1 and not tested:
+        if self._folds and len(self._rows) > 1 and not tested:
             lines.append(
                 "the best was chosen on these folds: its values are too good; for a fair one keep "
                 "test rows apart (data.split.test)"
@@ -112,8 +111,8 @@ class Comparison:
 
     def as_json(self) -> list[dict[str, Any]]:
         """The groups: plain values."""
-        short = [column.name for column in setting_columns(self._rows[1])]
-        names = {"95%": "interval", "": "mark", **dict(zip(short, self._rows[1], strict=True))}
+        short = [column.name for column in setting_columns(self._settings)]
+        names = {"95%": "interval", "": "mark", **dict(zip(short, self._settings, strict=True))}
         cells = {
             names.get(c.name, c.name): [
                 {"mean": float(v), "deviation": v.deviation if math.isfinite(v.deviation) else None}
@@ -125,26 +124,6 @@ class Comparison:
         }
         return [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
 
-    @cached_property
-    def _told(self) -> list[Column]:
-        return table_of_runs(self.records)
-
-    @property
-    def _has_monitor(self) -> bool:
-        return any(column.name == self.monitor for column in self._told)
-
-    @cached_property
-    def _rows(self) -> tuple[list[list[int]], dict[str, list[str | None]]]:
-        return by_seed(self.records)
-
-    @property
-    def _folds(self) -> int:
-        return int(self.records[0].setting("data.split.folds") or 0)
-
-    @cached_property
-    def _luck(self) -> list[tuple[str, ...]]:
-        return luck_of(self.records)
-
     def _values(self, row: Sequence[int], column: Column) -> dict[Any, float]:
         """By seed and fold, without those that have diverged."""
         return {
@@ -153,19 +132,20 @@ class Comparison:
             if column.values[i] is not None and self.records[i].status != "diverged"
         }
 
-    def _marks(self, rows: Sequence[Sequence[int]], column: Column) -> list[str | None]:
+    def _marks(self, column: Column) -> list[str | None]:
         """`=` for each group whose difference from the best is within its 95 % interval."""
-        values = [self._values(row, column) for row in rows]
+        values = [self._values(row, column) for row in self._rows]
         ended = [
-            all(self.records[i].status in ("finished", "diverged") for i in row) for row in rows
+            all(self.records[i].status in ("finished", "diverged") for i in row)
+            for row in self._rows
         ]
         means = {
             i: column.better * statistics.fmean(own.values())
             for i, own in enumerate(values)
             if own and ended[i]
         }
-        if len(rows) < 2 or not means:
-            return [None] * len(rows)
+        if len(values) < 2 or not means:
+            return [None] * len(values)
         best = max(means, key=lambda i: means[i])
         marks: list[str | None] = []
         for i, own in enumerate(values):
