@@ -92,8 +92,7 @@ def html_table(rows: Sequence[Sequence[str]], title: str) -> str:
 
 def labelled(facts: Mapping[str, str]) -> list[str]:
     """Lines of names and texts in two columns."""
-    width = max(map(len, facts))
-    return [f"{label:<{width}}  {text}" for label, text in facts.items()]
+    return table([*facts.items()])
 
 
 def printable(text: str, escape: bool = True) -> str:

@@ -44,7 +44,6 @@ Positive = Annotated[float, Gt(0)]
 Text = Annotated[str, MinLen(1)]
 PathText = Annotated[str, Expects("a path", r"^[^\x00]+$")]
 Fraction = Annotated[float, Gt(0), Le(1), Expects("a fraction above 0, at most 1")]
-EXECUTOR = Expects("auto, numpy, native (which was numba), cupy or off")
 SHARE = Expects("a fraction above 0, at most 1, or the path of a file, or keys of data")
 Part: TypeAlias = Annotated[Fraction | Annotated[str, Path] | dict[str, Any], SHARE]
 Name = Annotated[
@@ -232,7 +231,7 @@ class Train(Section):
     shuffle: bool = True
     drop_last: bool = False
     nan: Literal["stop", "skip"] = "stop"
-    compile: Annotated[Literal["auto", "numpy", "native", "cupy", "off"], EXECUTOR] = "auto"
+    compile: Literal["auto", "numpy", "native", "cupy", "off"] = "auto"
     init_from: Annotated[Annotated[str, Path] | None, Expects("a path, or null")] = None
 
     def wrong(self) -> Wrong:

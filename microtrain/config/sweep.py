@@ -7,6 +7,7 @@ and folds of each are numbers that need no more looking at.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import re
@@ -17,6 +18,7 @@ from typing import Any
 from ..random import generator
 from ..words import quoted
 from .check import checked, checked_section
+from .document import scalar
 from .schema import Config, Member, Members, Sweep
 from .tree import Node, Problem, assign, describe, join
 
@@ -78,11 +80,11 @@ def _checked(
     try:
         tree = _assigned(root, node, sweep, values)
     except ValueError as error:
+        config = None
         if checked(root, own, trust=trust) is not None:
             own.append(Problem("sweep", str(error), node.where))
-        problems += [each for each in own if each not in problems]
-        return None
-    config = checked(tree, own, trust=trust)
+    else:
+        config = checked(tree, own, trust=trust)
     problems += [each for each in own if each not in problems]
     return config
 
@@ -121,23 +123,21 @@ def _combinations(
     count = drawn.pop("count", None)
     for name, part in (("grid", grid), ("random", drawn)):
         for path, value in part.items():
-            message, place = "", value.key or value.where
-            if path in (SEED, FOLD) or path.partition(".")[0] == "sweep":
-                message = "cannot vary here; use sweep.seeds or sweep.folds"
-            elif name == "random" and path in grid:
-                message = "is in grid as well; name it once"
-            elif not (isinstance(value.value, list) and value.value):
-                place = value.where
-                message = f"expected a list of values, got {describe(value.plain())}"
-                if name == "random":
-                    message = _wrong_range(value)
+            place = value.key or value.where
             try:
-                if not message:
-                    assign(root, path, value, value.place)
+                if path in (SEED, FOLD) or path.partition(".")[0] == "sweep":
+                    raise ValueError("cannot vary here; use sweep.seeds or sweep.folds")
+                if name == "random" and path in grid:
+                    raise ValueError("is in grid as well; name it once")
+                if not (isinstance(value.value, list) and value.value):
+                    place = value.where
+                    if name == "grid":
+                        found = describe(value.plain())
+                        raise ValueError(f"expected a list of values, got {found}")
+                    _range(value)
+                assign(root, path, value, value.place)
             except ValueError as error:
-                message = str(error)
-            if message:
-                problems.append(Problem(join(f"sweep.{name}", path), message, place))
+                problems.append(Problem(join(f"sweep.{name}", path), str(error), place))
     number = 1 if count is None else count.value
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
         message = f"expected a whole number of at least 1, got {describe(number)}"
@@ -159,7 +159,7 @@ def _combinations(
         }
         for draw in range(number):
             yield chosen | {
-                path: _drawn(value, sweep, draw, order)
+                path: _drawn(value, draw, order)
                 for order, (path, value) in enumerate(drawn.items())
             }
 
@@ -174,43 +174,33 @@ def _flat(node: Node | None, path: str) -> Iterator[tuple[str, Node]]:
             yield below, value
 
 
-def _bounds(text: Any) -> tuple[bool, Any, Any] | None:
-    """Of `log 0.001..1`: whether it is, the lowest and the highest; whole where both are."""
-    from .document import scalar
+def _range(node: Node) -> tuple[bool, Any, Any]:
+    """Of `log 0.001..1`: whether it is logarithmic, the lowest and the highest number.
 
-    match = _RANGE.fullmatch(text.strip()) if isinstance(text, str) else None
-    if match is None:
-        return None
-    try:
-        low, high = scalar(match[2]), scalar(match[3])
-    except ValueError:
-        return None
-    numbers = all(isinstance(n, int | float) and not isinstance(n, bool) for n in (low, high))
-    return (match[1] is not None, low, high) if numbers else None
-
-
-def _wrong_range(node: Node) -> str:
-    """What is wrong with something to draw from."""
-    bounds = _bounds(node.value)
-    if bounds is None:
-        return f"{RANGE}, got {describe(node.plain())}"
-    log, low, high = bounds
+    Raises ValueError, whose text says what is wrong, for all else.
+    """
+    match = _RANGE.fullmatch(node.value.strip()) if isinstance(node.value, str) else None
+    ends: list[Any] = []
+    with contextlib.suppress(ValueError):  # a number that no float can hold
+        ends = [scalar(match[2]), scalar(match[3])] if match else []
+    if match is None or not ends or not {*map(type, ends)} <= {int, float}:
+        raise ValueError(f"{RANGE}, got {describe(node.plain())}")
+    low, high = ends
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        return f"expected a range from a lower to a higher number, got {quoted(node.value)}"
-    if log and low <= 0:
-        return f"a logarithmic range begins above 0, got {quoted(node.value)}"
-    return ""
+        found = quoted(node.value)
+        raise ValueError(f"expected a range from a lower to a higher number, got {found}")
+    if match[1] and low <= 0:
+        raise ValueError(f"a logarithmic range begins above 0, got {quoted(node.value)}")
+    return match[1] is not None, low, high
 
 
-def _drawn(node: Node, sweep: Sweep, draw: int, order: int) -> Node:
+def _drawn(node: Node, draw: int, order: int) -> Node:
     """A value, which depends on the number of the draw and that of the key alone."""
     numbers = generator(0, "sweep", draw, order)
     if isinstance(node.value, list):
         one: Node = node.value[int(numbers.integers(len(node.value)))]
         return replace(one, key=node.key)
-    bounds = _bounds(node.value)
-    assert bounds is not None
-    log, low, high = bounds
+    log, low, high = _range(node)
     share = float(numbers.random())
     value = low * (high / low) ** share if log else low + (high - low) * share
     if isinstance(low, int) and isinstance(high, int):
