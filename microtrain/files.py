@@ -77,7 +77,7 @@ def _plain(path: Place, flags: int) -> int:
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # open() refuses a directory itself
         os.close(handle)
         kind = "a pipe" if stat.S_ISFIFO(mode) else "a device"
-        raise OSError(errno.EINVAL, f"{kind}, no file", str(path))
+        raise OSError(errno.EINVAL, f"{kind}, not a file", str(path))
     return handle
 
 
@@ -146,7 +146,7 @@ def _json_bytes(content: Any) -> bytes:
     if parse_json(text.encode()) != content:
         raise TypeError("the state changes on its way through JSON: use text keys and lists")
     if "\\ud" in text and not is_unicode(json.dumps(content, ensure_ascii=False)):
-        raise ValueError("its text is none that UTF-8 has")
+        raise ValueError("its text is not valid in UTF-8")
     return (text + "\n").encode()
 
 

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 def compare(runs: tuple[str, ...], as_json: bool, sort: str | None, as_csv: str | None) -> None:
     """Explain the difference between runs: run directories, or runs/NAME for the newest.
 
-    Of two: configuration with origins, data, versions, hosts and ranks, metrics side by side, the
-    first step at which they part, and whether they are bit for bit the same. Of more: one run a
-    line with the settings that differ, sorted by what is monitored, and over runs that differ in
-    seed and fold alone the mean, its standard deviation and 95 % interval. Nothing is executed.
+    For two runs: configuration with origins, data, versions, hosts and ranks, metrics side by side,
+    the first step at which they differ, and whether they are the same bit for bit. For more: one
+    run per line with the settings that differ, sorted by the monitored value, and for runs that
+    differ only in seed and fold the mean, its standard deviation and 95 % interval. Nothing is
+    executed.
 
-    A sweep stands for its members, by itself, too: of it the table of its settings is printed.
-    --csv has a line for each run with all digits, --json the table of groups with all else.
+    A sweep stands for its members; by itself, it gives the table of its settings. --csv has a line
+    for each run, with all digits; --json has the table of groups as well.
 
     \b
     microtrain compare runs/a runs/b

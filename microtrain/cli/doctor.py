@@ -33,7 +33,7 @@ MOST_ROWS = 64  # of ranks
 @click.command()
 @click.option("--run-dir", metavar="DIR", default="runs", help="Directory for runs; default: runs.")
 def doctor(run_dir: str) -> int:
-    """Check this installation; under mpirun or srun also the ranks and their allreduce.
+    """Check this installation and, under mpirun or srun, the ranks and their allreduce.
 
     Exit code 5 if MPI is broken or belongs to another launcher, or DIR cannot hold runs.
 

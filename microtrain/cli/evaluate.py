@@ -20,7 +20,7 @@ from . import options
     "--data",
     "data_file",
     metavar="FILE",
-    help="Evaluate on this CSV, NPZ, Parquet, HDF5 or Zarr file with targets instead, or on arrays"
+    help="Evaluate on this CSV, NPZ, Parquet, HDF5 or Zarr file, which has targets, or on arrays"
     " named as under data: '{inputs: x.npy, target: y.npy}'.",
 )
 @options.checkpoint

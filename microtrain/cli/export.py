@@ -14,8 +14,8 @@ from . import options
     "kind",
     type=click.Choice(("safetensors", "npz", "onnx")),
     required=True,
-    help="safetensors, npz: the weights by name, the former also for PyTorch; onnx: all that"
-    " predict does, for onnxruntime.",
+    help="safetensors (also for PyTorch) and npz: the weights by name; onnx: all that predict does,"
+    " for onnxruntime.",
 )
 @click.option(
     "--output", metavar="FILE", help="Default: the run's name, here, with the format's suffix."
@@ -28,9 +28,9 @@ def export(
 ) -> None:
     """Write the trained model of RUN (a run directory, runs/NAME, or one checkpoint) for others.
 
-    The weights are parameters and buffers by their names in the model, which are PyTorch's where
-    the layers are. An ONNX graph takes raw inputs: it standardizes them as in training and gives
-    what predict gives, for any number of rows.
+    The weights are the parameters and buffers under their names in the model, which are PyTorch's
+    for layers that PyTorch has. An ONNX graph takes raw inputs, standardizes them as in training,
+    and gives what predict gives, for any number of rows.
 
     \b
     microtrain export runs/iris --to onnx --output iris.onnx

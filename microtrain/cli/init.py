@@ -20,9 +20,9 @@ TEMPLATES = {
     "linreg": ("a line through points: the smallest whole run", "microtrain train {}/linreg.yaml"),
     "mlp": ("a network with hidden layers", "microtrain train {}/mlp.yaml"),
     "digits": ("handwritten digits, read by a small network", "microtrain train {}/digits.yaml"),
-    "csv": ("your own table, with one to begin with", "microtrain train {}/csv.yaml"),
-    "custom": ("a model of your own in Python", "microtrain train {}/custom.yaml"),
-    "library": ("a loop of your own in Python, no YAML", "python {}/train.py"),
+    "csv": ("your own table, with an example to begin with", "microtrain train {}/csv.yaml"),
+    "custom": ("your own model in Python", "microtrain train {}/custom.yaml"),
+    "library": ("your own training loop in Python, no YAML", "python {}/train.py"),
 }
 PARTS = tuple(registered.PARTS.values())
 
@@ -31,7 +31,7 @@ PARTS = tuple(registered.PARTS.values())
 @click.option(
     "--part",
     type=click.Choice(PARTS),
-    help="A part of your own instead, beside a YAML file that uses it.",
+    help="Write a part of your own instead, and a YAML file that uses it.",
 )
 @click.argument("template", required=False)
 @click.argument("directory", required=False)
@@ -46,9 +46,9 @@ def init(
 ) -> None:
     """Write the files of TEMPLATE into DIRECTORY, created if it does not exist.
 
-    Nothing is ever overwritten. Without arguments, lists the templates. `init csv FILE`, with a
-    table of your own in place of a directory, looks at it and proposes a configuration. With
-    --part, the only argument is a directory, or the Python file to write.
+    Nothing is ever overwritten. Without arguments, lists the templates. `init csv FILE` looks at
+    your own table FILE and proposes a configuration. With --part, the only argument is a
+    directory, or the Python file to write.
 
     \b
     microtrain init digits my_digits

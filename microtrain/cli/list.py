@@ -12,7 +12,7 @@ from . import options
 @options.sort
 @options.csv
 def list_runs(places: tuple[str, ...], sort: str | None, as_csv: str | None) -> None:
-    """List runs, the newest first: those in the directory runs, or in the places named.
+    """List runs, newest first: those in the directory runs, or in the places named.
 
     \b
     microtrain list

@@ -35,24 +35,24 @@ progress = click.option(
     default="auto",
     help="Show a progress bar; auto: if standard output is a terminal.",
 )
-sort = click.option("--sort", metavar="COLUMN", help="By a column, the best value first.")
+sort = click.option("--sort", metavar="COLUMN", help="Sort by this column, the best value first.")
 csv = click.option(
     "--csv", "as_csv", metavar="FILE", help="Write all columns as CSV into a file; - prints them."
 )
 
 
 def note(text: str) -> None:
-    """Say on standard error what is worth knowing."""
+    """Tell on standard error what is worth knowing."""
     click.echo(f"note: {text}", err=True)
 
 
 def warn(text: str) -> None:
-    """Say on standard error what may be wrong."""
+    """Tell on standard error what may be wrong."""
     click.echo(f"warning: {text}", err=True)
 
 
 def warn_of(records: Iterable[Run]) -> None:
-    """Say what of runs may not be what they have done."""
+    """Warn of files of runs that may not be what the runs have written."""
     for record in records:
         for doubt in record.doubts():
             warn(doubt)

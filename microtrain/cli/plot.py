@@ -23,7 +23,7 @@ from . import options
     "metrics",
     multiple=True,
     metavar="NAME",
-    help="Draw this one (loss, r2, val/loss), may be repeated; default: all.",
+    help="Draw this one (loss, r2, val/loss); may be repeated; default: all.",
 )
 @click.option(
     "--x",
@@ -36,12 +36,12 @@ from . import options
     type=click.FloatRange(0, 1, max_open=True),
     default=0.0,
     metavar="WEIGHT",
-    help="Draw moving averages, the values themselves faintly: 0 (not at all) to 0.99.",
+    help="Draw moving averages, and the values themselves faintly; from 0 (no average) to 0.99.",
 )
 @click.option(
     "--group",
     is_flag=True,
-    help="Runs that differ in seed and fold alone as mean and deviation; of a sweep always.",
+    help="Draw runs that differ only in seed and fold as mean and deviation; always of a sweep.",
 )
 def plot(
     runs: tuple[str, ...],

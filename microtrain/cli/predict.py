@@ -20,10 +20,10 @@ from . import options
     " standard output.",
 )  # fmt: skip
 @options.checkpoint
-@click.option("--proba", is_flag=True, help="Write the probability of each class, too.")
+@click.option("--proba", is_flag=True, help="Write the probability of each class as well.")
 @click.option(
-    "--keep", metavar="NAMES", multiple=True, help="Columns of the input to write, too, separated"
-    " by commas or each with its own --keep; id columns are always written.",
+    "--keep", metavar="NAMES", multiple=True, help="Columns of the input to write as well,"
+    " separated by commas or each with its own --keep; id columns are always written.",
 )  # fmt: skip
 @click.option(
     "--threshold",
@@ -31,7 +31,9 @@ from . import options
     type=click.FloatRange(0, 1),
     help="Of two classes, predict the second where its probability is at least P.",
 )
-@click.option("--delimiter", help="Between cells of a CSV; default: that of the run's data.")
+@click.option(
+    "--delimiter", help="What separates the cells of a CSV; default: that of the run's data."
+)
 @options.force
 @options.trust
 def predict(
@@ -45,9 +47,9 @@ def predict(
 ) -> None:
     """Predict with the trained model of RUN: a run directory, runs/NAME, or one checkpoint.
 
-    A sweep stands for its best member. Of several runs: the mean of what they predict and its
-    standard deviation over them, spread_<target>; of classes that of the highest mean probability,
-    and the deviation of this one, spread.
+    A sweep stands for its best member. Several runs predict together: the mean of their values, and
+    their standard deviation as spread_<target>; or the class of the highest mean probability, and
+    the standard deviation of that probability as spread.
 
     Columns are found by their names, in any order, and standardized as in training; columns that
     the model does not use are named and left out. Nothing is written if anything is wrong.

@@ -24,12 +24,12 @@ def report(runs: tuple[str, ...], output: str | None, trust: bool) -> None:
     """Write the report of RUN (a run directory, or runs/NAME for the newest) and print its path.
 
     Curves, configuration with origins, environment, timings, and predictions beside the truth, in
-    one file that loads nothing. For the predictions the trained model is made again: import paths
-    in its configuration are code of whoever made the run and need --trust.
+    one file that loads nothing. For the predictions the trained model is built again: import paths
+    in its configuration run code by the author of the run and need --trust.
 
-    Of several runs it has their curves in one chart each, and their results and the settings that
-    differ side by side; of those that differ in seed and fold alone, as the members of a sweep do,
-    their means, with bands.
+    The report of several runs has a chart for each measure with the curves of all runs, and their
+    results and differing settings side by side; for runs that differ only in seed and fold, as the
+    members of a sweep do, it has means, with bands.
     """
     from microtrain.errors import ConfigError, DataError
 
@@ -49,7 +49,7 @@ def report(runs: tuple[str, ...], output: str | None, trust: bool) -> None:
     try:
         predictions = _predict(runs[0], trust)
         if predictions is None:
-            note = "The predictions of this model are of no kind that can be shown here."
+            note = "Predictions of this kind cannot be shown here."
     except (ConfigError, DataError) as error:
         note = f"There are no predictions to show: {str(error).splitlines()[0]}"
     click.echo(write_report(record, output, predictions, note))

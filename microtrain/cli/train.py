@@ -33,7 +33,7 @@ from . import options
     help="Resume RUN; auto: the newest run of this name, or start one if there is none.",
 )
 @click.option(
-    "--dry-run", is_flag=True, help="Take a few steps, say memory and time, and write nothing."
+    "--dry-run", is_flag=True, help="Take a few steps, report memory and time, write nothing."
 )
 @options.trace
 @options.trust
@@ -76,7 +76,7 @@ def train_run(
         output = Output(comm.rank, progress=progress)
         if given.members and not dry_run:
             if trace:
-                raise click.UsageError("--trace is of one run, and this is a sweep of many")
+                raise click.UsageError("--trace is for one run, and this is a sweep")
             from ..sweep.runner import run_sweep  # where it is wanted: it brings tables
 
             return run_sweep(settings, given.members, comm, output, place)

@@ -30,7 +30,7 @@ def _counts(ctx: click.Context, parameter: click.Parameter, text: str | None) ->
 @click.command()
 @options.config
 @options.overrides
-@click.option("--resume", is_flag=True, help="Compare the bits of a killed and resumed run.")
+@click.option("--resume", is_flag=True, help="Kill a run, resume it, and compare the bits.")
 @click.option("--ranks", callback=_counts, metavar="1,2,4", help="Compare these numbers of ranks.")
 @click.option("--grad", is_flag=True, help="Compare gradients with finite differences in float64.")
 @click.option("--steps", type=click.IntRange(2), help="Steps of each run; default: at most 320.")
@@ -46,9 +46,9 @@ def verify(
     trust: bool,
     as_json: bool,
 ) -> int:
-    """Test for CONFIG that runs resume exactly, and that ranks and gradients agree.
+    """Test that runs of CONFIG resume exactly, and that ranks and gradients agree.
 
-    Without options, all tests that can run here. The tests start short runs in a temporary
+    Without options, runs all tests that can run here. The tests start short runs in a temporary
     directory and write nothing else. Exit code 1 if anything differs.
 
     \b
@@ -63,7 +63,7 @@ def verify(
         )
     settings = load_config(config, overrides, trust=trust or None)
     if settings.sweep is not None:
-        raise ConfigError(f"{config} describes a sweep, and verify is of one run: leave out sweep")
+        raise ConfigError(f"{config} describes a sweep, but verify tests one run: leave out sweep")
     every = not (resume or ranks or grad)
     results: list[Result] = []
 

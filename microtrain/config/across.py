@@ -45,7 +45,7 @@ def _monitors(config: Config) -> Wrong:
         if not isinstance(name, str):
             all_known = False  # of a user's class: known when it is built
         elif (measure := Measure.of(part, name)) in higher:
-            yield f"metrics.{i}", f"the name {name} is taken by the loss or a metric before"
+            yield f"metrics.{i}", f"the name {name} is taken by the loss or an earlier metric"
         else:
             unsaid = False if isinstance(made, type) else None
             higher[measure] = getattr(made, "higher_is_better", unsaid)
@@ -82,7 +82,7 @@ def mode_missing(config: Config, higher: bool | None) -> str:
     if higher is False or "checkpoint.mode" in config.origins:
         return ""
     if higher:
-        return f"of {monitored} the highest is best: set checkpoint.mode to max"
+        return f"the highest {monitored} is best: set checkpoint.mode to max"
     way_out = "set checkpoint.mode, or give the function an attribute higher_is_better"
     return f"is the highest or the lowest {monitored} best? It does not say; {way_out}"
 

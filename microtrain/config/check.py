@@ -149,7 +149,7 @@ class _Checker:
         if below and head in keys.parameters:
             meant = [join(section, key), join(section, head)]
             nested = "".join(f"{each}: {{" for each in (head, *below[:-1]))
-            message += f": a dot makes no section in a file; it is {nested}{below[-1]}: ..."
+            message += f": a dot does not make a section in a file; write {nested}{below[-1]}: ..."
             message += "}" * len(below)
         elif near and (is_slip(key, near) or not far):
             meant = [join(section, near)]

@@ -92,7 +92,7 @@ def parse(
         return Node(None, Place(source, 1, 1, 0)) if root is None else reader.tree(root, path)
     except yaml.reader.ReaderError as error:
         *before, last = lines_of(text[: error.position])
-        message = f"the character U+{ord(text[error.position]):04X} cannot stand in YAML"
+        message = f"the character U+{ord(text[error.position]):04X} is not allowed in YAML"
         line, at = len(before), len(last)
     except yaml.MarkedYAMLError as error:
         mark: Any = error.problem_mark or error.context_mark
@@ -174,7 +174,7 @@ class _Reader(yaml.SafeLoader):
         anchor, mark = event.anchor, event.start_mark
         if isinstance(event, yaml.AliasEvent):
             if anchor in self.open_anchors:
-                raise _Unreadable(f"*{anchor} stands inside &{anchor}: no end", mark)
+                raise _Unreadable(f"*{anchor} is inside &{anchor}, so it would never end", mark)
             if anchor not in self.anchors:
                 raise _Unreadable(f"*{anchor} has no &{anchor} before it", mark)
             return super().compose_node(parent, index)
@@ -229,7 +229,7 @@ class _Reader(yaml.SafeLoader):
             elif name in entries:
                 first = entries[name].key
                 line = f" on line {first.line}" if first is not None else ""
-                self._problem(below, f"this key stands twice, first{line}", place)
+                self._problem(below, f"this key appears twice, first{line}", place)
             else:
                 entries[name] = replace(value, key=place)
         return entries

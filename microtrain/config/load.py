@@ -139,7 +139,7 @@ def read_with_bases(
     if base is None:
         return root
     if whole or of_a_run:
-        message = "the configuration of a run is whole and has no base"
+        message = "the configuration of a run is complete and has no base"
         problems.append(Problem("base", message, base.where))
         return root
     if not isinstance(base.value, str) or not base.value:
@@ -233,7 +233,7 @@ def override(root: Node, text: str, problems: list[Problem]) -> Node:
     if not equals or not all(key and key.isprintable() for key in keys):
         message = "an override is KEY=VALUE such as optimizer.lr=0.01"
         if not equals and text.rstrip().endswith(("]", "}", ",")):
-            message += "; what has spaces stands in quotes: 'model.hidden=[16, 8]'"
+            message += "; quote what has spaces: 'model.hidden=[16, 8]'"
         problems.append(Problem("", message, Place(source, 1, 1, len(text))))
         return root
     try:

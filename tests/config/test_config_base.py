@@ -252,7 +252,7 @@ def test_a_runs_configuration_reads_no_other_file(mark, directory):
     path.write_text("base: ../shared/base.yaml\n")
     os.remove("shared/base.yaml")
     for trust in (None, False, True):
-        with pytest.raises(ConfigError, match="configuration of a run is whole and has no base"):
+        with pytest.raises(ConfigError, match="configuration of a run is complete and has no base"):
             load_config(path, trust=trust)
 
 
@@ -325,7 +325,7 @@ def test_over_a_base_of_a_run_stands_code_of_ones_own(directory):
     config = load_config(directory.parent / "mine.yaml")
     assert config.model.type.endswith("own.py:Net")
     (directory / "config.yaml").write_text("base: other.yaml\n")
-    with pytest.raises(ConfigError, match="configuration of a run is whole and has no base"):
+    with pytest.raises(ConfigError, match="configuration of a run is complete and has no base"):
         load_config(directory.parent / "mine.yaml")
 
 
@@ -338,5 +338,5 @@ def test_a_path_with_a_nul_is_refused(key):
 def test_a_configuration_is_a_file(directory, name):
     os.mkfifo("pipe.yaml")
     (directory / "over_a_pipe.yaml").write_text("base: pipe.yaml\n")
-    with pytest.raises(ConfigError, match=r"(a pipe|a device), no file"):
+    with pytest.raises(ConfigError, match=r"(a pipe|a device), not a file"):
         load_config(name)

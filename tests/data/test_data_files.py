@@ -352,7 +352,7 @@ def test_numbers_in_memory_are_taken_of_any_kind():
 def test_data_are_files(tmp_path, read, kind):
     path = tmp_path / "data"
     os.mkfifo(path) if kind == "a pipe" else path.symlink_to("/dev/zero")
-    with pytest.raises(DataError, match=f"cannot read .*: {kind}, no file"):
+    with pytest.raises(DataError, match=f"cannot read .*: {kind}, not a file"):
         read(path)
 
 

@@ -373,7 +373,7 @@ def test_functions_from_python_are_the_same_on_any_number_of_ranks(tmp_path: Pat
         ({"metrics": [lambda prediction, target: 0.0]}, "has no name that a column can have"),
         (
             {"metrics": [Highest()], "checkpoint": {"monitor": "train/highest"}},
-            "of train/highest the highest is best: set checkpoint.mode to max",
+            "the highest train/highest is best: set checkpoint.mode to max",
         ),
         (
             {"metrics": [middle], "checkpoint": {"monitor": "train/middle"}},
