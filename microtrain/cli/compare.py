@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import click
 
 from . import options
-
-if TYPE_CHECKING:
-    from ..report.record import Record
 
 
 @click.command()
@@ -38,14 +34,14 @@ def compare(runs: tuple[str, ...], as_json: bool, sort: str | None, as_csv: str 
     from ..report import compare as detailed
     from ..report.groups import Comparison, summary
     from ..report.overview import in_csv
-    from ..report.record import Record, read_records
+    from ..report.record import read_records
 
     if not runs:
         raise click.UsageError("name two runs or more to compare, or a sweep")
-    whole = [Record.read(run) for run in runs if Record.read(run).info.sweep]
     records = read_records(runs)
+    sweep = records[0].sweep if len(runs) == 1 else None
     options.warn_of(records)
-    if len(records) < 2 and not whole:
+    if len(records) < 2 and sweep is None:
         one = "these are one run: name two or more" if len(runs) > 1 else "name two runs or more"
         raise click.UsageError(f"{one} to compare")
     comparison = Comparison(records, sort)
@@ -54,14 +50,11 @@ def compare(runs: tuple[str, ...], as_json: bool, sort: str | None, as_csv: str 
         click.echo(json.dumps(found, indent=2, allow_nan=False, default=str))
     elif as_csv is not None:
         options.write_csv(in_csv(comparison.runs), as_csv)
-    elif len(runs) == len(whole) == 1:
-        click.echo("\n".join([*summary(records, options.terminal_width(), sort), *_best(whole[0])]))
+    elif sweep is not None:
+        best = ["", f"best  {sweep.one().path}"] if sweep.info.best_member is not None else []
+        click.echo("\n".join([*summary(records, options.terminal_width(), sort), *best]))
     elif len(records) == 2 and sort is None:
         click.echo("\n".join(detailed.lines(detailed.compare(records))))
     else:
         lines = detailed.overall(records)
         click.echo("\n".join([*lines, "", *comparison.lines(options.terminal_width())]))
-
-
-def _best(sweep: Record) -> list[str]:
-    return ["", f"best  {sweep.one().path}"] if sweep.info.best_member is not None else []

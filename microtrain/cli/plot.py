@@ -60,11 +60,11 @@ def plot(
     """
     from ..report import chart
     from ..report.curves import choose, curves
-    from ..report.record import Record, read_records
+    from ..report.record import read_records
 
     records = read_records(runs)
     options.warn_of(records)
-    place = Record.read(runs[0]) if len(runs) == 1 else None
+    place = records[0].sweep or records[0] if len(runs) == 1 else None
     group = group or (place is not None and place.info.sweep)
     charts = curves(records, choose(records, metrics), x, smooth, group)
     figure = chart.draw(charts, "" if place is None else place.name)

@@ -34,17 +34,15 @@ def report(runs: tuple[str, ...], output: str | None, trust: bool) -> None:
     from microtrain.errors import ConfigError, DataError
 
     from ..report.page import write_report, write_runs
-    from ..report.record import Record, read_records
+    from ..report.record import read_records
 
-    options.warn_of(read_records(runs))
-    if len(runs) > 1:
-        click.echo(write_runs(runs, output))
-        return
-    predictions = None
-    note = ""
-    record = Record.read(runs[0])
-    if record.info.sweep:
-        click.echo(write_runs(runs, output or record.path / "report.html"))
+    records = read_records(runs)
+    options.warn_of(records)
+    record, predictions, note = records[0], None, ""
+    if len(runs) > 1 or record.sweep is not None:
+        if len(runs) == 1 and record.sweep is not None:
+            output = output or str(record.sweep.path / "report.html")
+        click.echo(write_runs(records, output))
         return
     try:
         predictions = _predict(runs[0], trust)

@@ -15,7 +15,6 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ from .compare import overall
 from .curves import constant, curves, run_names, speed
 from .groups import Comparison
 from .predictions import Predictions, counted, predict_rows
-from .record import Record, read_records
+from .record import Record
 
 _CHARTS = 8
 _AXES = ("step", "epoch", "time")
@@ -65,13 +64,12 @@ def write_report(
     return path
 
 
-def write_runs(runs: Sequence[str | Path], output: str | Path | None = None) -> Path:
+def write_runs(records: Sequence[Record], output: str | Path | None = None) -> Path:
     """Write one page of several runs side by side and return its path, as `write_report` does.
 
     It is report.html in the working directory by default: a file beside runs would be one of
-    `runs/*`. A sweep stands for its members. Raises ConfigError where a run is named twice.
+    `runs/*`. Raises ConfigError where a run is named twice.
     """
-    records = read_records([str(run) for run in runs])
     for i, record in enumerate(records):
         if record.path in (other.path for other in records[:i]):
             raise ConfigError(f"the run {record.path} is named twice; name every run once")
@@ -121,9 +119,7 @@ def final_report(
     predictions, note, record = None, "", None
     try:
         if data is not None:
-            record = Record.read(run)
-            # What its run.json says once this is there.
-            record = replace(record, info=replace(record.info, status="finished", exit_code=0))
+            record = Record.read(run, finished=True)
             predictions = predict_rows(model, data, device, named, record.setting("loss.type"))
     except Exception as error:
         note = f"There are no predictions to show: {type(error).__name__}: {error}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -19,13 +20,25 @@ PLACES = ("name", "run_dir")  # where a run is kept says nothing of what it comp
 LUCK = ("seed", "data.split.fold")  # what runs of one setting differ in
 
 
+@dataclass(frozen=True)
 class Record(Run):
-    """A run, the settings it had, and which of its values are best."""
+    """A run, the settings it had, and which of its values are best.
+
+    Attributes:
+        sweep: the sweep in whose place it was read, as one of its members.
+    """
+
+    sweep: Record | None = None
 
     @classmethod
-    def read(cls, path: str | Path) -> Self:
-        """As `Run.read`; all of it is read and checked here. Raises DataError."""
-        record = super().read(path)
+    def read(cls, path: str | Path, sweep: Record | None = None, finished: bool = False) -> Self:
+        """As `Run.read`; all of it is read and checked here. Raises DataError.
+
+        `finished`: it has, and its run.json does not say so yet.
+        """
+        record = replace(super().read(path), sweep=sweep)
+        if finished:
+            record = replace(record, info=replace(record.info, status="finished", exit_code=0))
         _ = record.history, record.config
         return record
 
@@ -63,18 +76,18 @@ class Record(Run):
         return known
 
 
-def read_records(paths: Sequence[str]) -> list[Record]:
+def read_records(paths: Sequence[str | Path]) -> list[Record]:
     """The runs at these places, of a sweep its members; a link to one that is there adds none.
 
     Raises DataError.
     """
-    found: list[tuple[str, Record]] = []
+    found: list[tuple[str | Path, Record]] = []
     for path in paths:
         record = Record.read(path)
         places = [str(each) for each in record.members] if record.info.sweep else [path]
         if not places:
             raise DataError(f"the sweep {record.path} has no members: none has begun")
-        found += [(p, record if p is path else Record.read(p)) for p in places]
+        found += [(p, record if p is path else Record.read(p, record)) for p in places]
     named = {record.path for path, record in found if not os.path.islink(path)}
     return [r for path, r in found if not (os.path.islink(path) and r.path in named)]
 

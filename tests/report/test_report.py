@@ -27,7 +27,7 @@ from microtrain.report.page import (
     write_runs,
 )  # fmt: skip
 from microtrain.report.predictions import Given, Predictions, confusion, fit, worst
-from microtrain.report.record import Record
+from microtrain.report.record import Record, read_records
 from microtrain.train.trainer import Trainer
 
 pytest.importorskip("jinja2")
@@ -191,7 +191,7 @@ def test_several_runs_stand_side_by_side(tmp_path, monkeypatch):
         make_run(tmp_path, "fast", losses=(3.0, 1.0, 0.5), lr=0.3, data_hash="a"),
         make_run(tmp_path, "none", losses=(), status="failed", data_hash="a"),
     ]
-    path = write_runs(runs)
+    path = write_runs(read_records(runs))
     assert path.absolute() == tmp_path / "here" / "report.html"
     page = path.read_text()
     heads = re.findall("<th>([^<]*)</th>", page.partition("<h2>Runs</h2>")[2])
@@ -216,12 +216,12 @@ def test_several_runs_stand_side_by_side(tmp_path, monkeypatch):
         ["slow, validation", "fast, validation", "none (failed), train"],
     ]
     with pytest.raises(ConfigError, match="named twice"):
-        write_runs([runs[0], runs[0]])
+        write_runs(read_records([runs[0], runs[0]]))
 
 
 def test_runs_without_rows_have_their_tables(tmp_path):
     runs = [make_run(tmp_path, name, losses=()) for name in "ab"]
-    page = write_runs(runs, tmp_path / "both.html").read_text()
+    page = write_runs(read_records(runs), tmp_path / "both.html").read_text()
     assert "No row of metrics was written" in page
     assert page.count("<td>finished</td>") == 2
 

@@ -13,6 +13,7 @@ from test_plot_command import make_run
 
 from microtrain.report.page import write_report, write_runs
 from microtrain.report.predictions import Predictions, confusion, fit
+from microtrain.report.record import read_records
 from microtrain.runs.directory import RunDirectory
 from microtrain.threads import LAUNCH
 
@@ -270,7 +271,7 @@ def runs(tmp_path_factory):
     names = [NASTY.replace("/", "-"), "b", "c"]
     losses = [[3.0, 2.0, i] for i in (1.0, 0.5, 0.25)]
     made = [make_run(folder, n, losses=x) for n, x in zip(names, losses, strict=True)]
-    return write_runs(made, folder / "report.html")
+    return write_runs(read_records(made), folder / "report.html")
 
 
 @pytest.mark.parametrize("width, dark", [(360, True), (1200, False)])
