@@ -23,7 +23,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .errors import DataError, absent
+from .errors import DataError, LaunchError, absent
 from .spelling import did_you_mean
 
 Place = str | os.PathLike[str]
@@ -295,6 +295,16 @@ def reading(path: Path) -> Iterator[BinaryIO]:
         raise DataError(f"there is no file {path}{_nearby(path)}") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         raise DataError(f"cannot read {path}: {getattr(error, 'strerror', error)}") from error
+
+
+@contextlib.contextmanager
+def writing(what: object, way_out: str = "") -> Iterator[None]:
+    """What a user asked for is written meanwhile; LaunchError where that fails."""
+    try:
+        yield
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        why = reason(error) if isinstance(error, OSError) else error
+        raise LaunchError(f"cannot write {what}: {why}{way_out}") from error
 
 
 def _nearby(path: Path) -> str:

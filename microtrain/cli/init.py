@@ -9,9 +9,10 @@ from pathlib import Path
 
 import click
 
-from microtrain.errors import ConfigError, LaunchError
+from microtrain.errors import ConfigError
 
 from ..config import registered
+from ..files import writing
 from ..spelling import did_you_mean
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".parquet")  # of a table
@@ -103,13 +104,10 @@ def write(contents: dict[Path, bytes], directory: Path) -> None:
     for path in contents:
         if os.path.lexists(path):
             raise ConfigError(f"{path} already exists; choose another directory")
-    try:
+    with writing(f"into {directory}"):
         directory.mkdir(parents=True, exist_ok=True)
         for path, content in contents.items():
             with path.open("xb") as file:  # x: not even if it came in between
                 file.write(content)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise LaunchError(f"cannot write into {directory}: {reason}") from error
     for path in contents:
         click.echo(f"wrote {path}")

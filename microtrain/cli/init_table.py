@@ -16,8 +16,8 @@ from ..data.readers.parquet import read_parquet
 from ..data.tables.columns import read_target
 from ..data.tables.frame import GROUPS, Frame, number, other_delimiter, shortened
 from ..data.tables.propose import CODE, Proposal, guess_target, propose
-from ..errors import ConfigError, DataError, LaunchError
-from ..files import reason
+from ..errors import ConfigError, DataError
+from ..files import writing
 from ..words import plural, printable, size, table
 
 __all__ = ["propose_configuration"]
@@ -65,11 +65,8 @@ def propose_configuration(path: Path, target: str | None, output: str | None) ->
         *_hints_of_split(proposals, len(frame)),
         *_learning(proposals, is_classes, found.count("%") == 2),
     ]
-    try:
-        with written.open("x", encoding="utf-8") as file:
-            file.writelines(f"{printable(line)}\n" for line in lines)
-    except OSError as error:
-        raise LaunchError(f"cannot write {written}: {reason(error)}") from error
+    with writing(written), written.open("x", encoding="utf-8") as file:
+        file.writelines(f"{printable(line)}\n" for line in lines)
     rows = [(p.name, p.spec or "number", p.why) for p in proposals]
     for line in table([(name, "target", f"{why}; {found}"), *rows]):
         click.echo(printable(line).rstrip())

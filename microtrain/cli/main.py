@@ -10,13 +10,11 @@ import atexit
 import contextlib
 import errno
 import gc
-import hashlib
 import importlib
 import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import click
 
@@ -130,15 +128,13 @@ def _compare(words: Sequence[str]) -> None:
     launch = launch_environment()
     if not launch.parallel or not words or words[0] not in ALIKE or {"-h", "--help"} & {*words}:
         return
+    from ..config.resolved import hashes
     from ..distributed import world
     from ..distributed.agreement import same
     from .train import beginning
 
     given = {"the ranks were given different arguments": shlex.join(words)}
-    for name in filter(Path.is_file, map(Path, words)):
-        if name.suffix in (".yaml", ".yml"):
-            digest = hashlib.blake2b(name.read_bytes(), digest_size=6).hexdigest()
-            given[f"the ranks have different files {name}"] = f"one with the hash {digest}"
+    given |= hashes(word for word in words if word.endswith((".yaml", ".yml")))
     with beginning():
         same(world(), given, "all ranks of a run have the same settings; start them with one line")
 

@@ -65,15 +65,12 @@ def terminal_width() -> int:
 
 def write_csv(text: str, place: str) -> None:
     """Into a file, or to standard output for `-`. Raises LaunchError where it cannot be written."""
-    from ..errors import LaunchError
-    from ..files import reason, write_whole
+    from ..files import write_whole, writing
 
     if place == "-":
         click.echo(text, nl=False)
         return
     path = Path(os.path.expanduser(place))
-    try:
+    with writing(path):
         write_whole(path, text.encode())
-    except OSError as error:
-        raise LaunchError(f"cannot write {path}: {reason(error)}") from error
     click.echo(path)

@@ -17,6 +17,7 @@ from . import components
 from .registered import REGISTERED
 from .resolved import as_yaml
 from .schema import OWN_KEYS, SECTIONS, Data
+from .tree import join
 from .values import in_words, is_plain, json_schema_of
 
 NEEDED = "required"
@@ -72,19 +73,19 @@ _OTHERWISE = {
 def keys(section: str) -> list[Key]:
     """The keys of a section: "" for the file itself, "train", "data.split", COLUMN ..."""
     if section == COLUMN:
-        return _keys(Column, components.settable(Column, ""), {}, f"{COLUMN}.")
+        return _keys(Column, components.settable(Column, ""), {}, COLUMN)
     target = Data if section == "data" else SECTIONS[section]
     parameters = components.settable(target, "")
     if section == "data":
         parameters = {key: parameters[key] for key in ("type", *OWN_KEYS["data"])}
-    return _keys(target, parameters, _OTHERWISE.get(section, {}), f"{section}." if section else "")
+    return _keys(target, parameters, _OTHERWISE.get(section, {}), section)
 
 
 def _keys(
     target: Callable[..., Any],
     parameters: Mapping[str, inspect.Parameter],
     otherwise: Mapping[str, str],
-    prefix: str = "",
+    section: str = "",
 ) -> list[Key]:
     """What can be given to `target`; `otherwise` are defaults in words."""
     meanings = argument_docs(target)
@@ -98,7 +99,7 @@ def _keys(
         value = parameter.default
         if is_plain(value):
             schema["default"] = list(value) if isinstance(value, tuple) else value
-        listed.append(Key(prefix + name, schema, default, meanings.get(name, "")))
+        listed.append(Key(join(section, name), schema, default, meanings.get(name, "")))
     return listed
 
 

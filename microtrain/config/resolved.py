@@ -11,19 +11,16 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import ConfigError, DataError
 from ..words import printable
 from .components import FROM_DATA, is_import_path
 from .schema import LISTS, OWN_KEYS, Component, Config, Split
-
-if TYPE_CHECKING:
-    from .tree import Node
-
+from .tree import Node, Problem, Source, join
 
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*(?: [\w./-]+)*", re.ASCII)
 _CODE = re.compile(r"[^\s\"']+\.py(?=:\w)")
@@ -52,7 +49,13 @@ def compared(config: Config) -> dict[str, str]:
         f"line {n} of the ranks' configurations differs": text.strip()
         for n, text in enumerate(lines)
     }
-    for name in _CODE.findall("\n".join(lines)):
+    return found | hashes(_CODE.findall("\n".join(lines)))
+
+
+def hashes(files: Iterable[str]) -> dict[str, str]:
+    """What ranks have in common of files: each by a hash of its content."""
+    found = {}
+    for name in files:
         with contextlib.suppress(OSError):
             digest = hashlib.blake2b(Path(name).read_bytes(), digest_size=6).hexdigest()
             found[f"the ranks have different files {name}"] = f"one with the hash {digest}"
@@ -89,7 +92,7 @@ def _plain(value: Any, kind: str = "") -> Any:
 def _rows(path: str, section: Any, origins: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Each line of a section or component, and the origin of its value."""
     for key, value in entries(section).items():
-        below = f"{path}.{key}" if path else key
+        below = join(path, key)
         start = f"{_scalar(key)}:"
         if is_dataclass(value):
             yield start, ""
@@ -135,8 +138,6 @@ def read_settings(text: str, path: Path) -> dict[str, Setting]:
 
     Raises DataError for what is not YAML or not a mapping.
     """
-    from .document import join  # only where a run is read
-
     root = _tree(text, path)
     lines = root.place.source.lines
     settings: dict[str, Setting] = {}
@@ -157,9 +158,8 @@ def read_settings(text: str, path: Path) -> dict[str, Setting]:
 def _tree(text: str, path: Path) -> Node:
     """The tree of a resolved configuration; DataError for what is not YAML or not a mapping."""
     from .document import lines_of, parse  # only where a run is read
-    from .tree import Source
 
-    problems: list[Any] = []
+    problems: list[Problem] = []
     root = parse(text, Source(str(path), lines_of(text), path.parent), problems)
     if root is None or problems or not isinstance(root.value, dict):
         why = problems[0].message if problems else "expected keys and values"

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, LaunchError, absent
-from ..files import make_directory, reason, write_whole
+from ..files import make_directory, write_whole, writing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -213,6 +213,7 @@ def _log_ticks(low: float, high: float) -> list[tuple[float, str]]:
 
 # Pictures in files
 
+ELSEWHERE = "; choose a place with --output FILE"
 FORMATS = (".png", ".svg", ".pdf")
 INK, GREY = "#222222", "#8a8a8a"
 _STYLES: dict[str, dict[str, Any]] = {
@@ -294,12 +295,8 @@ def _styles_of_runs(kin: dict[str, str], many: bool) -> dict[str, dict[str, Any]
 def plots_folder(run: Path) -> Path:
     """The directory `plots` of a run; LaunchError where it is absent and cannot be made."""
     folder = run / "plots"
-    try:
+    with writing("a plot", ELSEWHERE):
         make_directory(folder)
-    except OSError as error:
-        raise LaunchError(
-            f"cannot write a plot: {reason(error)}; choose a place with --output FILE"
-        ) from error
     return folder
 
 
@@ -310,10 +307,9 @@ def write(figure: Figure, path: Path) -> None:
     """
     if path.suffix.lower() not in FORMATS:
         raise ConfigError(f"cannot write {path}: its name must end in {', '.join(FORMATS)}")
-    try:
-        write_whole(path, picture(figure, path.suffix[1:].lower()))
-    except OSError as error:
-        raise LaunchError(f"cannot write the plot {path}: {reason(error)}") from error
+    content = picture(figure, path.suffix[1:].lower())
+    with writing(f"the plot {path}"):
+        write_whole(path, content)
 
 
 def picture(figure: Figure, kind: str = "png") -> bytes:

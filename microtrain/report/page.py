@@ -26,11 +26,11 @@ from ..capture.c_compiler import directory
 from ..config.resolved import Setting, as_yaml
 from ..data import Prepared
 from ..errors import ConfigError, LaunchError, absent
-from ..files import reason, write_whole
+from ..files import write_whole, writing
 from ..runs.metrics import SPLITS
 from ..version import __version__
 from ..words import elapsed, listed, number, plural, rate
-from .chart import COLORS, FEW, MOST_POINTS, WORDS, draw, plots_folder, write
+from .chart import COLORS, ELSEWHERE, FEW, MOST_POINTS, WORDS, draw, plots_folder, write
 from .compare import overall
 from .curves import constant, curves, run_names, speed
 from .groups import Comparison
@@ -60,7 +60,9 @@ def write_report(
     """
     record = run if isinstance(run, Record) else Record.read(run)
     path = record.path / "report.html" if output is None else Path(os.path.expanduser(output))
-    _write(path, report_html(record, predictions, note, path.parent))
+    page = report_html(record, predictions, note, path.parent)
+    with writing(f"the report {path}", ELSEWHERE):
+        write_whole(path, page.encode(errors="backslashreplace"))
     return path
 
 
@@ -74,17 +76,10 @@ def write_runs(records: Sequence[Record], output: str | Path | None = None) -> P
         if record.path in (other.path for other in records[:i]):
             raise ConfigError(f"the run {record.path} is named twice; name every run once")
     path = Path("report.html" if output is None else os.path.expanduser(output))
-    _write(path, runs_html(records))
+    page = runs_html(records)
+    with writing(f"the report {path}", ELSEWHERE):
+        write_whole(path, page.encode(errors="backslashreplace"))
     return path
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        write_whole(path, text.encode(errors="backslashreplace"))
-    except OSError as error:
-        raise LaunchError(
-            f"cannot write the report {path}: {reason(error)}; choose a place with --output FILE"
-        ) from error
 
 
 def write_plots(run: str | Path | Record, predictions: Predictions | None = None) -> list[Path]:
