@@ -100,7 +100,8 @@ def direction(runs: Sequence[Run], column: str) -> int:
 def differing_settings(records: Sequence[Record]) -> dict[str, list[str | None]]:
     """The settings that are not the same in all runs: by key a value of each, None if absent."""
     settings = [{k: as_yaml(s.value) for k, s in record.config.items()} for record in records]
-    rows = {key: [values.get(key) for values in settings] for values in settings for key in values}
+    keys = dict.fromkeys(key for values in settings for key in values)
+    rows = {key: [values.get(key) for values in settings] for key in keys}
     return {key: row for key, row in rows.items() if len(set(row)) > 1}
 
 

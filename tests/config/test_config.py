@@ -567,6 +567,7 @@ WITHOUT_VALIDATION = "data.split={train: 1}"
         (["checkpoint.monitor=val/r2"], "checkpoint.monitor", "set checkpoint.mode to max"),
         (["checkpoint.monitor=val/mae"], "checkpoint.monitor", "; add mae to metrics (there are"),
         (["checkpoint.monitor=val/losss"], "checkpoint.monitor", "did you mean val/loss?"),
+        (["checkpoint.monitor=val/acc"], "checkpoint.monitor", 'measures "val/acc" (there are'),
         (["checkpoint.monitor=train/r2"], "checkpoint.monitor", "did you mean val/r2?"),
         (["checkpoint.monitor=r2"], "checkpoint.monitor", "did you mean val/r2?"),
         (["checkpoint.monitor=loss"], "checkpoint.monitor", "did you mean val/loss?"),
