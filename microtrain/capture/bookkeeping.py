@@ -26,20 +26,13 @@ class Clear(Host):
         super().__init__("zero_grad", storage.zero_grad, where, (), about=storage)
         self.storage = storage
 
-    def inline(self, name: Name) -> list[str]:
+    def inline(self, name: Name, times: str = "1") -> list[str]:
         """`FlatStorage.zero_grad`."""
-        lines = [f"{name('storage', self.storage)}.cleared += 1"]
+        lines = [f"{name('storage', self.storage)}.cleared += {times}"]
         for buffer in self.storage.buffers:
             it, forget = name("buffer", buffer), name("forget", self.storage.forget)
-            lines += [f"{it}.epoch += 1", f"if {it}.graphs: {forget}({it})"]
+            lines += [f"{it}.epoch += {times}", f"if {it}.graphs: {forget}({it})"]
         return lines
-
-    def repeat(self, count: int) -> None:
-        """Do it `count` times."""
-        self.storage.zero_grad()
-        self.storage.cleared += count - 1
-        for buffer in self.storage.buffers:
-            buffer.epoch += count - 1
 
 
 class Mark(Host):
@@ -51,7 +44,7 @@ class Mark(Host):
         self.slots = slots
         self.clean = clean
 
-    def inline(self, name: Name) -> list[str]:
+    def inline(self, name: Name, times: str = "1") -> list[str]:
         """`Slot.mark` of each."""
         lines = []
         for buffer in dict.fromkeys(slot.buffer for slot in self.slots):
@@ -59,15 +52,12 @@ class Mark(Host):
             for slot in self.slots:
                 if slot.buffer is buffer:
                     it = name("slot", slot)
-                    lines += [f"{it}.epoch = epoch", f"{name('version', slot.grad_version)}.n += 1"]
+                    lines += [
+                        f"{it}.epoch = epoch",
+                        f"{name('version', slot.grad_version)}.n += {times}",
+                    ]
                     lines += [f"{it}.graph = None"] * (buffer not in self.clean)
         return lines
-
-    def repeat(self, count: int) -> None:
-        """Do it `count` times."""
-        for slot in self.slots:
-            slot.mark()
-            slot.grad_version.n += count - 1
 
 
 class Count(Host):
@@ -81,10 +71,10 @@ class Count(Host):
         self.optimizer = optimizer
         self.runs = tuple(optimizer.runs)
 
-    def inline(self, name: Name) -> list[str]:
+    def inline(self, name: Name, times: str = "1") -> list[str]:
         """`Optimizer.count_step`."""
-        lines = [f"{name('optimizer', self.optimizer)}.calls += 1"]
-        lines += [f"{name('run', run)}.count += 1" for run in self.runs]
+        lines = [f"{name('optimizer', self.optimizer)}.calls += {times}"]
+        lines += [f"{name('run', run)}.count += {times}" for run in self.runs]
         if self.optimizer.by_step:
             first = {id(run.constants): run for run in reversed(self.runs)}
             for run in first.values():
@@ -92,12 +82,6 @@ class Count(Host):
                 lines.append(f"rates = {rates}({it}.given, {it}.count, {it}.numbers)")
                 lines += [f"{name('number', a)}.fill(rates[{n}])" for n, a in enumerate(run.rates)]
         return lines
-
-    def repeat(self, count: int) -> None:
-        """Do it `count` times; nothing depends on the number of steps."""
-        self.optimizer.calls += count
-        for run in self.runs:
-            run.count += count
 
 
 class End(Host):
@@ -110,18 +94,11 @@ class End(Host):
         )
         self.stream = vars(STREAM)  # of this thread, which alone replays what it has captured
 
-    def inline(self, name: Name) -> list[str]:
+    def inline(self, name: Name, times: str = "1") -> list[str]:
         """`Optimizer.end_step`; no run of a replay is fresh."""
-        lines = [f"{name('version', version)}.n += 1" for version in self.versions]
+        lines = [f"{name('version', version)}.n += {times}" for version in self.versions]
         stream = name("stream", self.stream)  # as `random.end_step`
-        return [*lines, f'{stream}["step"] += 1', f'{stream}["draw"] = 0']
-
-    def repeat(self, count: int) -> None:
-        """Do it `count` times."""
-        self.function()
-        for version in self.versions:
-            version.n += count - 1
-        STREAM.step += count - 1
+        return [*lines, f'{stream}["step"] += {times}', f'{stream}["draw"] = 0']
 
 
 class Pass(Host):

@@ -9,7 +9,6 @@ or become one, only where no element of memory is seen differently.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -233,7 +232,7 @@ def units_of(program: Program, products: bool) -> list[Unit]:
     found = _fused(found, program)  # what two loops had in common may have come later
     found = _ordered(found, program)
     _mark_stores(found, program)
-    return _merged([unit for unit in found if not _idle(unit)])
+    return [unit for unit in found if not _idle(unit)]
 
 
 def _parts(line: Line | Host) -> Iterable[Line | Host]:
@@ -612,65 +611,6 @@ def _idle(unit: Unit) -> bool:
     if type(unit) is not Elements or unit.stored:
         return False
     return all(element.source is None for element in unit.body)
-
-
-def _merged(units: list[Unit]) -> list[Unit]:
-    """Loops that do the same with neighbouring stretches of memory, as an update has them: one."""
-    found: list[Unit] = []
-    for unit in units:
-        longer = _longer(found[-1], unit) if found else None
-        if longer is None:
-            found.append(unit)
-        else:
-            found[-1] = longer
-    return found
-
-
-def _longer(one: Unit, two: Unit) -> Elements | None:
-    if type(one) is not Elements or type(two) is not Elements:
-        return None
-    if len(one.shape) != 1 or len(two.shape) != 1 or len(one.body) != len(two.body):
-        return None
-    n = one.shape[0]
-    memory = {p.key for p in loads(one)} | one.stored
-    moves: dict[Any, int] = {}
-    for a, b in zip(one.body, two.body, strict=True):
-        if a.expression != b.expression or a.mask or b.mask or a.source or b.source:
-            return None
-        for x, y in zip([*a.args, a.out], [*b.args, b.out], strict=True):
-            if type(x) is not Place or type(y) is not Place:
-                if type(x) is not type(y) or x != y:
-                    return None
-                continue
-            if x.strides != y.strides or x.dtype != y.dtype:
-                return None
-            if (x.key in one.stored) != (y.key in two.stored):
-                return None
-            moved = y.address - x.address
-            local = x.key not in memory
-            if moves.setdefault(x.key, moved) != moved:
-                return None
-            if moved != n * x.strides[0] * x.dtype.itemsize and not (local and moved == 0):
-                return None
-            if not local and owner_of(x.array) is not owner_of(y.array):
-                return None  # neighbours by chance, which reuse of memory may part
-    shape = (n + two.shape[0],)
-    lengthened: dict[Any, Place] = {}
-
-    def longer(place: Any) -> Any:
-        if type(place) is not Place:
-            return place
-        if place.key not in lengthened:
-            new = lengthened[place.key] = copy.copy(place)
-            end = (shape[0] - 1) * place.strides[0] * place.dtype.itemsize
-            new.shape = shape
-            new.low = place.address + min(end, 0)
-            new.high = place.address + max(end, 0) + place.dtype.itemsize
-        return lengthened[place.key]
-
-    body = [Element(e.expression, [longer(a) for a in e.args], longer(e.out)) for e in one.body]
-    reads, writes = [longer(p) for p in one.reads], [longer(p) for p in one.writes]
-    return Elements(one.lines, reads, writes, shape, body, set(one.stored))
 
 
 def loop_dims(unit: Elements) -> list[tuple[int, list[int]]]:

@@ -123,8 +123,8 @@ class Text:
         self.scope[name] = value
         return name
 
-    def host(self, line: Host) -> None:
-        texts = line.inline(lambda prefix, value: self.named(prefix, value, id(value)))
+    def host(self, line: Host, times: str = "1") -> None:
+        texts = line.inline(lambda prefix, value: self.named(prefix, value, id(value)), times)
         self.lines += [(text, False, line) for text in texts]
         self.said.append(("", line.label))
 

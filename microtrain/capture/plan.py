@@ -58,11 +58,6 @@ def reuse(
     return places
 
 
-def forget(program: Program) -> None:
-    """Let go of the memory of the results of `program`, which is still there to be compared."""
-    move(program, _nowhere([o for o in program.memory if _movable(o, program)]))
-
-
 def _movable(owner: Any, program: Program) -> bool:
     made = program.kinds.get(id(owner)) == "made" and id(owner) not in program.fixed
     return made and owner.base is None and owner.nbytes > 0

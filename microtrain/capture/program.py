@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ..backend import LIBRARIES, NUMPY, address, is_plain, owner_of, to_host, uint8
 from ..tensor import wrap
@@ -63,8 +65,11 @@ class Host:
     reads: tuple[Any, ...] = ()
     about: Any = None
 
-    def inline(self, name: Name) -> list[str]:
-        """What it does as lines of Python: here the call."""
+    def inline(self, name: Name, times: str = "1") -> list[str]:
+        """What it does as lines of Python: here the call.
+
+        times: the text of how often it is done, where that is all that is done meanwhile.
+        """
         return [f"{name('host', self.function)}()"]
 
 
@@ -96,22 +101,79 @@ class Program:
     draw: list[int] = field(default_factory=lambda: [0])  # where the draws of this call begin
     running: list[Any] = field(default_factory=list)  # listeners of the backward pass now replayed
     memory: list[Any] = field(default_factory=list)  # keeps the owners, and so their ids, alive
+    description: list[Any] | None = None  # of one that is only to be compared
+
+    def described(self) -> list[Any]:
+        """Its instructions and results as nested tuples, equal to those of an equal program."""
+        numbers: dict[int, int] = {}  # of memory, in the order in which the program comes to it
+        for array in self.inputs:
+            numbers.setdefault(id(owner_of(array)), len(numbers))
+
+        def said(value: Any) -> Any:
+            if isinstance(value, tuple | list):
+                return (type(value), *map(said, value))
+            if type(value) not in LIBRARIES:  # NaN is NaN, and 0.0 is not -0.0
+                return type(value), repr(value) if type(value) is float else value
+            owner = owner_of(value)
+            kind, place = self.kinds.get(id(owner)), address(value) - address(owner)
+            if kind == "constant":
+                place = to_host(value).tobytes()
+            number = id(owner) if kind == "state" else numbers.setdefault(id(owner), len(numbers))
+            which = () if kind == "constant" else (number,)
+            return Memory(kind, value.shape, value.strides, value.dtype, (*which, place))
+
+        found: list[Any] = []
+        for line in self.lines:
+            if isinstance(line, Host):
+                found.append((line.where, line.label, type(line), line.about))
+            else:
+                attrs = sorted(line.attrs.items())
+                works = said(line.args), *((key, said(value)) for key, value in attrs)
+                found.append((line.where, line.name, *works, said(line.out)))
+        return [*found, ("what it returns", "", said(self.outputs))]
 
     def difference(self, other: Program) -> str | None:
         """Where `other`, a later capture of the same step, does something else; None if nowhere."""
-        # Of memory here -> of memory there.
-        names = {
-            id(owner_of(a)): id(owner_of(b)) for a, b in zip(self.inputs, other.inputs, strict=True)
-        }
-        for mine, theirs in zip(self.lines, other.lines, strict=False):
-            problem = _line_difference(mine, theirs, self, other, names)
-            if problem:
-                return f"{theirs.where}: {problem}"
-        if len(self.lines) != len(other.lines):
-            extra = max(self.lines, other.lines, key=len)[min(len(self.lines), len(other.lines))]
-            return f"{extra.where}: {len(self.lines)} instructions, then {len(other.lines)}"
-        problem = _value_difference(self.outputs, other.outputs, self, other, names)
-        return problem and f"what it returns: {problem}"
+        mine, theirs = self.description or self.described(), other.described()
+        for (_, *then), (where, *now) in zip(mine, theirs, strict=False):
+            if problem := _difference(then, now):
+                return f"{where}: {problem}"
+        return None
+
+    def forget(self) -> None:
+        """Let go of its instructions and their memory: all it is needed for is to be compared."""
+        self.description = self.described()
+        self.lines, self.inputs, self.outputs, self.names = [], [], [], []
+        self.memory = [owner for owner in self.memory if self.kinds.get(id(owner)) == "state"]
+
+
+class Memory(NamedTuple):
+    """An array, as far as it is the same in equal programs; `place`: its values if constant."""
+
+    kind: str | None
+    shape: Any
+    strides: Any
+    dtype: Any
+    place: tuple[Any, ...]
+
+
+def _difference(then: Any, now: Any) -> str | None:
+    """How one description differs from another."""
+    if type(then) is type(now) is Memory and then[:4] == now[:4] and then != now:
+        if then.kind != "constant":
+            return f"{then.kind} memory, then other {now.kind} memory"
+        first = [np.frombuffer(one.place[0], one.dtype)[0] for one in (then, now)]
+        return f"{MADE} {first[0]}, then {first[1]}"
+    if type(then) in (tuple, list) and type(then) is type(now) and len(then) == len(now):
+        return next(filter(None, map(_difference, then, now)), None)
+    same = type(then) is type(now) and then == now
+    return None if same else f"{_short(then)}, then {_short(now)}"
+
+
+def _short(value: Any) -> str:
+    if type(value) is Memory:
+        return f"{value.kind} memory of {value.dtype.name}{[*value.shape]}"
+    return str(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,61 +257,3 @@ def copies_like(arrays: Sequence[Any]) -> list[Any]:
     for copy, array in zip(found, arrays, strict=True):
         copy[...] = array
     return found
-
-
-def _line_difference(
-    mine: Any, theirs: Any, here: Program, there: Program, names: dict[int, int]
-) -> str | None:
-    if isinstance(mine, Host) and isinstance(theirs, Host):
-        same = (type(mine), mine.label) == (type(theirs), theirs.label)
-        return None if same and mine.about == theirs.about else f"{mine.label}, then {theirs.label}"
-    if type(mine) is not type(theirs):
-        return "another kind of instruction"
-    if mine.name != theirs.name:
-        return f"{mine.name}, then {theirs.name}"
-    pairs = [*zip(mine.args, theirs.args, strict=False), (mine.out, theirs.out)]
-    pairs += [(mine.attrs.get(k), v) for k, v in theirs.attrs.items()]
-    if len(mine.args) != len(theirs.args) or mine.attrs.keys() != theirs.attrs.keys():
-        return f"{mine.name} with other arguments"
-    for a, b in pairs:
-        problem = _value_difference(a, b, here, there, names)
-        if problem:
-            return problem if problem.startswith(MADE) else f"{mine.name}: {problem}"
-    return None
-
-
-def _short(constant: Any) -> str:
-    first = str(to_host(constant).flat[0]) if constant.size else "nothing"
-    return first if constant.size == 1 else f"[{first}, ...] of shape {constant.shape}"
-
-
-def _value_difference(
-    a: Any, b: Any, here: Program, there: Program, names: dict[int, int]
-) -> str | None:
-    if type(a) is not type(b):
-        return f"{type(a).__name__}, then {type(b).__name__}"
-    if isinstance(a, tuple | list):
-        if len(a) != len(b):
-            return f"{len(a)} arrays, then {len(b)}"
-        found = (_value_difference(x, y, here, there, names) for x, y in zip(a, b, strict=True))
-        return next((problem for problem in found if problem), None)
-    if type(a) not in LIBRARIES:
-        same = a == b if type(a) is not float else repr(a) == repr(b)  # NaN, and 0.0 or -0.0
-        return None if same else f"the number {a!r}, then {b!r}"
-    if (a.shape, a.strides, a.dtype) != (b.shape, b.strides, b.dtype):
-        return f"an array of shape {a.shape}, then {b.shape}"
-    mine, theirs = owner_of(a), owner_of(b)
-    kind = here.kinds.get(id(mine))
-    if kind != there.kinds.get(id(theirs)):
-        return "memory of another kind"
-    if kind == "constant":
-        if to_host(a).tobytes() == to_host(b).tobytes():
-            return None
-        return f"{MADE} {_short(a)}, then {_short(b)}"
-    if kind == "state":
-        return None if mine is theirs else "another state"
-    if names.setdefault(id(mine), id(theirs)) != id(theirs):
-        return "another intermediate result"
-    if address(a) - address(mine) != address(b) - address(theirs):
-        return "another part of an array"
-    return None

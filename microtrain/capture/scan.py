@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from ..stack_frames import ENTRY, generated
 from . import c_compiler
 from .bookkeeping import Clear, Count, End, Mark
 from .native import Native
+from .numpy_executor import Text
 from .program import Host, Output, Program
 
 MOST = 64  # tables of an optimizer's numbers that are kept: one for each learning rate
@@ -29,12 +31,27 @@ class Scan:
         native: its code.
     """
 
-    __slots__ = ("_hosts", "_known", "_loss", "_outputs", "_parts", "_sequences", "_table")
+    __slots__ = (
+        "_counts",
+        "_known",
+        "_loss",
+        "_note",
+        "_outputs",
+        "_parts",
+        "_sequences",
+        "_table",
+    )
 
     def __init__(self, program: Program, native: Native) -> None:
         self._table = native.table.copy()
         self._sequences = native.sequences(self._table)
-        self._hosts = [line for line in program.lines if isinstance(line, Host)]
+        self._counts = [line for line in program.lines if type(line) is Count]
+        text = Text(program)
+        for line in program.lines:
+            if isinstance(line, Host):
+                text.host(line, "times")
+        body = "".join(f"    {line}\n" for line, *_ in text.lines) or "    pass\n"
+        self._note = generated(f"def note(times):\n{body}", "note", ENTRY, text.scope)
         self._outputs = program.outputs
         loss = program.outputs[0]
         self._loss = loss.ctypes.data, loss.nbytes
@@ -53,8 +70,8 @@ class Scan:
         for stack, parts in zip(stacks, self._parts, strict=True):
             start, at = stack.ctypes.data, self._table.ctypes.data
             moves += [(at + 8 * word, start + offset, stack.strides[0]) for word, offset in parts]
-        for host in self._hosts:
-            if type(host) is Count and host.optimizer.by_step:
+        for host in self._counts:
+            if host.optimizer.by_step:
                 tables.append((host, *self._table_of(host, steps)))
                 for number, values in zip(host.writes or (), tables[-1][1], strict=True):
                     size = number.nbytes
@@ -68,8 +85,7 @@ class Scan:
         done = _scan()(words.ctypes.data)
         if done < 0:
             raise RuntimeError(f"native code failed in step {-1 - done} of {steps}")
-        for host in self._hosts:
-            host.repeat(done)  # type: ignore[attr-defined]
+        self._note(done)
         for host, _, numbers in tables:
             for run, values in zip(host.runs, numbers[done - 1], strict=True):
                 run.numbers[:] = values

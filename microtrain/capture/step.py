@@ -35,7 +35,6 @@ from .executors import EXECUTORS, check, choose
 from .explain import explain
 from .guard import MISSING, Fact, Key, Structure, guard, look_at_all, refuse_alias, varying
 from .outside import ATTEMPTS, Outside
-from .plan import forget
 from .program import MADE, Output, Program, arrays_in, copies_like, one_place, rebuilt, replaced
 from .recorder import Recorder, ended, recording, stream_now
 from .state import Leaves
@@ -333,7 +332,7 @@ class Compiled:
                 f"{hint if MADE in problem else ''}"
             )
         else:
-            forget(program)
+            program.forget()
             with self._lock:
                 self._pending[place] = capture, attempts + 1
         return result
