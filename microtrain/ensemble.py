@@ -19,8 +19,8 @@ import numpy as np
 from .autograd.grad_mode import no_grad
 from .backend import is_plain, owner_of, to_host
 from .capture import compile
-from .capture.guard import look_at
 from .capture.scan import Scan, scannable
+from .capture.state import look_at
 from .capture.step import Compiled
 from .data.loading.loader import DataLoader
 from .distributed.communicator import Communicator

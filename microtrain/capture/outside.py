@@ -26,11 +26,10 @@ from ..ops.coercion import stale, version_of
 from ..tensor import TENSORS, Tensor, wrap
 from .bookkeeping import optimise
 from .executors import EXECUTORS
-from .program import DRAWS, Program, copies_like
+from .program import DRAWS, Program, copies_like, replaced
 from .recorder import Recorder, ended, recording
 from .trace import Traced
 
-ATTEMPTS = 4  # calls, or passes, until two in a row must have done the same
 MOST = 32  # programs of one capture
 
 
@@ -39,10 +38,14 @@ class _Way:
     """A second program, for certain results and memory orders of their gradients."""
 
     program: Any = None
-    places: Sequence[int | None] = ()  # which output each edge gets
-    attempts: int = 0
+    given: Sequence[bool] = ()  # which ends have a gradient: its outputs
     run: Any = None
     text: Any = None
+
+    def gradients(self) -> list[Any]:
+        """What it has computed, for each end."""
+        outputs = iter(self.program.outputs)
+        return [next(outputs).copy("K") if given else None for given in self.given]
 
 
 class Outside:
@@ -87,16 +90,16 @@ class Outside:
             if node is not None and type(node) not in TENSORS and node not in found:
                 found[node] = None
                 waiting += node._edges
+        kinds, kept = recorder.program.kinds, list[Any]()
         # Youngest first: the order in which the engine comes to its leaves.
         nodes = sorted(found, key=lambda node: -node._seq)
-        kinds, kept = recorder.program.kinds, dict[int, Any]()
         for node in nodes:
             self._take(node, arguments)
-            saved = _arrays((node._saved, getattr(node, "__dict__", ())))
-            kept.update({id(owner): owner for owner in map(owner_of, saved)})
+            replaced((node._saved, getattr(node, "__dict__", ())), lambda v: kept.append(_array(v)))
         self.means = [node for node in nodes if node._op in MEANS]
-        kinds.update({n: "kept" for n in kept if kinds.get(n) == "made"})
-        self._memory = [a for n, a in kept.items() if kinds.get(n) in ("kept", "input")]
+        owners = {id(owner_of(a)): owner_of(a) for a in kept if type(a) in LIBRARIES}
+        kinds.update({n: "kept" for n in owners if kinds.get(n) == "made"})
+        self._memory = [a for n, a in owners.items() if kinds.get(n) in ("kept", "input")]
         # An executor lets go of what its own program does not need.
         self._kinds = {number: kind for number, kind in kinds.items() if kind != "made"}
         self._owners = [a for a in recorder.program.memory if id(a) in self._kinds]
@@ -187,11 +190,10 @@ class Outside:
                 self._put(call.memory)
                 if way.run is None:
                     return self._record(way, arrays)
-                given = [v for v in arrays if v is not None]
-                for buffer, v in zip(way.program.inputs, given, strict=True):
-                    buffer[...] = v if buffer.shape == v.shape else _once(v)
+                for buffer, v in zip(way.program.inputs, filter(_is_there, arrays), strict=True):
+                    buffer[...] = v
                 way.run()
-                return _found(way)
+                return way.gradients()
             finally:
                 self._put(now)
 
@@ -201,66 +203,46 @@ class Outside:
 
     def _record(self, way: _Way, given: list[Any]) -> list[Any]:
         """A pass over the kept graph, written down, and kept if the last one did the same."""
-        recorder, anomaly = self.recorder, MODES.anomaly
-        first, before = recorder.program, way.program
+        recorder, anomaly, before = self.recorder, MODES.anomaly, way.program
+        first = recorder.program
         program = Program(recorder.xp, kinds=dict(self._kinds), memory=list(self._owners))
+        program.inputs = [copies_like([v])[0] for v in given if v is not None]
         try:
             recorder.program, MODES.anomaly = program, None
             with recording(recorder):
-                seeds = [v if v is None else _seed(v, recorder) for v in given]
+                inputs = iter(program.inputs)
+                seeds = [v if v is None else recorder.traced(next(inputs), "input") for v in given]
                 ends = tuple(place for place, _ in self.ends)
                 found, _ = run(self.roots, seeds, True, False, ends, False)
-                arrays = [recorder.host(found[end]) if end in found else None for end in ends]
+                program.outputs = [recorder.host(found[end]) for end in ends if end in found]
         finally:
             ended(recorder)
             recorder.program, MODES.anomaly = first, anomaly
         for line in program.lines:
             if getattr(line, "name", "") in DRAWS:
                 raise CaptureError(f"{line.where}: a backward that draws random numbers")
-        program.outputs = [a for a in arrays if a is not None]
-        numbers = iter(range(len(arrays)))
-        way.places = [None if a is None else next(numbers) for a in arrays]
-        way.program, way.attempts = program, way.attempts + 1
-        result = _found(way)  # an executor may move it
-        problem = "first" if before is None else before.difference(program)
-        if problem is None:
+        way.given = [end in found for end in ends]
+        way.program = program
+        result = way.gradients()  # an executor may move it
+        if before is not None:
+            if problem := before.difference(program):
+                raise CaptureError(
+                    "compile: the backward pass of a captured step does something different each "
+                    f"time, so a replay would be wrong. Between the last two: {problem}"
+                )
             optimise(program)
             way.run, way.text = EXECUTORS[self.executor](program)
-        elif way.attempts >= ATTEMPTS:
-            raise CaptureError(
-                "compile: the backward pass of a captured step does something different each time, "
-                f"so a replay would be wrong. Between the last two: {problem}"
-            )
         return result
 
 
-def _found(way: _Way) -> list[Any]:
-    return [None if n is None else way.program.outputs[n].copy("K") for n in way.places]
+def _is_there(value: Any) -> bool:
+    return value is not None
 
 
-def _once(array: Any) -> Any:
-    """A view of every element of memory once: gradients of sums are one number, broadcast."""
-    return array[(*[slice(None) if step else slice(1) for step in array.strides], ...)]
-
-
-def _seed(given: Any, recorder: Recorder) -> Traced:
-    """An input of the program in the memory order of `given`."""
-    (buffer,) = copies_like([_once(given)])
-    recorder.program.inputs.append(buffer)
-    recorder.know(buffer, "input")
-    if buffer.shape != given.shape:
-        buffer = recorder.xp.broadcast_to(buffer, given.shape)
-    return Traced(buffer, recorder)
-
-
-def _arrays(value: Any) -> list[Any]:
-    """The arrays in what a node saved."""
+def _array(value: Any) -> Any:
+    """The array of a Tensor or of this capture, as it is without the recorder."""
     value = value._array if type(value) in TENSORS else value
-    value = value.host if type(value) is Traced else value
-    if isinstance(value, tuple | list | dict):
-        parts = value.values() if isinstance(value, dict) else value
-        return [array for part in parts for array in _arrays(part)]
-    return [value] if type(value) in LIBRARIES else []
+    return value.host if type(value) is Traced else value
 
 
 @dataclass(slots=True, eq=False)
@@ -273,7 +255,7 @@ class _Call:
 
     def value(self, array: Any) -> Any:
         """What a kept array held in this call."""
-        array = array.host if type(array) is Traced else array
+        array = _array(array)
         pairs = zip(self.outside._memory, self.memory or (), strict=False)
         return next((then for now, then in pairs if now is array), array)
 

@@ -7,6 +7,8 @@ Python that every step needs: step counts, learning rates, which gradients are t
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -106,31 +108,29 @@ class Program:
     def described(self) -> list[Any]:
         """Its instructions and results as nested tuples, equal to those of an equal program."""
         numbers: dict[int, int] = {}  # of memory, in the order in which the program comes to it
-        for array in self.inputs:
-            numbers.setdefault(id(owner_of(array)), len(numbers))
-
-        def said(value: Any) -> Any:
-            if isinstance(value, tuple | list):
-                return (type(value), *map(said, value))
-            if type(value) not in LIBRARIES:  # NaN is NaN, and 0.0 is not -0.0
-                return type(value), repr(value) if type(value) is float else value
-            owner = owner_of(value)
-            kind, place = self.kinds.get(id(owner)), address(value) - address(owner)
-            if kind == "constant":
-                place = to_host(value).tobytes()
-            number = id(owner) if kind == "state" else numbers.setdefault(id(owner), len(numbers))
-            which = () if kind == "constant" else (number,)
-            return Memory(kind, value.shape, value.strides, value.dtype, (*which, place))
-
-        found: list[Any] = []
+        said, found = functools.partial(self._said, numbers), list[Any]()
+        said(self.inputs)
         for line in self.lines:
             if isinstance(line, Host):
                 found.append((line.where, line.label, type(line), line.about))
             else:
-                attrs = sorted(line.attrs.items())
-                works = said(line.args), *((key, said(value)) for key, value in attrs)
-                found.append((line.where, line.name, *works, said(line.out)))
-        return [*found, ("what it returns", "", said(self.outputs))]
+                works = map(said, (line.args, line.out, sorted(line.attrs.items())))
+                found.append((line.where, line.name, *works))
+        return [*found, ("what it returns", said(self.outputs))]
+
+    def _said(self, numbers: dict[int, int], value: Any) -> Any:
+        if isinstance(value, tuple | list):
+            return (type(value), *(self._said(numbers, part) for part in value))
+        if type(value) not in LIBRARIES:  # NaN is NaN, and 0.0 is not -0.0
+            return type(value), repr(value) if type(value) is float else value
+        owner = owner_of(value)
+        kind, at = self.kinds.get(id(owner)), address(value) - address(owner)
+        place: Any = numbers.setdefault(id(owner), len(numbers)), at
+        if kind == "constant":
+            place = to_host(value).tobytes()
+        elif kind == "state":
+            place = id(owner), at
+        return Memory(kind, value.shape, value.strides, value.dtype, place)
 
     def difference(self, other: Program) -> str | None:
         """Where `other`, a later capture of the same step, does something else; None if nowhere."""
@@ -154,7 +154,7 @@ class Memory(NamedTuple):
     shape: Any
     strides: Any
     dtype: Any
-    place: tuple[Any, ...]
+    place: Any
 
 
 def _difference(then: Any, now: Any) -> str | None:
@@ -162,12 +162,17 @@ def _difference(then: Any, now: Any) -> str | None:
     if type(then) is type(now) is Memory and then[:4] == now[:4] and then != now:
         if then.kind != "constant":
             return f"{then.kind} memory, then other {now.kind} memory"
-        first = [np.frombuffer(one.place[0], one.dtype)[0] for one in (then, now)]
-        return f"{MADE} {first[0]}, then {first[1]}"
+        return f"{MADE} {_values(then)}, then {_values(now)}"
     if type(then) in (tuple, list) and type(then) is type(now) and len(then) == len(now):
         return next(filter(None, map(_difference, then, now)), None)
     same = type(then) is type(now) and then == now
     return None if same else f"{_short(then)}, then {_short(now)}"
+
+
+def _values(constant: Memory) -> str:
+    first = str(np.frombuffer(constant.place, constant.dtype)[0])
+    plain = math.prod(constant.shape) == 1
+    return first if plain else f"[{first}, ...] of shape {constant.shape}"
 
 
 def _short(value: Any) -> str:

@@ -19,6 +19,7 @@ from .bookkeeping import Clear, Count, End, Mark
 from .native import Native
 from .numpy_executor import Text
 from .program import Host, Output, Program
+from .step import COUNTED, GRADIENTS
 
 MOST = 64  # tables of an optimizer's numbers that are kept: one for each learning rate
 
@@ -30,17 +31,6 @@ class Scan:
         program: what one step does; its first result is the loss.
         native: its code.
     """
-
-    __slots__ = (
-        "_counts",
-        "_known",
-        "_loss",
-        "_note",
-        "_outputs",
-        "_parts",
-        "_sequences",
-        "_table",
-    )
 
     def __init__(self, program: Program, native: Native) -> None:
         self._table = native.table.copy()
@@ -128,8 +118,7 @@ def scannable(capture: Any) -> bool:
         and all(type(host) in (Clear, Mark, Count, End) for host in hosts)
         and capture.outside is None
         and not capture.leaves
-        and not capture.counted
-        and all(then is None for _, then in capture.presence)
+        and not any(fact.label in (GRADIENTS, COUNTED) for fact in capture.guard.facts)
         and type(capture.result) is Output
         and len(outputs) == 1
         and outputs[0].size == 1

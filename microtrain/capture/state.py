@@ -1,4 +1,4 @@
-"""Tensors that a step finds by a name, and the gradients of leaves that no optimizer owns.
+"""What a step has to do with besides its arguments: modules, and Tensors that it finds by a name.
 
 What is reached through the closure (variables, globals, and the lists, dicts, objects, classes and
 functions there) is state, also where it is only read.
@@ -14,10 +14,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..autograd.turns import COMMON
-from ..backend import is_plain, owner_of
+from ..backend import LIBRARIES, STRUCTURE, alive, is_plain, owner_of
 from ..errors import CaptureError
-from ..tensor import INFERENCE, TENSORS, Tensor, wrap
+from ..nn.module import MODULES, PLAIN, Module
+from ..nn.parameter import Parameter
+from ..optim.flat import STORAGES
+from ..tensor import INFERENCE, TENSORS, Size, Tensor, wrap
 from .closure import Closure, is_flat, is_leaf
+from .guard import Guard
 from .program import Host, Line, Program, arrays_in, copies_like, touched
 
 ANY = "any"  # in place of what a gradient was: the step drops it before it reads it
@@ -37,8 +41,6 @@ class Leaves:
             with.
         ends: whether the step ends with something to be done about them.
         tensors: the arguments of the call that is replayed, if so.
-        lead: says whether names lead to what the step has to do with, as then; None: none does.
-        led: where they lead.
     """
 
     def __init__(self, closure: Closure, further: Iterable[Tensor]) -> None:
@@ -56,8 +58,6 @@ class Leaves:
         self._before: dict[Tensor, Any] = {}  # and the gradient, None, or ANY
         self.tensors: Sequence[Tensor] = ()
         self.then: Any = ()
-        self.lead: Any = None
-        self.led: Any = ()
         self.changed: list[Tensor] = []
 
     # While the step is recorded -------------------------------------------------------------------
@@ -260,3 +260,152 @@ def _form(gradient: Any) -> Any:
         return gradient
     array = gradient._array
     return gradient._rg, array.strides, is_plain(array)
+
+
+# Modules ------------------------------------------------------------------------------------------
+
+
+class Structure:
+    """What a capture takes as given of modules and leaves: flags, hooks, numbers, Tensors' places.
+
+    Only of those that the step has to do with: another model may come and go. They are looked at
+    again when `STRUCTURE` says that some flag, hook or attribute has changed anywhere. Modules are
+    held weakly: one that is dropped goes, and its captures with it.
+
+    Args:
+        before: what `look_at_all` said when the step began.
+        program: what was captured.
+        called: the modules that were called in it.
+        further: leaves beside the modules' own.
+
+    Attributes:
+        modules: those that it has to do with.
+        then: what a replay needs to find; it can be hashed.
+        changed: what the step has changed of it, but for training flags; None for nothing.
+        count: `STRUCTURE` when all was found as it was.
+    """
+
+    def __init__(
+        self, before: dict[Module, Any], program: Program, called: Any, further: Sequence[Tensor]
+    ) -> None:
+        used = touched(program)
+        self._leaves = list(further)
+        for storage in alive(STORAGES):
+            if any(id(owner_of(a)) in used for b in storage.buffers for a in (b.data, b.wide)):
+                self._leaves += storage.params
+        concerned = _concerned(before, called, used)
+        self.modules = [(weakref.ref(module), _names(module, used)) for module in concerned]
+        # Kept alive, so that an id names them.
+        self._kept = [t._array for module in concerned for _, t in _tensors(module)]
+        self._kept += [leaf._array for leaf in self._leaves]
+        self.count = -1
+        self.changed = next(filter(None, (_changed(m, before[m]) for m in concerned)), None)
+        modules, leaves = self._look()
+        flags = [(before[m][0], *now[1:]) for m, now in zip(concerned, modules, strict=True)]
+        self.then = tuple(flags), leaves
+
+    def lives(self) -> bool:
+        """Whether its modules are there, or it can never fit again."""
+        return all(module() is not None for module, _ in self.modules)
+
+    def tell(self, guard: Guard) -> None:
+        """Say all of it to `guard`, flags and numbers one by one."""
+        for training, hooks, module, *parts in self.then[0]:
+            kind = type(module()).__name__
+            guard.add(f"{kind}.training", training)
+            guard.add(f"hooks of {kind}", hooks)
+            for name, value in parts:
+                guard.add(f"the attribute {kind}.{name}", value)
+        name = guard.name(self)
+        condition = f"(STRUCTURE[0] == {name}.count or {name}.fits())"
+        guard.add("the modules and parameters", self.then, condition)
+
+    def fits(self) -> bool:
+        """Whether all is as it was."""
+        count = STRUCTURE[0]
+        if self.count != count:
+            if self._look() != self.then:
+                return False
+            self.count = count
+        return True
+
+    def _look(self) -> Any:
+        modules = tuple([look_at(module(), names) for module, names in self.modules])
+        return modules, tuple(map(_place, self._leaves))
+
+
+def look_at_all() -> dict[Module, Any]:
+    """The flags and parts of every module there is."""
+    return {module: look_at(module) for module in alive(MODULES)}
+
+
+def look_at(module: Module | None, names: Sequence[str] = ()) -> Any:
+    """Flags, sub-modules, parameters, buffers and plain values, and other Tensors of these `names`.
+
+    None for a module that is no more.
+    """
+    if module is None:
+        return None
+    parts: list[tuple[str, Any]] = []
+    for name, value in vars(module).copy().items():
+        kind = type(value)
+        if isinstance(value, Module):
+            parts.append((name, weakref.ref(value)))
+        elif kind is Parameter or (kind in TENSORS and (name in module._buffers or name in names)):
+            parts.append((name, _place(value)))
+        elif kind in PLAIN and module._structural and name not in ("training", "_hooked"):
+            parts.append((name, _plain(value)))
+    return module.training, module._any_hooks(), weakref.ref(module), *parts
+
+
+def _plain(value: Any) -> Any:
+    """`value` for comparison: 1 is not 1.0 or True, 0.0 is not -0.0, and NaN is NaN."""
+    kind = type(value)
+    if kind is tuple or kind is Size:
+        return (kind, *[_plain(part) for part in value])
+    if kind in (float, complex):
+        return kind, repr(value)
+    return kind, (value if kind in PLAIN else kind)
+
+
+def _changed(module: Module, before: Any) -> str | None:
+    """What is not as before."""
+    now, then, kind = look_at(module), dict(before[3:]), type(module).__name__
+    for name, value in now[3:]:
+        if then.get(name) != value and type(vars(module)[name]) in PLAIN:
+            return f"the attribute {name} of {kind} (now {vars(module)[name]!r})"
+    same = before[1:] == now[1:]
+    return None if same else f"requires_grad, hooks, parameters, buffers or modules of {kind}"
+
+
+def _place(tensor: Tensor) -> Any:
+    extra = tensor._extra
+    hooks = extra is not None and bool(extra.hooks or extra.post_hooks)
+    return id(tensor._array), tensor._rg, hooks
+
+
+def _tensors(module: Module) -> list[tuple[str, Tensor]]:
+    found = [(name, value) for name, value in vars(module).copy().items() if type(value) in TENSORS]
+    return [(name, value) for name, value in found if type(value._array) in LIBRARIES]
+
+
+def _names(module: Module, used: set[int]) -> list[str]:
+    """The attributes of `module` that are Tensors of the step."""
+    return [name for name, t in _tensors(module) if id(owner_of(t._array)) in used]
+
+
+def _concerned(before: Any, called: Any, used: set[int]) -> list[Module]:
+    """Those called and all below, those with a Tensor of the step, and all above them."""
+    above: dict[Module, list[Module]] = {}
+    for module in before:
+        for child in module.children():
+            above.setdefault(child, []).append(module)
+    waiting = [part for module in called for part in module.modules()]
+    waiting += [module for module in before if _names(module, used)]
+    found: dict[Module, None] = {}
+    while waiting:
+        module = waiting.pop()
+        if module in before and module not in found:
+            found[module] = None
+            waiting += above.get(module, ())
+    return sorted(found, key=id)

@@ -33,12 +33,14 @@ from .bookkeeping import optimise
 from .closure import Closure
 from .executors import EXECUTORS, check, choose
 from .explain import explain
-from .guard import MISSING, Fact, Key, Structure, guard, look_at_all, refuse_alias, varying
-from .outside import ATTEMPTS, Outside
+from .guard import MISSING, Fact, Guard, refuse_alias, varying
+from .outside import Outside
 from .program import MADE, Output, Program, arrays_in, copies_like, one_place, rebuilt, replaced
 from .recorder import Recorder, ended, recording, stream_now
-from .state import Leaves
+from .state import Leaves, Structure, look_at_all
 
+GRADIENTS, COUNTED = "which gradients are there", "what data parallelism has counted"
+ATTEMPTS = 4  # calls until two in a row must have done the same
 MOST = 32  # captures of one step in a thread, with those that a second call is to confirm
 
 
@@ -118,38 +120,32 @@ class Capture:
     """One capture: its Program, and what must still hold for it to be replayed.
 
     Attributes:
-        key: what it depends on, apart from what it touches.
+        guard: what it depends on.
         program: what is replayed.
         result: what the step returned, with an Output in place of each Tensor.
         problem: what was seen that no replay would do.
         leaves: those that no optimizer owns, and the gradients of arguments.
-        presence: by storage, which gradients were there when the step began.
-        counted: by data-parallel model, what was counted when the step began.
+        structure: flags, hooks and places of the modules and leaves.
         optimizers: those that take a step in it, with their runs and these runs' constants.
         written: the ids of the owners of the memory that it writes.
         turns: held while it is replayed; see `autograd.turns`.
         outside: how results are differentiated; None where they are detached.
-        structure: flags, hooks and places of the modules and leaves.
-        drawing: the step (`random.step_now`) in which it drew numbers; None where it draws none.
         number: captures are numbered as they are made.
         text: the program as Python, by the executor.
         reason: why it is this executor's.
-        enter, attempt: its guard, which replays it.
+        enter, attempt: the guard's functions, which replay it.
     """
 
-    key: Key
+    guard: Guard
     program: Program
     result: Any
     problem: str | None
     leaves: Leaves
-    presence: list[tuple[Any, Any]]
-    counted: list[tuple[Any, Any]]
+    structure: Structure
     optimizers: list[tuple[Any, Any, Any]]
     written: set[int]
     turns: tuple[Any, ...]
     outside: Outside | None
-    structure: Structure
-    drawing: Any
     number: int = field(default_factory=itertools.count().__next__)
     text: Any = None
     reason: str = ""
@@ -159,7 +155,7 @@ class Capture:
     def difference(self, other: Capture) -> str | None:
         """Why `other`, of the next call, must not be replayed; None if nothing is against it."""
         problem: str | None = self.program.difference(other.program) or other.problem
-        if problem is None and Key([self.result]) != Key([other.result]):
+        if problem is None and Guard([self.result]).facts != Guard([other.result]).facts:
             problem = f"what it returns: {self.result!r}, then {other.result!r}"
         return problem
 
@@ -172,18 +168,8 @@ class Capture:
             optimizer.runs is runs and [*map(id, constants)] == [id(run.constants) for run in runs]
             for optimizer, runs, constants in self.optimizers
         )
-        found = self.key.thread.is_alive() and all(updates)
+        found = self.guard.thread.is_alive() and all(updates)
         return found and self.structure.lives() and self.leaves.lives()
-
-    def facts(self) -> list[Fact]:
-        """For people, what it depends on."""
-        return [
-            *self.key.facts,
-            *self.structure.facts(),
-            Fact("which gradients are there", tuple(then for _, then in self.presence)),
-            Fact("the leaves in the closure", self.leaves.then),
-            Fact("what data parallelism has counted", tuple(then for _, then in self.counted)),
-        ]
 
 
 class Compiled:
@@ -200,7 +186,7 @@ class Compiled:
         self.name = getattr(function, "__name__", "the step")
         self.function = function
         self._signature = _signature(function)
-        self._names = _names(self._signature)
+        self.names = _names(self._signature)
         self.state = tuple(state)
         self.executor = executor
         self.wish = wish  # what "auto" means on the CPU
@@ -238,17 +224,14 @@ class Compiled:
             bound[number] = found
         return found
 
-    def _find(self, args: Any, kwargs: Any, missed: int = -1) -> Any:
-        """Replay the capture for a call that is not like the one before, or make one.
-
-        `missed` is the number of the capture that has seen this call and does not fit.
-        """
+    def _find(self, args: Any, kwargs: Any) -> Any:
+        """Replay the capture for a call that is not like the one before, or make one."""
         if MODES.capture.on:
             raise CaptureError("a compiled step is called inside a compiled step")
         if kwargs:
             args, kwargs = self._placed(args, kwargs)
         for capture in self.captures:
-            result = MISSING if capture.number == missed else capture.attempt(*args, **kwargs)
+            result = capture.attempt(*args, **kwargs)
             if result is not MISSING:
                 self._prefer(capture)
                 self.__call__ = capture.enter
@@ -257,7 +240,7 @@ class Compiled:
 
     def _placed(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The same call with arguments at their places that were given by name."""
-        moved = [*itertools.takewhile(kwargs.__contains__, self._names[len(args) :])]
+        moved = [*itertools.takewhile(kwargs.__contains__, self.names[len(args) :])]
         rest = {name: value for name, value in kwargs.items() if name not in moved}
         return (*args, *[kwargs[name] for name in moved]), rest
 
@@ -275,26 +258,15 @@ class Compiled:
             named = self._signature.bind(*args, **kwargs).arguments
         except TypeError:  # a wrong call
             named = {}
-        key = Key(args, kwargs, [*named])
-        hash(key)
-        tensors = key.tensors
+        guard = Guard(args, kwargs, [*named])
+        key, tensors = guard.values(), guard.tensors
         self._forget()
-        if self._full() and all(key != place[0] for place in [*self._pending]):
-            self._too_many(key.facts)
-        capture = self._in_turn(key, args, kwargs, named)
-        program, outside = capture.program, capture.outside
-        place = (
-            key,
-            capture.structure.then,
-            capture.leaves.then,
-            capture.leaves.led,
-            *(then for _, then in capture.presence + capture.counted),
-            # Which options are 0, off or None: with another set an update is another one.
-            *(tuple(map(bool, o)) for one, *_ in capture.optimizers for o in one.options_now()),
-            capture.drawing,
-        )
+        if self._full() and all(key != place[: len(key)] for place in [*self._pending]):
+            self._too_many(guard.facts)
+        capture = self._in_turn(guard, args, kwargs, named)
+        program, outside, place = capture.program, capture.outside, guard.values()
         if self._full() and place not in self._pending:
-            self._too_many(capture.facts())
+            self._too_many(guard.facts)
         self._restless = self._restless + 1 if capture.structure.changed else 0
         if self._restless >= ATTEMPTS:
             self._restless = 0
@@ -303,7 +275,7 @@ class Compiled:
             before, attempts = self._pending.pop(place, (None, 0))
         problem = "first" if before is None else before.difference(capture)
         result = rebuilt(capture.result, program.outputs, outside and outside.node(tensors))
-        key.tensors = []
+        guard.tensors = []
         found = [reference for reference, *_ in capture.leaves.then[0]]
         renewed = problem is not None and any(map(operator.is_not, found, self._found))
         self._found, self._renewed = found, self._renewed + 1 if renewed else 0
@@ -319,7 +291,7 @@ class Compiled:
             if outside is not None:
                 outside.executor = name
             run, capture.text = EXECUTORS[name](program)
-            capture.enter, capture.attempt = guard(capture, run, self._names, self._me)
+            capture.enter, capture.attempt = guard.functions(capture, run, self._me)
             self._prefer(capture)
         elif attempts + 1 >= ATTEMPTS:
             hint = (
@@ -346,19 +318,19 @@ class Compiled:
     def _mine(self) -> list[Capture]:
         """This thread's captures, oldest first, and those of them that are to be confirmed."""
         found = [*self._all(), *[capture for capture, _ in [*self._pending.values()]]]
-        return [one for one in found if one.key.thread is threading.current_thread()]
+        return [one for one in found if one.guard.thread is threading.current_thread()]
 
     def _full(self) -> bool:
         return len(self._mine()) >= MOST
 
     def _too_many(self, facts: Sequence[Fact]) -> NoReturn:
-        found = [capture.facts() for capture in self._mine()]
+        found = [capture.guard.facts for capture in self._mine()]
         raise CaptureError(
             f"compile: {MOST} captures of {self.name} already, and another is needed; "
             f"{varying([*found, facts])}"
         )
 
-    def _in_turn(self, key: Key, args: Any, kwargs: Any, named: Any) -> Capture:
+    def _in_turn(self, guard: Guard, args: Any, kwargs: Any, named: Any) -> Capture:
         """`_record` while no other thread trains: what the step comes to is not known before."""
         closure = Closure(self.function)
         state = [*self.state, *closure.tensors(True)]
@@ -368,17 +340,24 @@ class Compiled:
             try:
                 for turn in () if MODES.apart else turns((), everything):
                     take(held, turn, wait=True)
-                return self._record(key, args, kwargs, named, closure, state, held)
+                return self._record(guard, args, kwargs, named, closure, state, held)
             finally:
                 broken_off(held)
         finally:
             broken_off(held)  # a Ctrl-C may have come into the first one
 
     def _record(
-        self, key: Key, args: Any, kwargs: Any, named: Any, closure: Closure, state: Any, held: Any
+        self,
+        guard: Guard,
+        args: Any,
+        kwargs: Any,
+        named: Any,
+        closure: Closure,
+        state: Any,
+        held: Any,
     ) -> Capture:
         """One call with the recorder on; `state`: what the closure leads to."""
-        tensors = key.tensors
+        tensors = guard.tensors
         leaves = Leaves(closure, self.state)
         # The library of the arguments; without any, of what the step can reach.
         found = {LIBRARIES[type(tensor._array)] for tensor in tensors or state}
@@ -432,7 +411,6 @@ class Compiled:
             outside = Outside(recorder, differentiable, numbers)
         structure = Structure(before, program, recorder.called, self.state)
         modules = [module() for module, _ in structure.modules]
-        leaves.lead, leaves.led = closure.lead([*leaves.bound(), *modules, *recorder.optimizers])
         recorder.called, recorder.layers = set(), {}  # modules
         if changed := structure.changed:
             problem = (
@@ -445,16 +423,31 @@ class Compiled:
             [s.turn for s in recorder.presence] + [COMMON] * leaves.of_arguments,
         )  # fmt: skip
         leaves.changed = []
-        names = {getattr(line, "name", "") for line in program.lines}
+        structure.tell(guard)
+        for storage, present in recorder.presence.items():
+            if present is not None:
+                conditions = [
+                    f"{guard.name(slot)}.epoch {'==' if there else '!='} "
+                    f"{guard.name(slot.buffer)}.epoch"
+                    for slot, there in zip(storage.slots, present, strict=True)
+                ]
+                guard.add(GRADIENTS, present, " and ".join(conditions))
+        for one in recorder.listeners:
+            guard.equal(COUNTED, counted[one], f"{guard.name(one)}.counted()")
+        if any(getattr(line, "name", "") == "random_numbers" for line in program.lines):
+            guard.equal("the step", drawing, "step_now()")
+        # With another set of options that are 0, off or None an update is another one.
+        for optimizer in recorder.optimizers:
+            set_ones = tuple(tuple(map(bool, options)) for options in optimizer.options_now())
+            guard.add("which options are 0", set_ones)
+        guard.add("the leaves in the closure", leaves.then,
+                  f"{guard.name(leaves)}.fits({guard.given})" if leaves else "")  # fmt: skip
+        lead, led = closure.lead([*leaves.bound(), *modules, *recorder.optimizers])
+        guard.add("where names lead", led, f"{guard.name(lead)}()" if lead else "")
+        optimizers = [(o, o.runs, [r.constants for r in o.runs]) for o in recorder.optimizers]
         return Capture(
-            key, program, result, problem, leaves,
-            presence=[(s, there) for s, there in recorder.presence.items() if there is not None],
-            counted=[(one, counted[one]) for one in recorder.listeners],
-            optimizers=[(o, o.runs, [r.constants for r in o.runs]) for o in recorder.optimizers],
-            written=written, turns=shared,
-            outside=outside, structure=structure,
-            drawing=drawing if "random_numbers" in names else None,
-        )  # fmt: skip
+            guard, program, result, problem, leaves, structure, optimizers, written, shared, outside
+        )
 
     # Looking at it --------------------------------------------------------------------------------
 
