@@ -31,9 +31,14 @@ SEQUENCES = list, tuple, collections.deque
 
 
 class Closure:
-    """All that Python can reach from `function` in steps of its own, as long as it is kept."""
+    """All that Python can reach from `function` in steps of its own, as long as it is kept.
 
-    def __init__(self, function: Any) -> None:
+    Args:
+        state: Tensors that it can reach without a name.
+    """
+
+    def __init__(self, function: Any, state: Iterable[Tensor] = ()) -> None:
+        self._state = {id(tensor): tensor for tensor in state}
         self._objects: list[Any] = [function]
         self._numbers = {id(function): 0}
         self._edges: list[tuple[int, Step, Any]] = []
@@ -48,7 +53,7 @@ class Closure:
 
     def tensors(self, modules: bool = False) -> list[Tensor]:
         """The Tensors; `modules`: also parameters in flat memory, and buffers, of modules."""
-        found = {
+        found = self._state | {
             id(part): part
             for number, step, part in self._edges
             if type(part) in TENSORS and type(part._array) in LIBRARIES

@@ -146,10 +146,8 @@ class Guard:
             self._tensor(value, label, name, first)
             return
         if isinstance(value, tuple(LIBRARIES)):
-            cpu = getattr(LIBRARIES.get(kind), "kind", "cpu") == "cpu"
-            way = "a NumPy array; pass mt.from_numpy(array)"
-            way = way if cpu else "an array of CuPy; pass a Tensor"
-            raise CaptureError(f"compile: an argument is {way}")
+            name = f"{kind.__module__}.{kind.__name__}"
+            raise CaptureError(f"compile: an argument is a {name}; pass mt.from_numpy(array)")
         self.equal(f"the type of {label}", kind, f"type({first})", VALUE)
         if kind is dict or kind is list or isinstance(value, tuple):
             size = f"len({name})"
@@ -191,8 +189,7 @@ class Guard:
         # In another memory order sums are other sums.
         self.equal(f"the memory order of {label}", order, text, "Pass contiguous()", number)
         self.equal(f"requires_grad of {label}", value._rg, f"{name}._rg", "Set it before", number)
-        what = f"the overlap of {label} with other arguments"
-        self.facts.append(Fact(what, self.places[-1], "", "Pass a clone()"))
+        self.add(f"the overlap of {label} with other arguments", self.places[-1])
 
     # The function ---------------------------------------------------------------------------------
 
@@ -364,22 +361,3 @@ def refuse_alias() -> NoReturn:
         "compile: an argument is memory that the step writes (a parameter, a buffer), and would "
         "keep the values from before the step; use it from inside the step, or pass a clone()"
     )
-
-
-def varying(captures: Iterable[Sequence[Fact]]) -> str:
-    """Which fact differs most among captures, oldest first: its last two values, the way out."""
-    found: dict[str, list[Fact]] = {}
-    for facts in captures:
-        for fact in facts:
-            found.setdefault(fact.label, []).append(fact)
-    most = max(found.values(), key=lambda facts: len({fact.value for fact in facts}))
-    last = most[-1]
-    before = next((fact for fact in reversed(most) if fact.value != last.value), last)
-    values = ", then ".join(_said(fact.value) for fact in (before, last))
-    return f"{last.label} varies most: {values}. {last.hint}"
-
-
-def _said(value: Any) -> str:
-    if type(value) is tuple and len(value) == 2 and isinstance(value[0], type):
-        value = value[1]  # of a certain kind
-    return value if isinstance(value, str) else repr(value)

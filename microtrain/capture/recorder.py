@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from ..autograd import graph
-from ..autograd.turns import take
+from ..autograd.turns import broken_off, take
 from ..backend import ARRAYS, LIBRARIES, MODES, NUMPY, XP, owner_of, to_host
 from ..errors import CaptureError
 from ..nn.module import Module
@@ -21,7 +21,7 @@ from ..optim.flat import owner
 from ..random import default_generator
 from ..recording import EAGER
 from ..tensor import TENSORS, wrap
-from .bookkeeping import Clear, Count, End, Mark, Pass, skip
+from .bookkeeping import Clear, Count, End, Mark, Pass
 from .program import Host, arrays_in
 from .state import Leaves
 from .trace import Library, Traced, refuse
@@ -43,7 +43,6 @@ class Recorder(Library):
         super().__init__(xp)
         self.turns = turns
         self.leaves = leaves
-        self.holds = False  # `_LOCK`
         self.passes = 0  # backward passes
         self.called: set[Any] = set()  # modules
         self.optimizers: list[Any] = []  # that took a step
@@ -82,35 +81,27 @@ class Recorder(Library):
         self.program.lines.append(Host(label, function, self._where(), *more))
         return False
 
-    def random_words(self, shape: tuple[int, ...], draw: int) -> Any:
-        """Random words: drawn anew in every replay, for its step and batch."""
-        # A copy: where the words lie in those that were drawn depends on the place of the batch.
-        array = self.xp.random_words(shape, draw).copy()
-        args = shape, draw - self.draws_before
-        self._note("random_words", args, array, {"fresh": not self.optimizers})
-        return self.traced(array, "made")
-
-    def random_numbers(self, shape: tuple[int, ...], draw: int | None, *how: Any) -> Any:
-        """Random numbers: likewise, or the next ones of the stream of `manual_seed`."""
+    def _random(self, name: str, shape: tuple[int, ...], draw: int | None, *how: Any) -> Any:
+        """Drawn anew in every replay, for its step and batch, or next in the user's stream."""
         if draw is None and self.stream != stream_now():
             self.moved = True
-        array = self.xp.random_numbers(shape, draw, *how).copy()
+        # A copy: where words lie in those that were drawn depends on the place of the batch.
+        array = getattr(self.xp, name)(shape, draw, *how).copy()
         if draw is None:
             self.stream = stream_now()
         else:
             draw -= self.draws_before
         fresh = draw is not None and not self.optimizers
-        self._note("random_numbers", (shape, draw, *how), array, {"fresh": fresh})
+        self._note(name, (shape, draw, *how), array, {"fresh": fresh})
         return self.traced(array, "made")
+
+    random_words = functools.partialmethod(_random, "random_words")
+    random_numbers = functools.partialmethod(_random, "random_numbers")
 
     @property
     def draws_before(self) -> int:
         """Where draws began to count: at the call, or at 0 where an optimizer took a step."""
         return 0 if self.optimizers else self.first_draw
-
-    def draws(self, count: int) -> Host:
-        """The bookkeeping of `count` draws."""
-        return Host(f"{count} random draws", lambda: skip(count), self._where(), ())
 
     def examine(self, array: Any, check: Callable[[Any], None]) -> None:
         """Let `check` look at the values now and at every replay; it may raise. Not on a GPU."""
@@ -126,15 +117,16 @@ class Recorder(Library):
     def exchange(self, label: str, function: Callable[[Any], Any], given: Any) -> Traced:
         """`function(given)`, a new array that other ranks have a part in: anew in every replay."""
         host = self.host(given)
+        made: Any = None
+
+        def again() -> None:
+            found = function(NUMPY.asarray(to_host(host), order="C"))
+            made[...] = self.xp.asarray(found)
+
         with paused():
             made = self.xp.asarray(function(NUMPY.asarray(to_host(host), order="C")))
         self.exchanged.append(made.copy())
-        what = f"{label} of {host.dtype.name}{list(host.shape)}"
-
-        def again() -> None:
-            made[...] = self.xp.asarray(function(NUMPY.asarray(to_host(host), order="C")))
-
-        self.later(what, again, (made,), (host,))
+        self.later(f"{label} of {host.dtype.name}{list(host.shape)}", again, (made,), (host,))
         return self.traced(made, "made")
 
     def cleared(self, storage: Any, set_to_none: bool) -> None:
@@ -372,27 +364,16 @@ def ended(recorder: Recorder) -> None:
 
 
 def _locked(recorder: Recorder, change: Callable[[Recorder], None]) -> None:
-    """`change(recorder)` by one thread at a time.
-
-    Not by `with _LOCK`: a Ctrl-C just before its end would leave the lock held, and other threads
-    waiting for ever.
-    """
+    """`change(recorder)` by one thread at a time, also where a Ctrl-C comes."""
+    held: list[Any] = []
     try:
         try:
-            recorder.holds = _LOCK.acquire()
+            take(held, _LOCK, wait=True)
             change(recorder)
         finally:
-            if recorder.holds:
-                recorder.holds = _release()
+            broken_off(held)
     finally:
-        if recorder.holds:  # a Ctrl-C has come into the first one
-            recorder.holds = _release()
-
-
-def _release() -> bool:
-    """Whether the lock is held, in one line with what remembers it."""
-    _LOCK.release()
-    return False
+        broken_off(held)  # a Ctrl-C may have come into the first one
 
 
 def _switch(recorder: Recorder) -> None:

@@ -10,7 +10,7 @@ handed in when the step first reads it or adds to it, and handed out at the end.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..autograd.turns import COMMON
@@ -32,7 +32,6 @@ class Leaves:
 
     Args:
         closure: what names lead to from the step.
-        further: Tensors that were named as state.
 
     Attributes:
         then: what a replay must find, it can be hashed.
@@ -43,9 +42,9 @@ class Leaves:
         tensors: the arguments of the call that is replayed, if so.
     """
 
-    def __init__(self, closure: Closure, further: Iterable[Tensor]) -> None:
+    def __init__(self, closure: Closure) -> None:
         # Also views of state must be the same ones later.
-        self._found = dict.fromkeys([*filter(is_leaf, further), *closure.tensors()])
+        self._found = dict.fromkeys(closure.tensors())
         self._versions = {
             tensor: tensor.version.n
             for tensor in self._found
@@ -276,7 +275,6 @@ class Structure:
         before: what `look_at_all` said when the step began.
         program: what was captured.
         called: the modules that were called in it.
-        further: leaves beside the modules' own.
 
     Attributes:
         modules: those that it has to do with.
@@ -285,11 +283,9 @@ class Structure:
         count: `STRUCTURE` when all was found as it was.
     """
 
-    def __init__(
-        self, before: dict[Module, Any], program: Program, called: Any, further: Sequence[Tensor]
-    ) -> None:
+    def __init__(self, before: dict[Module, Any], program: Program, called: Any) -> None:
         used = touched(program)
-        self._leaves = list(further)
+        self._leaves: list[Tensor] = []
         for storage in alive(STORAGES):
             if any(id(owner_of(a)) in used for b in storage.buffers for a in (b.data, b.wide)):
                 self._leaves += storage.params

@@ -29,13 +29,22 @@ from ..nn.module import MODULES, Module
 from ..optim.flat import STORAGES
 from ..optim.optimizer import OPTIMIZERS, SCHEDULES
 from ..tensor import TENSORS, Tensor, wrap
-from .bookkeeping import optimise
+from .bookkeeping import optimise, skip
 from .closure import Closure
 from .executors import EXECUTORS, check, choose
-from .explain import explain
-from .guard import MISSING, Fact, Guard, refuse_alias, varying
+from .explain import explain, varying
+from .guard import MISSING, Fact, Guard, refuse_alias
 from .outside import Outside
-from .program import MADE, Output, Program, arrays_in, copies_like, one_place, rebuilt, replaced
+from .program import (
+    MADE,
+    Output,
+    Program,
+    arrays_in,
+    copies_like,
+    one_place,
+    rebuilt,
+    replaced,
+)
 from .recorder import Recorder, ended, recording, stream_now
 from .state import Leaves, Structure, look_at_all
 
@@ -86,14 +95,10 @@ def compile(
         ...     return loss
     """
     if executor not in EXECUTORS:
-        now = "; executor='numba' is now 'native'" if executor == "numba" else ""
-        raise ValueError(
-            f"compile: executor must be auto, cupy, native or numpy, got {executor!r}{now}"
-        )
+        raise ValueError(f"compile: unknown executor {executor!r}; use {', '.join(EXECUTORS)}")
     many = hasattr(state, "__iter__") and type(state) not in TENSORS
-    tensors: tuple[Any, ...] = (*state,) if many else (state,)
-    state = tensors
-    for one in tensors:
+    state = (*state,) if many else (state,)  # type: ignore[assignment]
+    for one in state:
         if type(one) not in TENSORS:
             raise TypeError(
                 f"compile: state has a {type(one).__name__}, expected Tensors; what the step finds "
@@ -106,8 +111,7 @@ def compile(
     if wish == "off":
         return function
     if wish not in EXECUTORS:
-        names = ", ".join(["off", *EXECUTORS])
-        raise ValueError(f"MICROTRAIN_COMPILE must be one of {names}, not {wish!r}")
+        raise ValueError(f"MICROTRAIN_COMPILE: unknown {wish!r}; use off, {', '.join(EXECUTORS)}")
     return Compiled(function, state, executor, wish)
 
 
@@ -332,8 +336,8 @@ class Compiled:
 
     def _in_turn(self, guard: Guard, args: Any, kwargs: Any, named: Any) -> Capture:
         """`_record` while no other thread trains: what the step comes to is not known before."""
-        closure = Closure(self.function)
-        state = [*self.state, *closure.tensors(True)]
+        closure = Closure(self.function, self.state)
+        state = closure.tensors(True)
         everything = [*turns(state), COMMON, *(storage.turn for storage in alive(STORAGES))]
         held: list[Any] = []
         try:
@@ -358,12 +362,12 @@ class Compiled:
     ) -> Capture:
         """One call with the recorder on; `state`: what the closure leads to."""
         tensors = guard.tensors
-        leaves = Leaves(closure, self.state)
+        leaves = Leaves(closure)
         # The library of the arguments; without any, of what the step can reach.
         found = {LIBRARIES[type(tensor._array)] for tensor in tensors or state}
         xp = next((xp for xp in found if xp.kind == "cuda"), NUMPY)
         check(self.executor, xp)
-        recorder = Recorder(xp, _state(self.state, xp), leaves, held)
+        recorder = Recorder(xp, _state(xp), leaves, held)
         program = recorder.program
         inputs: dict[int, Tensor] = {}
         if tensors and len(found) > 1:
@@ -392,7 +396,7 @@ class Compiled:
             ended(recorder)  # where a Ctrl-C came before the block was entered, or as it was left
         used = random.place().draw - recorder.draws_before
         if used > 0:
-            program.lines.append(recorder.draws(used))
+            recorder.later(f"{used} random draws", functools.partial(skip, used), ())
         if any(o.options_now() != options.get(o, o.options_now()) for o in recorder.optimizers):
             raise CaptureError(f"compile: {SCHEDULES}")
         written = {id(owner_of(a)) for x in program.lines for a in arrays_in(getattr(x, "out", ()))}
@@ -409,19 +413,18 @@ class Compiled:
         if differentiable:
             numbers = {inputs[id(t)]: number for number, t in reversed([*enumerate(tensors)])}
             outside = Outside(recorder, differentiable, numbers)
-        structure = Structure(before, program, recorder.called, self.state)
+        structure = Structure(before, program, recorder.called)
         modules = [module() for module, _ in structure.modules]
         recorder.called, recorder.layers = set(), {}  # modules
-        if changed := structure.changed:
+        if structure.changed:
             problem = (
-                f"it changes {changed}, which a replay would not; do it outside, set it back, or "
-                "count in a buffer"
+                f"it changes {structure.changed}, which a replay would not; do it outside, set it "
+                "back, or count in a buffer"
             )
         written &= {key for key, kind in program.kinds.items() if kind == "state"}
-        shared = () if MODES.apart else turns(
-            [*leaves.changed, *(t for t in _tensors(state) if id(owner_of(t._array)) in written)],
-            [s.turn for s in recorder.presence] + [COMMON] * leaves.of_arguments,
-        )  # fmt: skip
+        changed = [t for t in (*_of_modules(), *state) if id(owner_of(t._array)) in written]
+        locks = [s.turn for s in recorder.presence] + [COMMON] * leaves.of_arguments
+        shared = () if MODES.apart else turns([*leaves.changed, *changed], locks)
         leaves.changed = []
         structure.tell(guard)
         for storage, present in recorder.presence.items():
@@ -460,16 +463,9 @@ class Compiled:
         """The captures, oldest first."""
         return sorted(self.captures, key=lambda capture: capture.number)
 
-    def explain(self, measure: bool = False) -> str:
-        """What every capture consists of, its memory, and what it costs at least, as text.
-
-        Args:
-            measure: also time the instructions, and how fast this machine copies memory and
-                multiplies matrices. Bookkeeping and communication are left out, so no step is
-                counted and no other rank is waited for, and everything that the instructions
-                write, weights too, is set back. No other thread may use the model meanwhile.
-        """
-        return "\n\n".join(explain(c.program, c.text, c.reason, measure) for c in self._all())
+    def explain(self) -> str:
+        """What every capture consists of, its memory, and what it costs at least, as text."""
+        return "\n\n".join(explain(c.program, c.text, c.reason) for c in self._all())
 
     def source(self) -> str:
         """The straight-line programs of every capture, as text: the step, and ways back from it."""
@@ -542,14 +538,13 @@ def taken(value: Any, outputs: list[Any], recorder: Any, roots: list[Tensor]) ->
     return replaced(value, output)
 
 
-def _state(further: Sequence[Tensor], xp: Any) -> list[Any]:
-    """The memory that a step may read and write besides its arguments."""
+def _state(xp: Any) -> list[Any]:
+    """The memory of modules and optimizers, which a step may read and write."""
     found = [a for storage in alive(STORAGES) for b in storage.buffers for a in (b.data, b.wide)]
-    found += [tensor._array for tensor in _tensors(further)]
+    found += [tensor._array for tensor in _of_modules()]
     return [array for array in found if type(array) is xp.array_type]
 
 
-def _tensors(further: Sequence[Tensor]) -> list[Tensor]:
-    """Those of all modules, and `further` ones."""
+def _of_modules() -> list[Tensor]:
     values = [value for module in alive(MODULES) for value in vars(module).copy().values()]
-    return [value for value in [*values, *further] if type(value) in TENSORS]
+    return [value for value in values if type(value) in TENSORS]

@@ -287,8 +287,7 @@ class Library(Eager):
         found = result if type(result) in LIBRARIES else self.xp.asarray(result)
         if any(_shares(found, h) for h in hosts):
             return Traced(found, self)
-        self._note(name, hosts, found, attrs)
-        return self.traced(found, "made")
+        return self._new(name, hosts, found, **attrs)
 
     def loop(self, step: Any, moving: Any, fixed: Any, out: Any, scratch: Any = ()) -> None:
         """A loop is one instruction."""
@@ -296,6 +295,11 @@ class Library(Eager):
         out = tuple([self.host(array, written=True) for array in out])
         self.xp.loop(step, moving, fixed, out, scratch)
         self._note("loop", (step, moving, fixed), out, {"scratch": scratch})
+
+    def _new(self, name: str, args: Any, array: Any, /, **attrs: Any) -> Traced:
+        """Of an instruction that has made `array`."""
+        self._note(name, args, array, attrs)
+        return self.traced(array, "made")
 
     def _note(self, name: str, args: Any, out: Any, attrs: dict[str, Any]) -> None:
         if type(out) is tuple or out.size or name in DRAWS:  # these are counted
@@ -328,8 +332,7 @@ class Library(Eager):
         found = host.reshape(shape)
         if _shares(found, host) or not found.size:
             return self._view(found)
-        self._note("copyto", (found.reshape(host.shape), host), found, {})
-        return self.traced(found, "made")
+        return self._new("copyto", (found.reshape(host.shape), host), found)
 
     def _view(self, array: Any) -> Traced:
         self.know(array, self.program.kinds.get(id(owner_of(array)), "made"))
@@ -343,8 +346,7 @@ class Library(Eager):
         found = self.xp.asarray(host[where])
         if _shares(found, host) or not found.size:
             return self._view(found)
-        self._note("getitem", (host, where), found, {})
-        return self.traced(found, "made")
+        return self._new("getitem", (host, where), found)
 
     def setitem(self, x: Any, index: Any, value: Any) -> None:
         """`x[index] = value`."""
@@ -373,8 +375,7 @@ class Library(Eager):
         """A copy of `x`."""
         host = self.host(x)
         made = host.copy(order=order)
-        self._note("copyto", (made, host), made, {})
-        return self.traced(made, "made")
+        return self._new("copyto", (made, host), made)
 
     def asarray(self, value: Any, dtype: Any = None) -> Any:
         """A number as a constant, an array in another dtype as a copy."""
@@ -385,8 +386,7 @@ class Library(Eager):
             if dtype is None or host.dtype == dtype:
                 return value
             made = host.astype(dtype)
-            self._note("copyto", (made, host), made, {"casting": "unsafe"})
-            return self.traced(made, "made")
+            return self._new("copyto", (made, host), made, casting="unsafe")
         return self.traced(self.xp.asarray(value, dtype), "constant")
 
     operand = asarray
@@ -398,8 +398,7 @@ class Library(Eager):
             return array
         start = array.copy()
         self.know(start, "constant")
-        self._note("copyto", (array, start), array, {})
-        return self.traced(array, "made")
+        return self._new("copyto", (array, start), array)
 
     def looked_at(self, array: Any) -> Any:
         """`array`, which the step has made on the host, while it computes on a GPU."""
@@ -417,8 +416,7 @@ class Library(Eager):
         )
 
     def _filled(self, array: Any, value: Any) -> Traced:
-        self._note("copyto", (array, value), array, {"casting": "unsafe"})
-        return self.traced(array, "made")
+        return self._new("copyto", (array, value), array, casting="unsafe")
 
     def full(self, shape: Any, value: Any, dtype: Any = None) -> Traced:
         """`value` everywhere."""

@@ -100,9 +100,12 @@ def test_without_a_compiler_a_configuration_that_wants_it_is_refused(
         load_config(tmp_path / "run.yaml", ["train.compile=native"])
 
 
-def test_numba_is_now_native() -> None:
-    with pytest.raises(ValueError, match="executor='numba' is now 'native'"):
+def test_an_unknown_executor_says_which_there_are(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="unknown executor 'numba'; use auto, cupy, native"):
         mt.compile(lambda x: x, executor="numba")
+    (tmp_path / "run.yaml").write_text(RUN)
+    with pytest.raises(ConfigError, match=r"train\.compile(.|\n)*native"):
+        load_config(tmp_path / "run.yaml", ["train.compile=numba"])
 
 
 @pytest.mark.parametrize(

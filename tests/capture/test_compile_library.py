@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import microtrain as mt
 from microtrain.backend import ARRAYS, LIBRARIES, XP
+from microtrain.capture.bookkeeping import skip
 from microtrain.capture.closure import Closure
 from microtrain.capture.program import Line, Program
 from microtrain.capture.recorder import Recorder, recording
@@ -55,14 +57,14 @@ class Training:
         """The program of a step, and the memory of the loss."""
         batch = self.batch(i)
         xp = LIBRARIES[type(batch[0]._array)]
-        recorder = Recorder(xp, _state((), xp), Leaves(Closure(self.step), ()), [])
+        recorder = Recorder(xp, _state(xp), Leaves(Closure(self.step)), [])
         program = recorder.program
         program.inputs += [tensor._array.copy() for tensor in batch]
         with recording(recorder):
             loss = self.step(*(wrap(recorder.traced(a, "input")) for a in program.inputs))
             program.outputs.append(recorder.host(loss._array))
         assert XP[xp.array_type] is xp
-        program.lines.append(recorder.draws(1))
+        recorder.later("1 random draws", functools.partial(skip, 1), ())
         return program, program.outputs[0]
 
 
