@@ -16,7 +16,7 @@ import pytest
 import microtrain as mt
 from microtrain.autograd import turns
 from microtrain.backend import MODES, NUMPY, XP
-from microtrain.capture import recorder
+from microtrain.capture import recorder, switch
 from microtrain.distributed import communicator
 from microtrain.runs.saver import Saver
 from microtrain.train import evaluation
@@ -78,8 +78,8 @@ def test_a_recording_that_is_interrupted_at_any_line() -> None:
     x = mt.ones(3)
     (x * w).sum().backward()
     before, gradient = modes(), w.grad
-    codes = code_of(recorder.recording, recorder.ended, recorder.Recorder.backward)
-    codes |= code_of(recorder.paused.__enter__, recorder.paused.__exit__, recorder._locked)
+    codes = code_of(switch.recording, switch.ended, recorder.Recorder.backward)
+    codes |= code_of(recorder.paused.__enter__, recorder.paused.__exit__, switch._locked)
     kept = []  # as a notebook keeps the last traceback, and all that its frames hold
     for error in interrupted(lambda: mt.compile(step)(x), codes):
         kept.append(error)
@@ -129,7 +129,7 @@ def test_a_step_that_is_interrupted_ends_its_turn(calls: int, owned: bool) -> No
 def test_a_second_program_whose_recording_is_interrupted() -> None:
     w, x = mt.ones(3, requires_grad=True), mt.ones(3)
     before = modes()
-    codes = code_of(recorder.recording, recorder.ended, mt.compile.__globals__["Outside"]._record)
+    codes = code_of(switch.recording, switch.ended, mt.compile.__globals__["Outside"]._record)
 
     def differentiate() -> Any:
         step = mt.compile(lambda x: (x * w).sum())

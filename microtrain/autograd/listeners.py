@@ -57,7 +57,7 @@ class Listener(Protocol):
         """After a pass: make the gradients global."""
 
     def whole(self, roots: Any, create_graph: bool, n: Any, weights: Any) -> Any:
-        """For a captured step: see `compile.bookkeeping.Pass`."""
+        """For a captured step: see `capture.python_calls.Pass`."""
 
     def cancel(self) -> None:
         """The pass failed."""

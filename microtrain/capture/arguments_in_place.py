@@ -24,7 +24,7 @@ from .program import Program, works_on
 HEADER = object.__basicsize__ // 8  # words of an object before its own
 
 
-class Arrival:
+class ArgumentsInPlace:
     """Which arguments are read in place, and how native code is told.
 
     Args:

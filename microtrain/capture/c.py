@@ -24,8 +24,8 @@ from . import fusion
 from .elements import DTYPES, literal
 from .explain import size
 from .fusion import Element, Elements, Place, Product, Reduction, Scatter, Unit
-from .loops import Applied, Loop
 from .program import Program, arrays_in
+from .time_loops import Applied, Loop
 
 HEAD = """\
 #include <math.h>

@@ -13,9 +13,9 @@ from typing import Any
 
 from ..backend import LIBRARIES, address, alive, owner_of
 from ..nn.module import MODULES, Module
-from .bookkeeping import Count
 from .guard import Fact
 from .program import Host, Line, Program, works_on
+from .python_calls import Count
 
 
 def explain(program: Program, text: Any, reason: str) -> str:

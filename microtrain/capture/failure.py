@@ -5,8 +5,8 @@ from __future__ import annotations
 from ..backend import NUMPY
 from ..ops.coercion import LinAlgError, explain
 from ..stack_frames import FIRST_LINE
-from .bookkeeping import End, skip
 from .program import DRAWS, Host, Line, Program, arrays_in
+from .python_calls import End, skip
 
 EXCEPT = """\
     except BaseException as error:

@@ -73,6 +73,7 @@ class Guard:
         plain: the numbers of those that are row-major and aligned, and require no grad.
         again: the numbers of those that are also an earlier one.
         of_arguments: how many facts are of modes and arguments.
+        given: the text of a tuple of all Tensors in the arguments.
         thread: whose call it is: another one has memory of its own.
     """
 
@@ -92,15 +93,15 @@ class Guard:
         self.equal("inference mode", MODES.inference, 'modes["inference"]')
         self.equal("the default dtype", MODES.default_dtype, 'modes["default_dtype"]')
         self.equal("anomaly detection", MODES.anomaly is not None, '(modes["anomaly"] is not None)')
-        self.add(
-            "arguments by name", (*kwargs,), f"(*named,) == {(*kwargs,)}" if kwargs else "not named"
-        )
+        by_name = f"(*named,) == {(*kwargs,)}" if kwargs else "not named"
+        self.add("arguments by name", (*kwargs,), by_name)
         for number, value in enumerate(args):
             label = names[number] if number < len(names) else f"number {number + 1}"
             self._look(value, f"argument {label}", f"a{number}")
         for number, (name, value) in enumerate(kwargs.items()):
             self._look(value, f"argument {name}", f"n{number}", f"named[{name!r}]")
         self.of_arguments = len(self.facts)
+        self.given = f"({''.join(f'{name}, ' for name in self.texts)})"
 
     def add(self, label: str, value: Any, condition: str = "") -> None:
         """One more fact."""
@@ -177,7 +178,8 @@ class Guard:
         self.add(label, "a Tensor", f"(type({first}) is Tensor or type({name}) in TENSORS)")
         self.equal(f"the device of {label}", type(array), f"type({name}_ := {name}._array)")
         order: Any = is_plain(array)
-        self.plain.update([number] * (order and not value._rg))
+        if order and not value._rg:
+            self.plain.add(number)
         if LIBRARIES[type(array)].kind == "cpu":  # where `aligned` says something
             text = f"({name}_.flags.carray or is_plain({name}_) or "
             text += f"({name}_.strides, {name}_.flags.aligned))"
@@ -240,9 +242,9 @@ class Guard:
         """
         texts, places, outside = self.texts, self.places, capture.outside
         # Memory that a backward pass outside reads is written at every call.
-        arrival: Any = None if outside else getattr(run, "arrival", None)
+        in_place: Any = None if outside else getattr(run, "in_place", None)
         everything = [n for n in range(len(texts)) if n not in self.again]
-        moved = self.plain.intersection(arrival.moved) if arrival else ()
+        moved = self.plain.intersection(in_place.moved) if in_place else ()
         copied = [n for n in everything if n not in moved]
         mine, others = self.facts[: self.of_arguments], self.facts[self.of_arguments :]
         first = [fact.condition for fact in mine if fact.tensor is None and fact.condition]
@@ -250,7 +252,7 @@ class Guard:
         first += ['modes["capture"] is EAGER', "not more"] + [
             f"{texts[n]} is not {texts[m]}"
             for n in everything for m in everything[: everything.index(n)]
-            if arrival or (places[n] is not None and places[n] in (m, places[m]))
+            if in_place or (places[n] is not None and places[n] in (m, places[m]))
         ]  # fmt: skip
         checks = [fact.condition for fact in others if fact.condition]
         checks += self._layouts(copied) + self._apart(copied, capture) + self._follow(capture)
@@ -258,11 +260,11 @@ class Guard:
         ends = [f"{self.name(lock.release)}()" for lock in reversed(locks)]
         if moved:
             arrays = [f"{texts[n]}_" if n in moved else self.name(capture.program.inputs[n])
-                      for n in arrival.moved]  # fmt: skip
+                      for n in in_place.moved]  # fmt: skip
             rest = self._layouts(sorted(moved)) + self._apart(everything, capture)
             lines = [
-                f"if {self.name(arrival.function)}({', '.join(arrays)}):",
-                *_indented(self._replay(capture, copied, f"{self.name(arrival.run)}()", ends)),
+                f"if {self.name(in_place.function)}({', '.join(arrays)}):",
+                *_indented(self._replay(capture, copied, f"{self.name(in_place.run)}()", ends)),
                 f"if {' and '.join(rest)}:",
                 *_indented(self._replay(capture, everything, "run()", ends)),
             ]
@@ -333,11 +335,6 @@ class Guard:
             outputs = self.name(program.outputs)
             lines.append(f"made = rebuilt({self.name(result)}, {outputs}, {node})")
         return [*lines, *ends, "return made"]
-
-    @property
-    def given(self) -> str:
-        """The text of a tuple of all Tensors in the arguments."""
-        return f"({''.join(f'{name}, ' for name in self.texts)})"
 
 
 def _indented(lines: list[str]) -> list[str]:

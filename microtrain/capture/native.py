@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 
 from . import c_compiler, fusion
-from .arguments_in_place import Arrival
-from .bookkeeping import WholePass
+from .arguments_in_place import ArgumentsInPlace
 from .c import Word, Writer, Written
 from .fusion import Call, may_raise
-from .loops import Loop, with_loops
 from .numpy_executor import Text
 from .plan import reuse
 from .program import Program
+from .python_calls import WholePass
 from .routines import blas
+from .time_loops import Loop, with_loops
 
 RELEASE = 200_000  # multiplications and elements from which other threads may run meanwhile
 
@@ -83,7 +83,7 @@ class Native:
 
 
 def executor(program: Program) -> tuple[Callable[[], None], Text]:
-    """A function that replays `program`, with an `arrival` for arguments in place, and its text."""
+    """A function that replays `program`, with `in_place` for arguments, and its text."""
     routines = blas()
     products = routines is not None
     units = with_loops(fusion.units_of(program, products), program, products)
@@ -112,7 +112,7 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
     text.scope.update(native.functions(native.table))
     text.scope["owned"] = native
     replay = text.function()
-    replay.arrival = Arrival(program, units, replay, native)
+    replay.in_place = ArgumentsInPlace(program, units, replay, native)
     return replay, text
 
 

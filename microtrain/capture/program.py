@@ -86,7 +86,7 @@ class Program:
         outputs: the arrays that a call returns copies of.
         names: what the step calls its arguments, with their arrays.
         kinds: by id of the memory that owns an array, "input", "state", "constant", "made", or
-            "kept": made for a second program that reads it when this one is done (`outside`).
+            "kept": made for a second program that reads it when this one is done.
         fixed: ids of "made" memory that others than the program know too: it stays where it is.
         buffers: how many intermediate results there are and their bytes, how many of them a replay
             has in memory and the bytes of that.

@@ -6,23 +6,21 @@ as `recording.Recording` lists it: gradients and their bookkeeping, collectives,
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from ..autograd import graph
-from ..autograd.turns import broken_off, take
-from ..backend import ARRAYS, LIBRARIES, MODES, NUMPY, XP, owner_of, to_host
+from ..autograd.turns import take
+from ..backend import LIBRARIES, MODES, NUMPY, owner_of, to_host
 from ..errors import CaptureError
 from ..nn.module import Module
 from ..optim.flat import owner
 from ..random import default_generator
 from ..recording import EAGER
 from ..tensor import TENSORS, wrap
-from .bookkeeping import Clear, Count, End, Mark, Pass
 from .program import Host, arrays_in
+from .python_calls import Clear, Count, End, Mark, Pass
 from .state import Leaves
 from .trace import Library, Traced, refuse
 
@@ -312,83 +310,6 @@ class Recorder(Library):
         self._do(End(optimizer, self._where()))
 
 
-def stream_now() -> tuple[Any, str]:
-    """The stream of `manual_seed`, and where it stands."""
-    stream = default_generator()
-    return stream, repr(stream.bit_generator.state)
-
-
-def _slot(leaf: Any) -> Any:
-    """The place of a leaf's gradient in flat memory, while something owns that."""
-    return None if owner(leaf) is None else leaf._extra.slot
-
-
-@functools.cache  # one for each library: whoever compares two finds the same
-class _Switch:
-    """What arrays lead to while somebody captures: this thread's recorder, or their library."""
-
-    def __init__(self, xp: Any) -> None:
-        self.xp = xp
-        self.array_type = xp.array_type
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(MODES.capture if MODES.capture.on else self.xp, name)
-
-
-_LOCK = threading.RLock()  # the collector may end a recording while this thread holds it
-_CAPTURING: set[Recorder] = set()  # those of all threads
-ARRAYS.add(Traced)
-XP[Traced] = _Switch(NUMPY)  # type: ignore[assignment]
-
-
-@contextlib.contextmanager
-def recording(recorder: Recorder) -> Iterator[None]:
-    """Let `recorder` write down the instructions of this thread."""
-    try:
-        try:
-            _locked(recorder, _switch)
-            MODES.capture = recorder
-            yield
-        finally:
-            ended(recorder)
-    finally:
-        ended(recorder)  # a Ctrl-C may have come into the first one
-
-
-def ended(recorder: Recorder) -> None:
-    """Nothing is written down by `recorder` any more, also where it has not been already."""
-    if MODES.capture is recorder:
-        MODES.capture = EAGER
-    recorder.leaves.restore()
-    _locked(recorder, _switch_back)
-
-
-def _locked(recorder: Recorder, change: Callable[[Recorder], None]) -> None:
-    """`change(recorder)` by one thread at a time, also where a Ctrl-C comes."""
-    held: list[Any] = []
-    try:
-        try:
-            take(held, _LOCK, wait=True)
-            change(recorder)
-        finally:
-            broken_off(held)
-    finally:
-        broken_off(held)  # a Ctrl-C may have come into the first one
-
-
-def _switch(recorder: Recorder) -> None:
-    _CAPTURING.add(recorder)
-    XP[Traced] = _Switch(recorder.xp)  # type: ignore[assignment]
-    for kind, library in LIBRARIES.items():  # arrays of another device are noticed too
-        XP[kind] = _Switch(library)  # type: ignore[assignment]
-
-
-def _switch_back(recorder: Recorder) -> None:
-    _CAPTURING.discard(recorder)
-    if not _CAPTURING:
-        XP.update(LIBRARIES)
-
-
 class paused:
     """Nothing that happens inside is recorded.
 
@@ -401,3 +322,14 @@ class paused:
 
     def __exit__(self, *_: object) -> None:
         MODES.capture = self._before
+
+
+def stream_now() -> tuple[Any, str]:
+    """The stream of `manual_seed`, and where it stands."""
+    stream = default_generator()
+    return stream, repr(stream.bit_generator.state)
+
+
+def _slot(leaf: Any) -> Any:
+    """The place of a leaf's gradient in flat memory, while something owns that."""
+    return None if owner(leaf) is None else leaf._extra.slot

@@ -15,10 +15,10 @@ import numpy as np
 
 from ..stack_frames import ENTRY, generated
 from . import c_compiler
-from .bookkeeping import Clear, Count, End, Mark
 from .native import Native
 from .numpy_executor import Text
 from .program import Host, Output, Program
+from .python_calls import Clear, Count, End, Mark
 from .step import COUNTED, GRADIENTS
 
 MOST = 64  # tables of an optimizer's numbers that are kept: one for each learning rate

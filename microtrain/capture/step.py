@@ -29,12 +29,11 @@ from ..nn.module import MODULES, Module
 from ..optim.flat import STORAGES
 from ..optim.optimizer import OPTIMIZERS, SCHEDULES
 from ..tensor import TENSORS, Tensor, wrap
-from .bookkeeping import optimise, skip
+from .backward_outside import Outside
 from .closure import Closure
 from .executors import EXECUTORS, check, choose
 from .explain import explain, varying
 from .guard import MISSING, Fact, Guard, refuse_alias
-from .outside import Outside
 from .program import (
     MADE,
     Output,
@@ -45,8 +44,10 @@ from .program import (
     rebuilt,
     replaced,
 )
-from .recorder import Recorder, ended, recording, stream_now
+from .python_calls import optimise, skip
+from .recorder import Recorder, stream_now
 from .state import Leaves, Structure, look_at_all
+from .switch import ended, recording
 
 GRADIENTS, COUNTED = "which gradients are there", "what data parallelism has counted"
 ATTEMPTS = 4  # calls until two in a row must have done the same

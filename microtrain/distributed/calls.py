@@ -17,7 +17,7 @@ from typing import Any
 
 from ..autograd.graph import MEANS, Node, freed, next_seq
 from ..backend import ARRAYS
-from ..capture.outside import CompiledNode
+from ..capture.backward_outside import CompiledNode
 from ..ops.index.indexing import gather_along, gather_index, select
 from ..ops.pointwise.elementwise import add, div, mul
 from ..ops.shape.joining import cat_operation, split_parts, unbind_parts

@@ -25,7 +25,7 @@ from typing import Any, Literal, Self
 
 from ..autograd import graph
 from ..backend import LISTENERS, MODES, STRUCTURE, XP
-from ..capture.bookkeeping import FORWARD
+from ..capture.python_calls import FORWARD
 from ..nn.module import LoadedKeys, Module
 from ..nn.normalization import BatchNorm
 from ..optim.flat import Buffer, FlatStorage

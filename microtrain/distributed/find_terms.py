@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..autograd import grad
-from ..capture.outside import CompiledNode
+from ..capture.backward_outside import CompiledNode
 from ..tensor import TENSORS, Tensor
 from .calls import WEIGHED, Survey
 from .loss_terms import ONE, SUMS, Plain, Term, is_mean, is_scalars

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..autograd.graph import freed
 from ..backend import ARRAYS, MODES, XP
-from ..capture.outside import CompiledNode
+from ..capture.backward_outside import CompiledNode
 from ..errors import ConfigError
 from ..ops.loss.probability_losses import bce_with_logits
 from ..ops.loss.regression_losses import mse

@@ -37,7 +37,7 @@ from ..autograd import no_grad
 from ..autograd.graph import freed
 from ..autograd.unbroadcast import unbroadcast
 from ..backend import ARRAYS, MODES, XP
-from ..capture.outside import CompiledNode
+from ..capture.backward_outside import CompiledNode
 from ..tensor import TENSORS
 from .agreement import agreed
 from .calls import SCALES, shape_of

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..backend import LIBRARIES, to_host
-from ..capture.trace import look
+from ..capture.looks import look
 from ..ops.coercion import PUBLIC, version_of
 from ..ops.registry import traced
 from ..tensor import TENSORS

@@ -11,12 +11,13 @@ import pytest
 
 import microtrain as mt
 from microtrain.backend import ARRAYS, LIBRARIES, XP
-from microtrain.capture.bookkeeping import skip
 from microtrain.capture.closure import Closure
 from microtrain.capture.program import Line, Program
-from microtrain.capture.recorder import Recorder, recording
+from microtrain.capture.python_calls import skip
+from microtrain.capture.recorder import Recorder
 from microtrain.capture.state import Leaves
 from microtrain.capture.step import _state
+from microtrain.capture.switch import recording
 from microtrain.errors import CaptureError
 from microtrain.random import STREAM
 from microtrain.tensor import wrap

@@ -24,10 +24,11 @@ from ..backend import LIBRARIES, MODES, owner_of
 from ..errors import CaptureError
 from ..ops.coercion import stale, version_of
 from ..tensor import TENSORS, Tensor, wrap
-from .bookkeeping import optimise
 from .executors import EXECUTORS
 from .program import DRAWS, Program, copies_like, replaced
-from .recorder import Recorder, ended, recording
+from .python_calls import optimise
+from .recorder import Recorder
+from .switch import ended, recording
 from .trace import Traced
 
 MOST = 32  # programs of one capture
