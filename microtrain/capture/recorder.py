@@ -19,10 +19,11 @@ from ..optim.flat import owner
 from ..random import default_generator
 from ..recording import EAGER
 from ..tensor import TENSORS, wrap
+from .looks import refuse
 from .program import Host, arrays_in
 from .python_calls import Clear, Count, End, Mark, Pass
 from .state import Leaves
-from .trace import Library, Traced, refuse
+from .trace import Library, Traced
 
 
 class Recorder(Library):
