@@ -287,9 +287,8 @@ class Guard:
         checks = []
         for index, n in enumerate(copied):
             here = f"{self.texts[n]}_"
-            checks.append(
-                f"(owner{n} := {here} if {here}.base is None else owner_of({here})) is not None"
-            )
+            owner = f"{here} if {here}.base is None else owner_of({here})"
+            checks.append(f"(owner{n} := {owner}) is not None")
             for m in copied[:index]:
                 if self.places[m] is None:
                     at = f"address({here}) == address({self.texts[m]}_)"

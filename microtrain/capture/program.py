@@ -116,7 +116,7 @@ class Program:
             else:
                 works = map(said, (line.args, line.out, sorted(line.attrs.items())))
                 found.append((line.where, line.name, *works))
-        return [*found, ("what it returns", said(self.outputs))]
+        return [*found, ("what it returns", "the end", said(self.outputs))]
 
     def _said(self, numbers: dict[int, int], value: Any) -> Any:
         if isinstance(value, tuple | list):
@@ -124,7 +124,8 @@ class Program:
         if type(value) not in LIBRARIES:  # NaN is NaN, and 0.0 is not -0.0
             return type(value), repr(value) if type(value) is float else value
         owner = owner_of(value)
-        kind, at = self.kinds.get(id(owner)), address(value) - address(owner)
+        kind = self.kinds.get(id(owner))
+        at = 0 if owner is value else address(value) - address(owner)
         place: Any = numbers.setdefault(id(owner), len(numbers)), at
         if kind == "constant":
             place = to_host(value).tobytes()
@@ -134,15 +135,18 @@ class Program:
 
     def difference(self, other: Program) -> str | None:
         """Where `other`, a later capture of the same step, does something else; None if nowhere."""
-        mine, theirs = self.description or self.described(), other.described()
+        other.description = other.described()
+        mine, theirs = self.description or self.described(), other.description
         for (_, *then), (where, *now) in zip(mine, theirs, strict=False):
-            if problem := _difference(then, now):
+            if then[0] != now[0]:
+                return f"{where}: {then[0]}, then {now[0]}"
+            if then != now and (problem := _difference(then, now)):
                 return f"{where}: {problem}"
         return None
 
     def forget(self) -> None:
         """Let go of its instructions and their memory: all it is needed for is to be compared."""
-        self.description = self.described()
+        self.description = self.description or self.described()
         self.lines, self.inputs, self.outputs, self.names = [], [], [], []
         self.memory = [owner for owner in self.memory if self.kinds.get(id(owner)) == "state"]
 
@@ -178,7 +182,7 @@ def _values(constant: Memory) -> str:
 def _short(value: Any) -> str:
     if type(value) is Memory:
         return f"{value.kind} memory of {value.dtype.name}{[*value.shape]}"
-    return str(value)
+    return str(value)[:100]
 
 
 @dataclass(frozen=True, slots=True)

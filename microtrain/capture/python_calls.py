@@ -145,6 +145,7 @@ def skip(count: int) -> None:
 
 def optimise(program: Program) -> None:
     """Rewrite the lines of `program`, which has run and whose memory holds its results."""
+    program.description = None
     _fold_constants(program)
     _join_passes(program)
     _join_marks(program)
