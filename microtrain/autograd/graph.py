@@ -242,7 +242,7 @@ def edge_of(tensor: Tensor) -> Any:
     return (tensor._edge or tensor) if tensor._rg else None
 
 
-def _below(edges: Any) -> Iterator[Any]:
+def below(edges: Any) -> Iterator[Any]:
     """What a backward pass from `edges` comes to: each edge to a leaf, each node once.
 
     Usually one of the last layer comes early, so that little of the graph is looked at.
@@ -263,7 +263,7 @@ def _below(edges: Any) -> Iterator[Any]:
 
 def reaches(edges: Any, leaves: frozenset[Tensor]) -> bool:
     """Whether a backward pass from `edges` comes to one of `leaves`."""
-    return any(found in leaves for found in _below(edges))
+    return any(found in leaves for found in below(edges))
 
 
 def leaves_of(edges: Any, means: list[Node] | None = None) -> dict[Tensor, int]:
@@ -272,7 +272,7 @@ def leaves_of(edges: Any, means: list[Node] | None = None) -> dict[Tensor, int]:
     Nodes of the operations `MEANS` on the way are added to `means`.
     """
     count: dict[Tensor, int] = {}
-    for found in _below(edges):
+    for found in below(edges):
         if type(found) in TENSORS:
             count[found] = count.get(found, 0) + 1
         elif means is not None and found._op in MEANS:

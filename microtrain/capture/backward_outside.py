@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..autograd.engine import run
-from ..autograd.graph import MARKS, MEANS, Backward, Node, NodeOfMany, edge_of, freed, record
+from ..autograd.graph import MARKS, MEANS, Backward, Node, NodeOfMany, below, edge_of, freed, record
 from ..backend import LIBRARIES, MODES, owner_of
 from ..errors import CaptureError
 from ..ops.coercion import stale, version_of
@@ -83,16 +83,9 @@ class Outside:
         self.ends: list[tuple[Tensor, Any]] = []
         self._watched: list[tuple[Any, str, Tensor]] = []  # what nodes saved of the state
         self.roots = tuple(self._end(edge_of(result), arguments) for result in results)
-        found: dict[Any, None] = {}
-        waiting = [*self.roots]
-        while waiting:
-            edge = waiting.pop()
-            node = edge[0] if type(edge) is tuple else edge
-            if node is not None and type(node) not in TENSORS and node not in found:
-                found[node] = None
-                waiting += node._edges
         kinds, kept = recorder.program.kinds, list[Any]()
         # Youngest first: the order in which the engine comes to its leaves.
+        found = (node for node in below(self.roots) if type(node) not in TENSORS)
         nodes = sorted(found, key=lambda node: -node._seq)
         for node in nodes:
             self._take(node, arguments)
@@ -191,7 +184,8 @@ class Outside:
                 self._put(call.memory)
                 if way.run is None:
                     return self._record(way, arrays)
-                for buffer, v in zip(way.program.inputs, filter(_is_there, arrays), strict=True):
+                there = (v for v in arrays if v is not None)
+                for buffer, v in zip(way.program.inputs, there, strict=True):
                     buffer[...] = v
                 way.run()
                 return way.gradients()
@@ -205,7 +199,7 @@ class Outside:
     def _record(self, way: _Way, given: list[Any]) -> list[Any]:
         """A pass over the kept graph, written down, and kept if the last one did the same."""
         recorder, anomaly, before = self.recorder, MODES.anomaly, way.program
-        first = recorder.program
+        first, ends = recorder.program, tuple(place for place, _ in self.ends)
         program = Program(recorder.xp, kinds=dict(self._kinds), memory=list(self._owners))
         program.inputs = [copies_like([v])[0] for v in given if v is not None]
         try:
@@ -213,7 +207,6 @@ class Outside:
             with recording(recorder):
                 inputs = iter(program.inputs)
                 seeds = [v if v is None else recorder.traced(next(inputs), "input") for v in given]
-                ends = tuple(place for place, _ in self.ends)
                 found, _ = run(self.roots, seeds, True, False, ends, False)
                 program.outputs = [recorder.host(found[end]) for end in ends if end in found]
         finally:
@@ -234,10 +227,6 @@ class Outside:
             optimise(program)
             way.run, way.text = EXECUTORS[self.executor](program)
         return result
-
-
-def _is_there(value: Any) -> bool:
-    return value is not None
 
 
 def _array(value: Any) -> Any:

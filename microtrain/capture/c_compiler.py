@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import install
+from ..errors import CaptureError, install
 from ..files import read_plain, write_whole
 
 fcntl: Any
@@ -54,7 +54,7 @@ NO_ARGUMENTS, ONE, SEVERAL = 0x4, 0x8, 0x80  # METH_NOARGS, METH_O, METH_FASTCAL
 _LOADING = threading.RLock()
 
 
-class NativeError(Exception):
+class NativeError(CaptureError):
     """There is no native code, and why."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ..errors import CaptureError
@@ -29,16 +28,9 @@ def check(name: str, xp: Any) -> None:
         raise CaptureError(f"compile: executor={name!r}, but the arrays of the step are {where}")
 
 
-def _native(program: Program) -> tuple[Callable[[], None], numpy_executor.Text]:
-    try:
-        return native_executor.executor(program)
-    except c_compiler.NativeError as error:
-        raise CaptureError(f"compile: executor='native': {error}") from None
-
-
 EXECUTORS: dict[str, Any] = {
     "auto": None,  # `choose` names another
     "cupy": cupy_executor.executor,
-    "native": _native,
+    "native": lambda program: native_executor.executor(program),
     "numpy": numpy_executor.executor,
 }
