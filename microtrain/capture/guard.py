@@ -259,8 +259,8 @@ class Guard:
         locks = [*capture.turns, *([outside.lock] if outside else ())]
         ends = [f"{self.name(lock.release)}()" for lock in reversed(locks)]
         if moved:
-            arrays = [f"{texts[n]}_" if n in moved else self.name(capture.program.inputs[n])
-                      for n in in_place.moved]  # fmt: skip
+            inputs, readable = capture.program.inputs, in_place.moved
+            arrays = [texts[n] + "_" if n in moved else self.name(inputs[n]) for n in readable]
             rest = self._layouts(sorted(moved)) + self._apart(everything, capture)
             lines = [
                 f"if {self.name(in_place.function)}({', '.join(arrays)}):",

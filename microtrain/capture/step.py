@@ -444,8 +444,8 @@ class Compiled:
         for optimizer in recorder.optimizers:
             set_ones = tuple(tuple(map(bool, options)) for options in optimizer.options_now())
             guard.add("which options are 0", set_ones)
-        guard.add("the leaves in the closure", leaves.then,
-                  f"{guard.name(leaves)}.fits({guard.given})" if leaves else "")  # fmt: skip
+        fits = f"{guard.name(leaves)}.fits({guard.given})" if leaves else ""
+        guard.add("the leaves in the closure", leaves.then, fits)
         lead, led = closure.lead([*leaves.bound(), *modules, *recorder.optimizers])
         guard.add("where names lead", led, f"{guard.name(lead)}()" if lead else "")
         optimizers = [(o, o.runs, [r.constants for r in o.runs]) for o in recorder.optimizers]
