@@ -24,8 +24,9 @@ from ..backend import LIBRARIES, MODES, owner_of
 from ..errors import CaptureError
 from ..ops.coercion import stale, version_of
 from ..tensor import TENSORS, Tensor, wrap
+from .arguments_and_results import copies_like, replaced
 from .executors import EXECUTORS
-from .program import DRAWS, Program, copies_like, replaced
+from .program import DRAWS, Program
 from .python_calls import optimise
 from .recorder import Recorder
 from .switch import ended, recording

@@ -24,7 +24,8 @@ from ..random import STREAM, step_now
 from ..recording import EAGER
 from ..stack_frames import ENTRY, generated
 from ..tensor import TENSORS, Tensor
-from .program import DRAWS, Output, one_place, rebuilt
+from .arguments_and_results import Output, one_place, rebuilt
+from .program import DRAWS
 
 MISSING = object()  # an argument that a call leaves out, and what a guard returns that misses
 SHAPES = "Give batches a few shapes, by padding or bucketing"
@@ -85,8 +86,7 @@ class Guard:
         self.tensors: list[Tensor] = []
         self.texts: list[str] = []
         self.places: list[int | None] = []
-        self.plain: set[int] = set()
-        self.again: set[int] = set()
+        self.plain, self.again = set[int](), set[int]()
         self.positional, self.thread = len(args), threading.current_thread()
         self.add("the thread", self.thread, "MODES.__dict__ is modes")
         self.equal("grad mode", bool(MODES.grad), '(modes["grad"] and True)')

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..backend import LIBRARIES, NUMPY, address, is_plain, owner_of, to_host, uint8
-from ..tensor import wrap
+from ..backend import LIBRARIES, NUMPY, address, owner_of, to_host
 
 ALIGNED = 64  # bytes
 MADE = "what Python or NumPy made there (random, numpy.random, time, a counter) is"
@@ -185,43 +184,6 @@ def _short(value: Any) -> str:
     return str(value)[:100]
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
-    """What stands for a Tensor in a result.
-
-    Attributes:
-        number: that of its array.
-        place: its number among those that may be differentiated, if it is one of them.
-    """
-
-    number: int
-    place: int | None
-
-
-def replaced(value: Any, change: Callable[[Any], Any]) -> Any:
-    """`value` with `change` of what is in its tuples, lists and dicts."""
-    if isinstance(value, tuple | list):
-        parts = [replaced(v, change) for v in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    if type(value) is dict:
-        return {k: replaced(v, change) for k, v in value.items()}
-    return change(value)
-
-
-def rebuilt(structure: Any, outputs: list[Any], node: Any) -> Any:
-    """`structure` with new Tensors for its Outputs; `node` is behind those to be differentiated."""
-
-    def tensor(value: Any) -> Any:
-        if type(value) is not Output:
-            return value
-        found = wrap(outputs[value.number].copy())
-        if value.place is not None:
-            found._rg, found._edge = True, (node, value.place)
-        return found
-
-    return replaced(structure, tensor)
-
-
 def arrays_in(value: Any) -> list[Any]:
     """The arrays in an argument, which may be a tuple or list of them."""
     if type(value) in LIBRARIES:
@@ -240,29 +202,3 @@ def touched(program: Program) -> set[int]:
     """The ids of the owners of all memory that the instructions of `program` work on."""
     lines = (line for line in program.lines if type(line) is Line)
     return {id(owner_of(array)) for line in lines for array in works_on(line)}
-
-
-def one_place(a: Any, b: Any) -> bool:
-    """Whether two arrays begin at one address: NumPy has a way of its own for `x @ x.T`."""
-    return owner_of(a) is owner_of(b) and address(a) == address(b)
-
-
-def copies_like(arrays: Sequence[Any]) -> list[Any]:
-    """Copies of `arrays`, which begin at one address, laid out as they are, gaps and all.
-
-    What NumPy and BLAS do, and so the bits, depends on strides, also on negative ones and on 0.
-    """
-    if len(arrays) == 1 and (is_plain(arrays[0]) or not arrays[0].size):
-        return [arrays[0].copy()]
-    low = high = 0
-    for array in arrays:
-        steps = [s * (n - 1) for s, n in zip(array.strides, array.shape, strict=True) if array.size]
-        low = min(low, sum(step for step in steps if step < 0))
-        high = max(high, sum(step for step in steps if step > 0) + array.itemsize)
-    xp, aligned = LIBRARIES[type(arrays[0])], getattr(arrays[0].flags, "aligned", True)
-    start = -low // ALIGNED * ALIGNED + ALIGNED + (not aligned)
-    memory = xp.empty(start + high, uint8)
-    found = [xp.view_of(memory, start, array) for array in arrays]
-    for copy, array in zip(found, arrays, strict=True):
-        copy[...] = array
-    return found

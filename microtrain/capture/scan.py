@@ -15,9 +15,10 @@ import numpy as np
 
 from ..stack_frames import ENTRY, generated
 from . import c_compiler
+from .arguments_and_results import Output
 from .native import Native
 from .numpy_executor import Text
-from .program import Host, Output, Program
+from .program import Host, Program
 from .python_calls import Clear, Count, End, Mark
 from .step import COUNTED, GRADIENTS
 

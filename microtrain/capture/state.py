@@ -20,9 +20,10 @@ from ..nn.module import MODULES, PLAIN, Module
 from ..nn.parameter import Parameter
 from ..optim.flat import STORAGES
 from ..tensor import INFERENCE, TENSORS, Size, Tensor, wrap
+from .arguments_and_results import copies_like
 from .closure import Closure, is_flat, is_leaf
 from .guard import Guard
-from .program import Host, Line, Program, arrays_in, copies_like, touched
+from .program import Host, Line, Program, arrays_in, touched
 
 ANY = "any"  # in place of what a gradient was: the step drops it before it reads it
 

@@ -23,27 +23,19 @@ from typing import Any, NoReturn
 
 from .. import random
 from ..autograd.turns import COMMON, broken_off, take, turns
-from ..backend import ARRAYS, LIBRARIES, LISTENERS, MODES, NUMPY, alive, owner_of
+from ..backend import LIBRARIES, LISTENERS, MODES, NUMPY, alive, owner_of
 from ..errors import CaptureError
 from ..nn.module import MODULES, Module
 from ..optim.flat import STORAGES
 from ..optim.optimizer import OPTIMIZERS, SCHEDULES
 from ..tensor import TENSORS, Tensor, wrap
+from .arguments_and_results import copies, rebuilt, replaced, taken
 from .backward_outside import Outside
 from .closure import Closure
 from .executors import EXECUTORS, check, choose
 from .explain import explain, varying
 from .guard import MISSING, Fact, Guard, refuse_alias
-from .program import (
-    MADE,
-    Output,
-    Program,
-    arrays_in,
-    copies_like,
-    one_place,
-    rebuilt,
-    replaced,
-)
+from .program import MADE, Program, arrays_in
 from .python_calls import optimise, skip
 from .recorder import Recorder, stream_now
 from .state import Leaves, Structure, look_at_all
@@ -507,36 +499,6 @@ def _names(signature: inspect.Signature) -> tuple[str, ...]:
         lambda one: one.kind is one.POSITIONAL_OR_KEYWORD, signature.parameters.values()
     )
     return tuple([parameter.name for parameter in found])
-
-
-def copies(tensors: list[Tensor]) -> list[Any]:
-    """Copies of the arguments, laid out as they are; two that begin at one address still do."""
-    found: dict[int, Any] = {}
-    unique = {id(tensor): tensor._array for tensor in tensors}
-    for array in unique.values():
-        group = {key: a for key, a in unique.items() if a is array or one_place(a, array)}
-        if not group.keys() & found.keys():
-            found |= zip(group, copies_like([*group.values()]), strict=True)
-    return [found.pop(id(tensor), tensor._array.copy()) for tensor in tensors]
-
-
-def taken(value: Any, outputs: list[Any], recorder: Any, roots: list[Tensor]) -> Any:
-    """`value` with an Output in place of each Tensor, whose array is appended to `outputs`.
-
-    Those that may be differentiated are appended to `roots`.
-    """
-
-    def output(value: Any) -> Any:
-        if type(value) in ARRAYS:
-            raise CaptureError("compile: the step returns an array; return the Tensor")
-        if type(value) not in TENSORS:
-            return value
-        outputs.append(recorder.host(value._array))
-        root = value._rg and MODES.grad and not recorder.passes
-        roots.extend([value] if root else [])
-        return Output(len(outputs) - 1, len(roots) - 1 if root else None)
-
-    return replaced(value, output)
 
 
 def _state(xp: Any) -> list[Any]:
