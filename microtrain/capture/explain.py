@@ -1,24 +1,30 @@
-"""A program for people: what its arrays and lines are called, and what it costs at least.
+"""A program for people: what its arrays and lines are called, what it costs at least and does cost.
 
 Names are those of the model: `0.weight`, `0.weight.grad`, `0 Linear`.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+import time
+import timeit
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from ..backend import LIBRARIES, address, alive, owner_of
+from ..backend import LIBRARIES, NUMPY, address, alive, owner_of
 from ..nn.module import MODULES, Module
 from .guard import Fact
 from .program import Host, Line, Program, works_on
 from .python_calls import Count
 
+ROUNDS = 15
+SMALLEST, LARGEST = 1 << 15, 1 << 26  # bytes: what memory is measured with
 
-def explain(program: Program, text: Any, reason: str) -> str:
+
+def explain(program: Program, text: Any, reason: str, measure: bool) -> str:
     """Instructions, groups, memory, calls and bounds of one capture; see `Compiled.explain`."""
     lines = [line for line in program.lines if isinstance(line, Line)]
     hosts = [line.label for line in program.lines if isinstance(line, Host)]
@@ -53,7 +59,56 @@ def explain(program: Program, text: Any, reason: str) -> str:
         f"{_bytes(text.traffic)} by group",
         "at least": f"{_bytes(text.traffic)} read and written, {flops:,} flops in products",
     }  # fmt: skip
+    if measure:
+        power = 1 << sum(memory.values()).bit_length()
+        speed = bandwidth(xp, min(max(power, SMALLEST), LARGEST))
+        dtypes = [line.out.dtype for line in lines if _flops(line)]
+        dtype = max(dtypes, key=lambda d: d.itemsize).name if dtypes else "float32"
+        rate = multiplication(xp, dtype)
+        floor = max(text.traffic / speed, flops / rate)
+        rows["floor"] = (
+            f"{floor * 1e6:,.1f} us, the longer of memory at {speed / 1e9:.3g} GB/s and products "
+            f"at {rate / 1e9:.3g} Gflop/s, as measured here"
+        )
+        took = _measure(program, text.function(bookkeeping=False), owners)
+        rows["measured"] = f"{took * 1e6:,.1f} us for the instructions, without bookkeeping"
     return "\n".join(f"{title:<14}{row}" for title, row in rows.items())
+
+
+def _measure(program: Program, run: Callable[[], None], owners: dict[int, Any]) -> float:
+    """Seconds for one replay; what it writes is set back."""
+    state = [owner for number, owner in owners.items() if program.kinds[number] == "state"]
+    before, took = [owner.copy() for owner in state], []
+    with NUMPY.module.errstate(all="ignore"):
+        for _ in range(ROUNDS):
+            start = time.perf_counter()
+            try:
+                run()
+                program.xp.wait()
+                took.append(time.perf_counter() - start)
+            finally:
+                for owner, values in zip(state, before, strict=True):
+                    owner[...] = values
+                program.xp.wait()
+    return sorted(took)[ROUNDS // 2]
+
+
+@functools.cache
+def bandwidth(xp: Any, nbytes: int) -> float:
+    """Bytes a second that copying inside memory of this size reads and writes."""
+    source, target = xp.ones(nbytes // 16), xp.ones(nbytes // 16)
+    return nbytes / _best(xp, lambda: xp.copyto(target, source))
+
+
+@functools.cache
+def multiplication(xp: Any, dtype: str) -> float:
+    """Flops a second of a product of matrices."""
+    a, b, out = (xp.ones((384, 384), dtype) for _ in range(3))
+    return 2 * 384**3 / _best(xp, lambda: xp.dot(a, b, out=out))
+
+
+def _best(xp: Any, function: Callable[[], Any]) -> float:
+    return min(timeit.repeat(lambda: (function(), xp.wait()), number=1, repeat=ROUNDS))
 
 
 def _flops(line: Line) -> int:

@@ -70,12 +70,17 @@ class Text:
         lines = "\n".join(f"{text:<{width}}  # {comment}" for text, comment in said)
         return "\n\n".join([lines, *self.native])
 
-    def function(self) -> Any:
-        """The function; its globals are the names in its text."""
-        body = "".join(f"        {text}\n" for text, *_ in self.lines) or "        pass\n"
-        origins = [origin for *_, origin in self.lines]
-        self.scope.update(failed=failed, program=self.program, origins=origins)
-        return generated(f"def replay():\n    try:\n{body}{EXCEPT}", "replay", REPLAY, self.scope)
+    def function(self, bookkeeping: bool = True) -> Any:
+        """The function, also without bookkeeping; its globals are the names in its text."""
+        if bookkeeping:
+            body = "".join(f"        {text}\n" for text, *_ in self.lines) or "        pass\n"
+            source = f"def replay():\n    try:\n{body}{EXCEPT}"
+            origins = [origin for *_, origin in self.lines]
+            self.scope.update(failed=failed, program=self.program, origins=origins)
+        else:
+            texts = [text for text, instruction, _ in self.lines if instruction]
+            source = "def replay():\n" + "".join(f"    {text}\n" for text in texts or ["pass"])
+        return generated(source, "replay", REPLAY, self.scope)
 
     def emit(self, text: str, comment: str) -> None:
         self.lines.append((text, True, self.origin))

@@ -456,9 +456,16 @@ class Compiled:
         """The captures, oldest first."""
         return sorted(self.captures, key=lambda capture: capture.number)
 
-    def explain(self) -> str:
-        """What every capture consists of, its memory, and what it costs at least, as text."""
-        return "\n\n".join(explain(c.program, c.text, c.reason) for c in self._all())
+    def explain(self, measure: bool = False) -> str:
+        """What every capture consists of, its memory, and what it costs at least, as text.
+
+        Args:
+            measure: also time the instructions, and how fast this machine copies memory and
+                multiplies matrices. Bookkeeping and communication are left out, so no step is
+                counted and no other rank is waited for, and everything that the instructions
+                write, weights too, is set back. No other thread may use the model meanwhile.
+        """
+        return "\n\n".join(explain(c.program, c.text, c.reason, measure) for c in self._all())
 
     def source(self) -> str:
         """The straight-line programs of every capture, as text: the step, and ways back from it."""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from compilers import absent
 from hypothesis import given, settings
-from programs import OPTIMIZERS, PROGRAMS, train
+from programs import OPTIMIZERS, PROGRAMS, numbers, train
 from steps import LAYERS, Setting, batch, bits, both
 
 import microtrain as mt
@@ -196,6 +196,39 @@ def test_a_name_may_be_any_text() -> None:
                 step(mt.ones(1, 2))
         assert "'np\\n; raise.weight'" in step.source()
         assert "'np\\n; raise Linear': linear" in step.source()
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_measuring_changes_nothing(optimizer: str) -> None:
+    """With dropout and momentum: the steps after it are those without it."""
+
+    def run(look: Any) -> Any:
+        mt.manual_seed(3)
+        model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 1))
+        taken = OPTIMIZERS[optimizer](model.parameters())
+
+        def body(x: Any) -> Any:
+            taken.zero_grad()
+            loss = (model(x) ** 2).mean()
+            loss.backward()
+            taken.step()
+            return loss
+
+        step = mt.compile(body)
+        losses = []
+        for i in range(8):
+            losses.append(step(mt.from_numpy(numbers(6, 4)(i))).item())
+            look(step)
+        return losses, {key: t.numpy().copy() for key, t in model.state_dict().items()}
+
+    expected, state = run(lambda step: None)
+    explained: list[str] = []
+    found, other = run(lambda step: explained.append(step.explain(measure=True)))
+    assert found == expected
+    for key, value in state.items():
+        np.testing.assert_array_equal(other[key], value, err_msg=key)
+    assert "us for the instructions" in explained[-1]
+    assert "Gflop/s, as measured here" in explained[-1]
 
 
 @settings(max_examples=25, deadline=None)

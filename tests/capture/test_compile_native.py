@@ -621,7 +621,7 @@ def test_the_source_says_what_it_does() -> None:
     for part in ("x", "weight, parameters", "weight.grad, gradients", "momentum_buffer",
                  "Linear: linear, "):  # fmt: skip
         assert part in text
-    assert "1 of native code, 0 of NumPy; 4 pieces" in step.explain()
+    assert "1 of native code, 0 of NumPy; 4 pieces" in step.explain(measure=True)
     instructions = sum(isinstance(line, Line) for line in step.programs[0].lines)
     groups = sum("(" in line and "  # " in line for line in text.splitlines())
     assert f"{groups} of {instructions} instructions" in step.explain()

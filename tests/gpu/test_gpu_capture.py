@@ -262,12 +262,14 @@ def test_what_a_step_makes_and_what_comes_from_elsewhere() -> None:
             step(given)
 
 
-def test_it_is_explained() -> None:
+def test_it_is_measured() -> None:
     training = Training("mlp", MAKE["SGD"], captured=True)
     for i in range(3):
         training(i)
-    told = training.run.explain()
-    assert "of CuPy" in told
+    before = training.state()
+    told = training.run.explain(measure=True)
+    assert training.state() == before
+    assert "of CuPy" in told and "us for the instructions" in told
     # Before the optimizer counts its step, and after: what a CUDA graph could hold.
     assert "2 stretches without Python" in told
     lines = training.run.source().splitlines()
