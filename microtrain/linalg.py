@@ -21,11 +21,11 @@ from .ops.matrix.determinants import det as _det
 from .ops.matrix.determinants import slogdet as _slogdet
 from .ops.matrix.factorisations import cholesky as cholesky
 from .ops.matrix.factorisations import inverse as _inverse
+from .ops.matrix.factorisations import matrix_power as matrix_power
 from .ops.matrix.factorisations import solve as solve
 from .ops.matrix.factorisations import solve_triangular as solve_triangular
 from .ops.matrix.factorisations import svdvals as _svdvals
 from .ops.matrix.factorisations import tensorsolve as tensorsolve
-from .ops.matrix.products import matrix_power as matrix_power
 from .ops.reduce.norms import norm as _norm
 from .ops.reduce.norms import singular
 from .ops.shape.joining import checked_tensors

@@ -17,10 +17,9 @@ from typing import Any
 
 from ..backend import MODES, XP
 from ..tensor import TENSORS, Tensor, normalise, wrap
-from .graph import edge_of, freed, nodes_towards
+from .graph import edge_of, freed, nodes_towards, unbroadcast
 from .hooks import run_hooks
 from .turns import COMMON, broken_off, let_go, take, turn_of
-from .unbroadcast import unbroadcast
 
 
 class Scaling:

@@ -10,7 +10,7 @@ from ..autograd.graph import freed
 from ..backend import ARRAYS, MODES, XP
 from ..capture.backward_outside import CompiledNode
 from ..errors import ConfigError
-from ..ops.loss.probability_losses import bce_with_logits
+from ..ops.loss.classification_losses import bce_with_logits
 from ..ops.loss.regression_losses import mse
 from ..ops.reduce.reductions import count_of, mean_dims
 from ..tensor import TENSORS, wrap

@@ -34,8 +34,7 @@ from typing import Any
 import numpy as np
 
 from ..autograd import no_grad
-from ..autograd.graph import freed
-from ..autograd.unbroadcast import unbroadcast
+from ..autograd.graph import freed, unbroadcast
 from ..backend import ARRAYS, MODES, XP
 from ..capture.backward_outside import CompiledNode
 from ..tensor import TENSORS

@@ -7,29 +7,27 @@ from typing import Any
 
 from ..ops import log_softmax as log_softmax
 from ..ops import softmax as softmax
-from ..ops.loss.classification_losses import *  # noqa: F403
+from ..ops.loss.classification_losses import *  # noqa: F403  # noqa: F403
 from ..ops.loss.margin_losses import *  # noqa: F403
-from ..ops.loss.probability_losses import *  # noqa: F403
 from ..ops.loss.regression_losses import *  # noqa: F403
-from ..ops.matrix.distances import pdist as pdist
 from ..ops.matrix.einstein import bilinear as bilinear
 from ..ops.matrix.linear_algebra import linear as linear
 from ..ops.nn import dropout as _drop
 from ..ops.nn import normalization as _norm
 from ..ops.nn.attention import scaled_dot_product_attention as scaled_dot_product_attention
-from ..ops.nn.average_pooling import *  # noqa: F403
 from ..ops.nn.convolution import *  # noqa: F403
 from ..ops.nn.embedding import embedding as embedding
 from ..ops.nn.embedding import embedding_bag as embedding_bag
 from ..ops.nn.embedding import one_hot as one_hot
-from ..ops.nn.max_pooling import *  # noqa: F403
 from ..ops.nn.padding import pad as pad
+from ..ops.nn.pooling import *  # noqa: F403  # noqa: F403
 from ..ops.nn.resizing import *  # noqa: F403
 from ..ops.nn.windows import fold as fold
 from ..ops.nn.windows import unfold as unfold
 from ..ops.pointwise.activations import *  # noqa: F403
 from ..ops.pointwise.elementwise import sigmoid as sigmoid
 from ..ops.pointwise.elementwise import tanh as tanh
+from ..ops.reduce.norms import pdist as pdist
 
 dropout, alpha_dropout, rrelu = _drop.dropout, _drop.alpha_dropout, _drop.rrelu
 dropout1d, dropout2d, dropout3d = _drop.dropout1d, _drop.dropout2d, _drop.dropout3d

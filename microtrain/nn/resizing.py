@@ -1,17 +1,20 @@
-"""Layers that give images another size, or move pixels between space and channels."""
+"""Layers that give images another size, or Tensors another shape."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from ..errors import need
+from ..ops.shape.shapes import flatten
 from ..tensor import Tensor
 from . import functional as F
 from .applied import Applied
 from .module import Module
 
 __all__ = [
-    "ChannelShuffle", "PixelShuffle", "PixelUnshuffle", "Upsample", "UpsamplingBilinear2d",
-    "UpsamplingNearest2d",
+    "ChannelShuffle", "Flatten", "Identity", "PixelShuffle", "PixelUnshuffle", "Unflatten",
+    "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d",
 ]  # fmt: skip
 
 
@@ -93,3 +96,54 @@ class ChannelShuffle(Applied, function=F.channel_shuffle):
     """The channels of several groups dealt out anew; see `functional.channel_shuffle`."""
 
     groups: int
+
+
+# Other shapes, or nothing -------------------------------------------------------------------------
+
+
+class Identity(Module):
+    """Returns its input; takes any arguments and keeps none, to stand in for another module."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return input."""
+        return input
+
+
+class Flatten(Applied, function=flatten):
+    """Joins dimensions `start_dim` to `end_dim` into one: by default all but the batch.
+
+    Example:
+        >>> mt.nn.Flatten()(mt.zeros(2, 3, 4)).shape
+        (2, 12)
+    """
+
+    start_dim: int = 1
+    end_dim: int = -1
+
+
+class Unflatten(Module):
+    """Splits dimension `dim` into dimensions of the sizes `unflattened_size`; one may be -1.
+
+    Example:
+        >>> mt.nn.Unflatten(1, (3, 4))(mt.zeros(2, 12)).shape
+        (2, 3, 4)
+    """
+
+    _shown = ("dim", "unflattened_size")
+
+    def __init__(self, dim: int, unflattened_size: Sequence[int]) -> None:
+        super().__init__()
+        listed, text = (
+            isinstance(unflattened_size, tuple | list),
+            "unflattened_size must be a tuple",
+        )
+        need(listed, "Unflatten", f"{text} of ints", type(unflattened_size), error=TypeError)
+        self.dim = dim
+        self.unflattened_size = unflattened_size
+
+    def forward(self, input: Tensor) -> Tensor:
+        """A view of input where its memory allows one; RuntimeError where the sizes do not fit."""
+        return input.unflatten(self.dim, self.unflattened_size)

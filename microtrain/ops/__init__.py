@@ -14,38 +14,36 @@ from .loss.classification_losses import cross_entropy as cross_entropy
 from .loss.regression_losses import mse_loss as mse_loss
 from .matrix.decompositions import *  # noqa: F403
 from .matrix.determinants import *  # noqa: F403
-from .matrix.distances import *  # noqa: F403
 from .matrix.einstein import *  # noqa: F403
 from .matrix.factorisations import *  # noqa: F403
-from .matrix.linear_algebra import *  # noqa: F403
-from .matrix.products import *  # noqa: F403
+from .matrix.linear_algebra import *  # noqa: F403  # noqa: F403
 from .nn.normalization import *  # noqa: F403
 from .pointwise import elementwise
 from .pointwise.comparison import *  # noqa: F403
 from .pointwise.elementwise import *  # noqa: F403
 from .pointwise.gamma import *  # noqa: F403
 from .pointwise.special import *  # noqa: F403
-from .reduce import extrema, norms, reductions
+from .reduce import norms, reductions
+from .reduce.norms import *  # noqa: F403
 from .reduce.scans import *  # noqa: F403
 from .reduce.sorting import *  # noqa: F403
 from .reduce.statistics import *  # noqa: F403
 from .sampling import *  # noqa: F403
 from .shape import joining, shapes
-from .shape.joining import *  # noqa: F403
+from .shape.joining import *  # noqa: F403  # noqa: F403
 from .shape.rearranging import *  # noqa: F403
-from .shape.splitting import *  # noqa: F403
 from .shape.triangles import *  # noqa: F403
 
 add, div, sub = elementwise.add_scaled, elementwise.div_rounded, elementwise.sub_scaled
 all, any = _public(reductions.all), _public(reductions.any)
-amax, amin = _public(extrema.amax), _public(extrema.amin)
-argmax, argmin = _public(extrema.argmax), _public(extrema.argmin)
+amax, amin = _public(reductions.amax), _public(reductions.amin)
+argmax, argmin = _public(reductions.argmax), _public(reductions.argmin)
 broadcast_to = _public(shapes.broadcast_to)
 cat = concat = concatenate = _public(joining.cat)
 clamp = _public(elementwise.clamp)
 flatten, reshape = _public(shapes.flatten), _public(shapes.reshape)
 log_softmax, softmax = _public(reductions.log_softmax), _public(reductions.softmax)
-max, min = _public(extrema.max), _public(extrema.min)
+max, min = _public(reductions.max), _public(reductions.min)
 mean, sum = _public(reductions.mean), _public(reductions.sum)
 norm, renorm = _public(norms.norm), norms.renorm
 permute, transpose = _public(shapes.permute), _public(shapes.transpose)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .. import backend
-from ..autograd import differentiate, unbroadcast
+from ..autograd import differentiate, graph
 from ..autograd.function import Function
 from ..autograd.hooks import RemovableHandle
 from ..backend import ALIASES, ARRAYS, CPU, STRUCTURE, XP, as_dtype, bool_, int8, int64
@@ -27,18 +27,16 @@ from .inplace import change_shape, in_place, put
 from .matrix import (
     decompositions,
     determinants,
-    distances,
     factorisations,
     linear_algebra,
-    products,
 )
 from .nn import windows
 from .pointwise import comparison, gamma, special
 from .pointwise import elementwise as e
-from .reduce import extrema, likeness, norms, reductions, scans, sorting, statistics
-from .shape import rearranging, shapes, splitting, triangles
+from .reduce import likeness, norms, reductions, scans, sorting, statistics
+from .shape import joining, rearranging, shapes, triangles
 
-unbroadcast.set_sum_to(shapes.sum_to)
+graph.set_sum_to(shapes.sum_to)
 
 
 def _reversed(operation: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,15 +86,16 @@ def _as_type(self: Tensor, dtype: Any) -> Tensor:
 
 # The modules whose public functions are methods of the same name, but for these.
 MODULES = (
-    e, comparison, special, gamma, reductions, extrema, norms, scans, sorting, statistics,
-    gathering, masking, reducing, linear_algebra, products, factorisations,
-    determinants, distances,
-    sampling, triangles, shapes, splitting, rearranging, likeness, decompositions,
+    e, comparison, special, gamma, reductions, norms, scans, sorting, statistics,
+    gathering, masking, reducing, linear_algebra, factorisations,
+    determinants,
+    sampling, triangles, shapes, joining, rearranging, likeness, decompositions,
 )  # fmt: skip
 FUNCTIONS_ONLY = (
-    "block_diag broadcast_shapes broadcast_tensors bucketize cartesian_prod cdist "
-    "combinations cumulative_trapezoid fill gradient isin meshgrid rsub searchsorted "
-    "std_mean tensordot trapezoid trapz tril_indices triu_indices unravel_index var_mean"
+    "atleast_1d atleast_2d atleast_3d block_diag broadcast_shapes broadcast_tensors bucketize "
+    "cartesian_prod cat cdist column_stack combinations concat concatenate cumulative_trapezoid "
+    "dstack fill gradient hstack isin meshgrid row_stack rsub searchsorted stack std_mean "
+    "tensordot trapezoid trapz tril_indices triu_indices unravel_index var_mean vstack"
 ).split()
 
 
@@ -119,7 +118,7 @@ del METHODS["real"]  # a property
 METHODS |= {
     f.__name__: f for f in (allclose, equal, is_complex, is_nonzero, is_same_size, is_signed)
 }
-METHODS |= {f.__name__: f for f in (rearranging.repeat, splitting.reshape_as, splitting.view_as)}
+METHODS |= {f.__name__: f for f in (rearranging.repeat, joining.reshape_as, joining.view_as)}
 METHODS |= {
     "add": e.add_scaled,
     "adjoint": shapes.matrix_transpose,
@@ -307,7 +306,7 @@ def contiguous(self: Tensor) -> Tensor:
 def _iterate(self: Tensor) -> Iterator[Tensor]:
     if not self._array.ndim:
         raise TypeError("iteration over a 0-d tensor")
-    return iter(splitting.unbind(self))
+    return iter(joining.unbind(self))
 
 
 def _contains(self: Tensor, element: Any) -> bool:

@@ -19,8 +19,7 @@ from ..coercion import cast, underived
 from ..fronts import FLOAT, Flag, FloatSquare, Matrices, need, one_of, public
 from ..index.indexing import part
 from ..pointwise.elementwise import abs, maximum, where
-from ..reduce.extrema import amax
-from ..reduce.reductions import sum_dims
+from ..reduce.reductions import amax, sum_dims
 from ..registry import primitive
 from ..shape.joining import cat
 from ..shape.shapes import matrix_transpose, reshape_to

@@ -10,14 +10,14 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from ...backend import XP
+from ...backend import XP, bool_
 from ...errors import need, wrong
 from ...tensor import Tensor, wrap
 from ..arguments import want_float, want_square, want_tensors
 from ..coercion import LinAlgError, examine
-from ..fronts import FLOAT, Flag, Float, FloatSquare, Int, Ints, Matrices, T, public
+from ..fronts import FLOAT, Flag, Float, FloatSquare, Int, Ints, Matrices, Square, T, public
 from ..index.indexing import part
-from ..pointwise.elementwise import abs, mul, where, zeros_like
+from ..pointwise.elementwise import abs, clone, mul, where, zeros_like
 from ..reduce.reductions import sum_dims
 from ..reduce.scans import cumprod
 from ..registry import primitive
@@ -25,9 +25,9 @@ from ..shape import shapes
 from ..shape.joining import cat, checked_tensors
 from ..shape.shapes import broadcast_shape, dim_of, expand_to, matrix_transpose, reshape_to
 from ..shape.triangles import lower_triangle, upper_triangle, with_diagonal
-from .linear_algebra import batched, check_dtypes
+from .linear_algebra import batched, check_dtypes, matmul
 
-__all__ = ["cholesky", "cholesky_inverse", "cholesky_solve", "cross", "inverse"]
+__all__ = ["cholesky", "cholesky_inverse", "cholesky_solve", "cross", "inverse", "matrix_power"]
 
 
 def _attempt(instruction: Any, *arrays: Any) -> Any:
@@ -333,6 +333,35 @@ def tensorsolve(A: Any, B: Any, dims: Ints | None = None) -> Any:
 
 
 # Products and powers ------------------------------------------------------------------------------
+
+
+@public
+def matrix_power(x: Square, n: Int) -> Any:
+    """The product of `n` times the same square matrix, or of each of a batch.
+
+    Args:
+        x: (..., m, m).
+        n: 0 gives the identity, a negative number powers of the inverse.
+
+    Raises RuntimeError for matrices that are not square; where n < 0, also for singular ones and
+    for integers.
+    """
+    if not n:
+        xp = XP[type(x._array)]
+        one = wrap(xp.asarray(np.eye(x.shape[-1], dtype=x.dtype)))
+        return where(wrap(xp.zeros((), bool_)), x, one)  # whose gradient is 0
+    if n < 0:
+        x, n = inverse(x), -n
+    if n == 1:
+        return clone(x)
+    result = None
+    while True:  # x is the first matrix to the power 1, 2, 4 ...
+        if n & 1:
+            result = x if result is None else matmul(result, x)
+        n >>= 1
+        if not n:
+            return result
+        x = matmul(x, x)
 
 
 @public

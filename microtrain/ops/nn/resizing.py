@@ -19,7 +19,7 @@ from ..coercion import cast
 from ..fronts import Int, T, need, one_of, public, wrong
 from ..registry import primitive
 from ..shape.shapes import permute_dims, reshape_to
-from . import average_pooling
+from . import pooling
 
 __all__ = ["channel_shuffle", "interpolate", "pixel_shuffle", "pixel_unshuffle", "upsample"]
 
@@ -154,8 +154,8 @@ def interpolate(
     fits = min(found) > 0 and 0 not in input.shape[1:]
     need(fits, "interpolate", "input and output sizes must be at least 1", input, found)
     if mode == "area":
-        pools = (average_pooling.adaptive_avg_pool1d, average_pooling.adaptive_avg_pool2d)
-        return (*pools, average_pooling.adaptive_avg_pool3d)[dims - 1](input, found)
+        pools = (pooling.adaptive_avg_pool1d, pooling.adaptive_avg_pool2d)
+        return (*pools, pooling.adaptive_avg_pool3d)[dims - 1](input, found)
     if not mode.startswith("nearest"):
         want_float("interpolate", input)
     half = input.dtype == float16

@@ -8,8 +8,9 @@ import numpy as np
 
 from ...backend import XP, address, as_dtype, made, owner_of, resolve_device, to_device
 from ...tensor import TENSORS, Tensor, wrap
-from ..arguments import integers, need
+from ..arguments import integers
 from ..coercion import NUMBERS
+from ..fronts import need
 from ..shape.shapes import sizes_of
 
 __all__ = [

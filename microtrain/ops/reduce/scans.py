@@ -27,8 +27,7 @@ from ..registry import primitive
 from ..shape.joining import cat
 from ..shape.shapes import normal_dim, normal_dims, reshape_to, restore_dims
 from . import reductions
-from .extrema import Chosen, amax_dims, amin_dims, chosen, has_elements
-from .reductions import in_single, sum_dims
+from .reductions import Chosen, amax_dims, amin_dims, chosen, has_elements, in_single, sum_dims
 
 __all__ = [
     "aminmax", "count_nonzero", "cummax", "cummin", "cumprod", "cumsum", "cumulative_trapezoid",

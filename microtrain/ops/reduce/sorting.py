@@ -25,8 +25,7 @@ from ..pointwise.elementwise import clamp, to_dtype, where, zeros_like
 from ..registry import primitive
 from ..shape.joining import cat
 from ..shape.shapes import permute_dims, reshape_to
-from .extrema import Chosen, chosen, has_elements, share
-from .reductions import any_dims, sum_dims
+from .reductions import Chosen, any_dims, chosen, has_elements, share, sum_dims
 from .scans import cumsum
 
 __all__ = [

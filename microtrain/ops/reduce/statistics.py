@@ -8,9 +8,10 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from ...backend import XP, as_dtype, int64, made
+from ...errors import need, wrong
 from ...tensor import TENSORS, wrap
 from .. import fronts
-from ..arguments import need, want_in_range, want_same_dtype, want_shape, wrong
+from ..arguments import want_in_range, want_same_dtype, want_shape
 from ..coercion import NUMBERS, cast, examine, to_float, underived
 from ..fronts import Count, Dim, Float, Int, Positive, T, TensorOnly, of_dims, one_of, public
 from ..index.gathering import line
@@ -23,8 +24,8 @@ from ..pointwise.special import lerp
 from ..shape.joining import cat
 from ..shape.shapes import permute_dims, reshape_to, squeeze, t, unsqueeze
 from ..shape.triangles import diagonal
-from .extrema import Chosen, amax_dims, amin_dims, argmax_dim, chosen, has_elements
-from .reductions import any_dims, mean_dims, sum_dims
+from . import reductions
+from .reductions import Chosen, amax_dims, amin_dims, any_dims, argmax_dim, chosen, sum_dims
 from .scans import cummax, diff
 from .sorting import argsort_dim, searchsorted, sort
 
@@ -125,7 +126,7 @@ def mode(input: TensorOnly, dim: Dim = -1, keepdim: bool = False) -> Chosen:
 
     Returns `(values, indices)`. Raises IndexError where there are no elements along `dim`.
     """
-    has_elements("mode", input, (dim,) if input.ndim else None)
+    reductions.has_elements("mode", input, (dim,) if input.ndim else None)
     x = line(input)
     order = argsort_dim(x, dim)
     ordered = gather_along(x.detach(), order, dim)
@@ -297,7 +298,7 @@ def cov(
     for weights in given:
         examine(weights, _weights_of_cov)
     if not given:
-        centred = weighted = x - mean_dims(x, (1,), True)
+        centred = weighted = x - reductions.mean_dims(x, (1,), True)
         left: Any = x.shape[1] - correction
         if left <= 0:
             warnings.warn("cov(): degrees of freedom is <= 0", UserWarning, stacklevel=2)
