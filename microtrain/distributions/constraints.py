@@ -79,9 +79,7 @@ positive = Constraint("positive", lambda x: x > 0)
 nonnegative = greater_than_eq(0)
 unit_interval = interval(0, 1)
 simplex = Constraint(
-    "not negative with the sum 1",
-    lambda x: np.all(x >= 0, -1) & (np.abs(x.sum(-1) - 1) < 1e-6),
-    1,
+    "not negative with the sum 1", lambda x: np.all(x >= 0, -1) & (np.abs(x.sum(-1) - 1) < 1e-6), 1
 )
 one_hot = Constraint(
     "0 with a single 1", lambda x: np.all((x == 0) | (x == 1), -1) & (x.sum(-1) == 1), 1, True

@@ -9,7 +9,7 @@ from ..creation import rand
 from ..inspection import finfo
 from ..ops import abs, expm1, log, log1p, sign, where
 from . import constraints
-from .distribution import Distribution, together
+from .distribution import Distribution, same_as, together
 
 __all__ = ["Exponential", "Laplace", "Uniform"]
 
@@ -87,15 +87,11 @@ class Exponential(Distribution):
 
     has_rsample = True
     arg_constraints = {"rate": constraints.positive}
+    support = constraints.nonnegative
 
     def __init__(self, rate: Any, validate_args: bool | None = None) -> None:
         (self.rate,) = together(rate)
         super().__init__(self.rate.shape, (), validate_args)
-
-    @property
-    def support(self) -> Any:
-        """Numbers of at least 0."""
-        return constraints.nonnegative
 
     @property
     def mean(self) -> Any:
@@ -138,25 +134,12 @@ class Laplace(Distribution):
 
     has_rsample = True
     arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
+    support = constraints.real
+    mean = mode = same_as("loc")
 
     def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
         self.loc, self.scale = together(loc, scale)
         super().__init__(self.loc.shape, (), validate_args)
-
-    @property
-    def support(self) -> Any:
-        """All numbers."""
-        return constraints.real
-
-    @property
-    def mean(self) -> Any:
-        """`loc`."""
-        return self.loc
-
-    @property
-    def mode(self) -> Any:
-        """`loc`."""
-        return self.loc
 
     @property
     def variance(self) -> Any:

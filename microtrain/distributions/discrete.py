@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import nan
 from typing import Any
 
 from ..autograd import no_grad
 from ..backend import float64, int64
 from ..creation import arange, full, rand
+from ..errors import need
 from ..inspection import finfo
 from ..nn.functional import binary_cross_entropy_with_logits, one_hot
 from ..ops import broadcast_tensors, gather, log, log1p, logsumexp, sigmoid, softmax
 from . import constraints
-from .distribution import Distribution, together
+from .distribution import Distribution, same_as, together
 
 __all__ = ["Bernoulli", "Categorical", "OneHotCategorical"]
-
-
-def _one_of(kind: str, probs: Any, logits: Any) -> None:
-    if (probs is None) == (logits is None):
-        raise ValueError(f"{kind}: expected either probs or logits, and not both")
 
 
 def _clamped(probs: Any) -> Any:
@@ -28,7 +25,36 @@ def _clamped(probs: Any) -> Any:
     return probs.clamp(eps, 1 - eps)
 
 
-class Bernoulli(Distribution):
+class _OfProbabilities(Distribution):
+    """One of `probs` and `logits` is given, and the other computed from it."""
+
+    _probs: Any
+    _logits: Any
+    _probs_of: Callable[[Any], Any]
+    _logits_of: Callable[[Any], Any]
+
+    def _one_of(self, probs: Any, logits: Any) -> Any:
+        one = (probs is None) != (logits is None)
+        text = "expected either probs or logits, and not both"
+        need(one, type(self).__name__, text, error=ValueError)
+        return probs if logits is None else logits
+
+    @property
+    def _parameter(self) -> Any:
+        return vars(self).get("_probs", vars(self).get("_logits"))
+
+    @property
+    def probs(self) -> Any:
+        """The probabilities."""
+        return self._probs if "_probs" in vars(self) else self._probs_of(self._logits)
+
+    @property
+    def logits(self) -> Any:
+        """Their logarithms, or that of the odds."""
+        return self._logits if "_logits" in vars(self) else self._logits_of(_clamped(self._probs))
+
+
+class Bernoulli(_OfProbabilities):
     """1 with probability `probs`, else 0.
 
     Args:
@@ -40,43 +66,17 @@ class Bernoulli(Distribution):
     """
 
     arg_constraints = {"_probs": constraints.unit_interval, "_logits": constraints.real}
+    support = constraints.boolean
+    mean = same_as("probs")
+    _probs_of = staticmethod(sigmoid)
+    _logits_of = staticmethod(lambda p: log(p) - log1p(-p))
 
     def __init__(
         self, probs: Any = None, logits: Any = None, validate_args: bool | None = None
     ) -> None:
-        _one_of("Bernoulli", probs, logits)
-        if logits is None:
-            (self._probs,) = together(probs)
-        else:
-            (self._logits,) = together(logits)
+        (given,) = together(self._one_of(probs, logits))
+        setattr(self, "_probs" if logits is None else "_logits", given)
         super().__init__(self._parameter.shape, (), validate_args)
-
-    @property
-    def _parameter(self) -> Any:
-        return vars(self).get("_probs", vars(self).get("_logits"))
-
-    @property
-    def probs(self) -> Any:
-        """The probability of a 1."""
-        return self._probs if "_probs" in vars(self) else sigmoid(self._logits)
-
-    @property
-    def logits(self) -> Any:
-        """The logarithm of the odds of a 1."""
-        if "_logits" in vars(self):
-            return self._logits
-        p = _clamped(self._probs)
-        return log(p) - log1p(-p)
-
-    @property
-    def support(self) -> Any:
-        """0 and 1."""
-        return constraints.boolean
-
-    @property
-    def mean(self) -> Any:
-        """`probs`."""
-        return self.probs
 
     @property
     def mode(self) -> Any:
@@ -111,7 +111,7 @@ class Bernoulli(Distribution):
         return values.expand(2, *self._batch_shape) if expand else values
 
 
-class Categorical(Distribution):
+class Categorical(_OfProbabilities):
     """One of the numbers from 0 to n - 1.
 
     Args:
@@ -125,14 +125,15 @@ class Categorical(Distribution):
     """
 
     arg_constraints = {"_probs": constraints.simplex, "_logits": constraints.real_vector}
+    _probs_of = staticmethod(lambda logits: softmax(logits, -1))
+    _logits_of = staticmethod(log)
 
     def __init__(
         self, probs: Any = None, logits: Any = None, validate_args: bool | None = None
     ) -> None:
-        _one_of("Categorical", probs, logits)
-        parameter = probs if logits is None else logits
-        if not parameter.ndim:
-            raise ValueError("Categorical: expected probs or logits of at least 1 dimension")
+        parameter = self._one_of(probs, logits)
+        text = "expected probs or logits of at least 1 dimension"
+        need(parameter.ndim, "Categorical", text, error=ValueError)
         if logits is None:
             self._probs = probs / probs.sum(-1, keepdim=True)
         else:
@@ -140,25 +141,9 @@ class Categorical(Distribution):
         super().__init__(parameter.shape[:-1], (), validate_args)
 
     @property
-    def probs(self) -> Any:
-        """The probabilities."""
-        return self._probs if "_probs" in vars(self) else softmax(self._logits, -1)
-
-    @property
-    def logits(self) -> Any:
-        """Their logarithms."""
-        if "_logits" in vars(self):
-            return self._logits
-        return log(_clamped(self._probs))
-
-    @property
     def param_shape(self) -> tuple[int, ...]:
         """The shape of the parameter."""
         return tuple(self._parameter.shape)
-
-    @property
-    def _parameter(self) -> Any:
-        return vars(self).get("_probs", vars(self).get("_logits"))
 
     @property
     def _events(self) -> int:
@@ -180,10 +165,7 @@ class Categorical(Distribution):
         """The likeliest."""
         return self.probs.argmax(-1)
 
-    @property
-    def variance(self) -> Any:
-        """NaN."""
-        return self.mean
+    variance = same_as("mean")
 
     def sample(self, sample_shape: Any = ()) -> Any:
         """Numbers of choices, int64."""
@@ -214,6 +196,10 @@ class Categorical(Distribution):
 class OneHotCategorical(Distribution):
     """A choice as a vector of zeros with a 1 at its number; arguments as of `Categorical`."""
 
+    support = constraints.one_hot
+    probs = mean = same_as("choice.probs")
+    logits = same_as("choice.logits")
+
     def __init__(
         self, probs: Any = None, logits: Any = None, validate_args: bool | None = None
     ) -> None:
@@ -225,26 +211,6 @@ class OneHotCategorical(Distribution):
         made = super().expand(batch_shape)
         made.choice = self.choice.expand(batch_shape)
         return made
-
-    @property
-    def probs(self) -> Any:
-        """The probabilities."""
-        return self.choice.probs
-
-    @property
-    def logits(self) -> Any:
-        """Their logarithms."""
-        return self.choice.logits
-
-    @property
-    def support(self) -> Any:
-        """Vectors with a single 1."""
-        return constraints.one_hot
-
-    @property
-    def mean(self) -> Any:
-        """`probs`."""
-        return self.probs
 
     @property
     def mode(self) -> Any:

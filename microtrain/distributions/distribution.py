@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from ..autograd import no_grad
 from ..backend import MODES
 from ..creation import tensor
+from ..errors import need, wrong
 from ..ops import broadcast_tensors, exp, sqrt
 from ..ops.coercion import examine
 from ..random import step_now
@@ -17,6 +19,21 @@ from ..tensor import TENSORS
 from .constraints import Constraint
 
 __all__ = ["Distribution"]
+
+
+def same_as(path: str) -> Any:
+    """A property that is what `path` names: `same_as("base_dist.mean")`."""
+    return property(attrgetter(path), doc=f"`{path}`.")
+
+
+def _unknown(name: str, doc: str) -> Any:
+    """What a distribution may not know."""
+
+    def refuse(self: Any, *args: Any, **options: Any) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} has no {name}")
+
+    refuse.__name__, refuse.__doc__ = name, doc
+    return refuse
 
 
 class Distribution:
@@ -61,8 +78,8 @@ class Distribution:
     @staticmethod
     def set_default_validate_args(value: bool) -> None:
         """Whether distributions made from now on check what they get."""
-        if value not in (True, False):
-            raise ValueError(f"set_default_validate_args: expected True or False, got {value!r}")
+        name, known = "set_default_validate_args", value in (True, False)
+        need(known, name, "expected True or False", value, error=ValueError)
         Distribution._validate_args = value
 
     # Shapes ---------------------------------------------------------------------------------------
@@ -77,10 +94,7 @@ class Distribution:
         """The shape of one draw of one distribution."""
         return self._event_shape
 
-    @property
-    def support(self) -> Constraint:
-        """What draws are like."""
-        raise NotImplementedError(f"{type(self).__name__} has no support")
+    support = property(_unknown("support", "What draws are like."))
 
     def expand(self, batch_shape: Any) -> Self:
         """The same distributions, repeated to `batch_shape` without copies."""
@@ -111,75 +125,45 @@ class Distribution:
         rows, ranks, _ = step_now()
         if sample and own and own[0] == rows:  # those of a step come first
             if sample[0] == rows and ranks > 1:
-                raise RuntimeError(
-                    f"{type(self).__name__}: draws of shape {sample + own} in a step over {ranks} "
-                    f"ranks, where this rank has {rows} rows: it is open which of the first two "
-                    "dimensions is the rows; give each of them a distribution by expand(), and "
-                    "draw one"
-                )
+                text = "draws of shape {} in a step over {} ranks, where this one has {} rows: it "
+                text += "is open which of the first two dimensions is the rows; give each of them "
+                text += "a distribution by expand(), and draw one"
+                raise wrong(type(self).__name__, text, sample + own, ranks, rows)
             found = make(*own, *sample, **options)
             return found.permute(*range(len(own), found.ndim), *range(len(own)))
         return make((*sample, *own), **options)
 
     # What is known of them ------------------------------------------------------------------------
 
-    @property
-    def mean(self) -> Any:
-        """The mean."""
-        raise NotImplementedError(f"{type(self).__name__} has no mean")
-
-    @property
-    def mode(self) -> Any:
-        """Where the density is highest."""
-        raise NotImplementedError(f"{type(self).__name__} has no mode")
-
-    @property
-    def variance(self) -> Any:
-        """The variance."""
-        raise NotImplementedError(f"{type(self).__name__} has no variance")
+    mean = property(_unknown("mean", "The mean."))
+    mode = property(_unknown("mode", "Where the density is highest."))
+    variance = property(_unknown("variance", "The variance."))
 
     @property
     def stddev(self) -> Any:
         """The standard deviation."""
         return sqrt(self.variance)
 
-    def log_prob(self, value: Any) -> Any:
-        """The logarithm of the density, or probability, of `value`."""
-        raise NotImplementedError(f"{type(self).__name__} has no log_prob")
-
-    def cdf(self, value: Any) -> Any:
-        """The probability of a draw that is not greater than `value`."""
-        raise NotImplementedError(f"{type(self).__name__} has no cdf")
-
-    def icdf(self, value: Any) -> Any:
-        """The draw whose `cdf` is `value`."""
-        raise NotImplementedError(f"{type(self).__name__} has no icdf")
-
-    def entropy(self) -> Any:
-        """The entropy, in nats."""
-        raise NotImplementedError(f"{type(self).__name__} has no entropy")
+    log_prob = _unknown("log_prob", "The logarithm of the density, or probability, of `value`.")
+    cdf = _unknown("cdf", "The probability of a draw that is not greater than `value`.")
+    icdf = _unknown("icdf", "The draw whose `cdf` is `value`.")
+    entropy = _unknown("entropy", "The entropy, in nats.")
 
     def perplexity(self) -> Any:
         """`exp(entropy)`."""
         return exp(self.entropy())
 
-    def enumerate_support(self, expand: bool = True) -> Any:
-        """All values that there are, along a new first dimension."""
-        raise NotImplementedError(f"{type(self).__name__} has no enumerate_support")
+    enumerate_support = _unknown("enumerate_support", "All values, along a new first dimension.")
 
     def _value(self, value: Any) -> Any:
         """What `log_prob` and `cdf` are asked about, checked."""
         if not self._validate_args:
             return value
-        if type(value) not in TENSORS:
-            raise ValueError(f"{type(self).__name__}: expected a Tensor, got {value!r}")
-        own = self._batch_shape + self._event_shape
+        name, own = type(self).__name__, self._batch_shape + self._event_shape
+        need(type(value) in TENSORS, name, "expected a Tensor", value, error=ValueError)
         for mine, given in zip(own[::-1], value.shape[::-1], strict=False):
-            if mine != given and 1 not in (mine, given):
-                raise ValueError(
-                    f"{type(self).__name__}: a value of shape {value.shape} does not fit the "
-                    f"batch and event shape {own}"
-                )
+            fits, text = mine == given or 1 in (mine, given), "{} does not fit the batch and event"
+            need(fits, name, f"a value of {text} shape {own}", value, error=ValueError)
         self._check_support(value)
         return value
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from ..errors import need
 from ..linalg import solve
 from ..nn.functional import softplus
 from ..ops import abs, exp, log, tril, where
@@ -33,8 +34,8 @@ def register_kl(p: type, q: type) -> Callable[[Any], Any]:
         ...     return p.loc - q.loc
     """
     for kind in (p, q):
-        if not issubclass(kind, Distribution):
-            raise TypeError(f"register_kl: expected a subclass of Distribution, got {kind!r}")
+        fits, text = issubclass(kind, Distribution), "expected a subclass of Distribution"
+        need(fits, "register_kl", text, kind, error=TypeError)
 
     def registered(function: Any) -> Any:
         _TABLE[p, q] = function

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .distribution import Distribution, summed
+from ..errors import need
+from .distribution import Distribution, same_as, summed
 
 __all__ = ["Independent"]
 
@@ -33,19 +34,13 @@ class Independent(Distribution):
     ) -> None:  # fmt: skip
         batch = base_distribution.batch_shape
         count = reinterpreted_batch_ndims
-        if not 0 <= count <= len(batch):
-            raise ValueError(
-                f"Independent: expected reinterpreted_batch_ndims from 0 to {len(batch)}, the "
-                f"batch dimensions of the base distribution, got {count}"
-            )
+        text = f"expected reinterpreted_batch_ndims from 0 to {len(batch)}, the batch dimensions"
+        need(0 <= count <= len(batch), "Independent", text, count, error=ValueError)
         self.base_dist, self.reinterpreted_batch_ndims = base_distribution, count
         cut = len(batch) - count
         super().__init__(batch[:cut], batch[cut:] + base_distribution.event_shape, validate_args)
 
-    @property
-    def has_rsample(self) -> bool:  # type: ignore[override]
-        """That of the base."""
-        return self.base_dist.has_rsample
+    has_rsample = same_as("base_dist.has_rsample")
 
     def expand(self, batch_shape: Any) -> Independent:
         """The same distributions, repeated to `batch_shape` without copies."""
@@ -64,25 +59,10 @@ class Independent(Distribution):
 
         return dataclasses.replace(base, met=met, event_dim=base.event_dim + count)
 
-    @property
-    def mean(self) -> Any:
-        """That of the base."""
-        return self.base_dist.mean
-
-    @property
-    def mode(self) -> Any:
-        """That of the base."""
-        return self.base_dist.mode
-
-    @property
-    def variance(self) -> Any:
-        """That of the base."""
-        return self.base_dist.variance
-
-    @property
-    def stddev(self) -> Any:
-        """That of the base."""
-        return self.base_dist.stddev
+    mean = same_as("base_dist.mean")
+    mode = same_as("base_dist.mode")
+    variance = same_as("base_dist.variance")
+    stddev = same_as("base_dist.stddev")
 
     def sample(self, sample_shape: Any = ()) -> Any:
         """Those of the base."""

@@ -6,11 +6,12 @@ import math
 from typing import Any
 
 from ..creation import randn
+from ..errors import need
 from ..linalg import cholesky, inv, solve
 from ..ops import diagonal, erf, erfinv, exp, expm1, log, matmul, tril
 from ..tensor import Tensor
 from . import constraints
-from .distribution import Distribution, together
+from .distribution import Distribution, same_as, together
 
 __all__ = ["LogNormal", "MultivariateNormal", "Normal"]
 
@@ -33,35 +34,18 @@ class Normal(Distribution):
 
     has_rsample = True
     arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
+    support = constraints.real
+    mean = mode = same_as("loc")
+    stddev = same_as("scale")
 
     def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
         self.loc, self.scale = together(loc, scale)
         super().__init__(self.loc.shape, (), validate_args)
 
     @property
-    def support(self) -> Any:
-        """All numbers."""
-        return constraints.real
-
-    @property
-    def mean(self) -> Any:
-        """The mean."""
-        return self.loc
-
-    @property
-    def mode(self) -> Any:
-        """The mean."""
-        return self.loc
-
-    @property
     def variance(self) -> Any:
         """The square of `scale`."""
         return self.scale**2
-
-    @property
-    def stddev(self) -> Any:
-        """`scale`."""
-        return self.scale
 
     def rsample(self, sample_shape: Any = ()) -> Any:
         """`loc + scale * noise`."""
@@ -89,10 +73,7 @@ class Normal(Distribution):
 class LogNormal(Normal):
     """The distribution of `exp` of normal numbers of mean `loc` and standard deviation `scale`."""
 
-    @property
-    def support(self) -> Any:
-        """Positive numbers."""
-        return constraints.positive
+    support = constraints.positive
 
     @property
     def mean(self) -> Any:
@@ -152,17 +133,17 @@ class MultivariateNormal(Distribution):
 
     has_rsample = True
     arg_constraints = {"loc": constraints.real_vector, "scale_tril": constraints.lower_cholesky}
+    support = constraints.real_vector
+    mean = mode = same_as("loc")
 
     def __init__(
         self, loc: Tensor, covariance_matrix: Any = None, precision_matrix: Any = None,
         scale_tril: Any = None, validate_args: bool | None = None,
     ) -> None:  # fmt: skip
         given = [m for m in (covariance_matrix, precision_matrix, scale_tril) if m is not None]
-        if len(given) != 1 or not loc.ndim:
-            raise ValueError(
-                "MultivariateNormal: expected a vector loc and exactly one of covariance_matrix, "
-                "precision_matrix and scale_tril"
-            )
+        text = "expected a vector loc and exactly one of covariance_matrix, precision_matrix and "
+        fits = len(given) == 1 and loc.ndim
+        need(fits, "MultivariateNormal", f"{text}scale_tril", error=ValueError)
         factor = scale_tril
         if factor is None:
             covariance = inv(precision_matrix) if covariance_matrix is None else covariance_matrix
@@ -173,11 +154,6 @@ class MultivariateNormal(Distribution):
         super().__init__(whole, (n,), validate_args)
 
     @property
-    def support(self) -> Any:
-        """All vectors."""
-        return constraints.real_vector
-
-    @property
     def covariance_matrix(self) -> Any:
         """The covariance."""
         return matmul(self.scale_tril, self.scale_tril.mT)
@@ -186,16 +162,6 @@ class MultivariateNormal(Distribution):
     def precision_matrix(self) -> Any:
         """The inverse of the covariance."""
         return inv(self.covariance_matrix)
-
-    @property
-    def mean(self) -> Any:
-        """The mean."""
-        return self.loc
-
-    @property
-    def mode(self) -> Any:
-        """The mean."""
-        return self.loc
 
     @property
     def variance(self) -> Any:
