@@ -12,7 +12,7 @@ import math
 import operator
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from .backend import (
     to_device,
     to_host,
 )
+from .errors import need, wrong
 from .ops.coercion import examine
 from .random import draw_dtype
 from .tensor import INFERENCE, TENSORS, Tensor, is_state, kind_of, one_dtype, wrap
@@ -53,40 +54,71 @@ def _finish(array: np.ndarray[Any, Any], device: Any, requires_grad: bool) -> Te
     return out
 
 
+class _Draw(NamedTuple):
+    """Random numbers: their kind and limits, see `random.forward_numbers`."""
+
+    kind: str
+    shape: tuple[int, ...]
+    limits: tuple[int, ...] = ()
+
+
 _OPTIONS = inspect.signature(lambda *, dtype=None, device=None, requires_grad=False: None)
 
 
 def factory(make: Callable[..., Any]) -> Callable[..., Tensor]:
-    """The function that makes a Tensor of the array that `make(..., dtype=)` returns.
+    """The function that makes a Tensor of what `make` returns: an array, given `dtype`, or a _Draw.
 
-    It has the further arguments of all of them: `dtype`, `device` and `requires_grad`.
+    It has the further arguments of all of them: `dtype`, `device` and `requires_grad`. Where the
+    first one is `input` the first two are by default as that has them.
     """
+    signature = inspect.signature(make)
+    own = [p for name, p in signature.parameters.items() if name != "dtype"]
+    draws, alike = len(own) == len(signature.parameters), own[0].name == "input"
 
     @functools.wraps(make)
     def function(
         *args: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **more: Any
     ) -> Tensor:
-        return _finish(make(*args, dtype=dtype, **more), device, requires_grad)
+        input = more.get("input", *args[:1]) if alike else None
+        if input is not None:
+            dtype = input.dtype if dtype is None else dtype
+            device = input.device if device is None else device
+            here = getattr(device, "type", device) == "cpu" and not MODES.devices
+            device = None if here else device
+        if draws:
+            made = _drawn(make.__name__, make(*args, **more), dtype, device, input)
+        else:
+            made = make(*args, dtype=dtype, **more)
+        return _finish(made, device, requires_grad)
 
-    signature = inspect.signature(make)
-    own = [p for name, p in signature.parameters.items() if name != "dtype"]
     function.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[*own, *_OPTIONS.parameters.values()]
+        parameters=[*own, *_OPTIONS.parameters.values()], return_annotation="Tensor"
     )
     return function
+
+
+def _drawn(name: str, draw: _Draw, dtype: Any, device: Any, input: Any) -> Any:
+    """The numbers of `draw`, on the device; `input` is the Tensor that the result is like."""
+    if draw.kind in ("uniform", "normal"):
+        wanted = _float(dtype)
+        kept = draw_dtype(wanted, draw.kind)
+    else:
+        wanted, kept = as_dtype("long" if dtype is None else dtype), np.float64
+    where = _placed(device)
+    like = NUMPY.array_type if where is None else library(resolve_device(where)).array_type
+    array = drawn(name, draw.kind, draw.shape, kept, *draw.limits, like=like, state=is_state(input))
+    return array.astype(wanted, copy=False)
 
 
 def _shape(sizes: tuple[Any, ...], size: Any = None) -> tuple[int, ...]:
     """The shape in a call that takes `f(2, 3)`, `f((2, 3))` and `f(size=(2, 3))`."""
     if size is not None:
-        if sizes:
-            raise TypeError(f"got the size twice: {sizes} and size={size}")
+        need(not sizes, "sizes", "got the size twice: {} and size={}", sizes, size, error=TypeError)
         sizes = (size,)
     if len(sizes) == 1 and isinstance(sizes[0], tuple | list):
         sizes = tuple(sizes[0])
     shape = tuple(operator.index(size) for size in sizes)
-    if any(size < 0 for size in shape):
-        raise RuntimeError(f"sizes must not be negative, got {shape}")
+    need(min(shape, default=0) >= 0, "sizes", "sizes must not be negative", shape)
     return shape
 
 
@@ -115,21 +147,16 @@ def tensor(
         tensor([[1., 2.],
                 [3., 4.]], requires_grad=True)
     """
-    if volatile is not None:
-        raise TypeError(
-            "tensor(): volatile is the legacy way; compute inside `with mt.no_grad():`, where "
-            "nothing is recorded"
-        )
+    text = "volatile is the legacy way; compute inside `with mt.no_grad():`"
+    need(volatile is None, "tensor", text, error=TypeError)
     if type(data) in TENSORS:
         device = data.device if device is None else device
     array = np.array(_plain(data))
     if array.dtype.kind in "Ou" and not _has_dtype(data):
         array = _large(array, dtype)
-    if array.dtype.kind not in "biuf":
-        raise TypeError(
-            f"tensor(): cannot hold {type(data).__name__} data that NumPy reads as {array.dtype}; "
-            "expected numbers or booleans"
-        )
+    text = "cannot hold {} data that NumPy reads as {}; expected numbers or booleans"
+    holds = array.dtype.kind in "biuf"
+    need(holds, "tensor", text, type(data), array.dtype, error=TypeError)
     if dtype is not None:
         wanted = as_dtype(dtype)
     elif array.dtype.kind == "f" and not _has_dtype(data):
@@ -154,7 +181,8 @@ def _large(array: Any, dtype: Any) -> Any:
     if not kinds <= {int, float, bool}:
         return array
     if float not in kinds and (dtype is None or as_dtype(dtype).kind != "f"):
-        raise ValueError(f"tensor(): {array.max()} does not fit int64; give a float dtype")
+        text = "{} does not fit int64; give a float dtype"
+        raise wrong("tensor", text, array.max(), error=ValueError)
     return array.astype(np.float64)
 
 
@@ -194,7 +222,7 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
     Raises TypeError for anything but a NumPy array of a supported dtype without a mask.
     """
     if not isinstance(array, np.ndarray):
-        raise TypeError(f"from_numpy: expected a NumPy array, got {kind_of(array)}")
+        raise wrong("from_numpy", f"expected a NumPy array, got {kind_of(array)}", error=TypeError)
     as_dtype(array.dtype)
     return wrap(one_dtype(_plain(array)))
 
@@ -219,10 +247,8 @@ def from_dlpack(ext_tensor: Any) -> Tensor:
         >>> x
         tensor([5., 0.], dtype=float64)
     """
-    if not hasattr(ext_tensor, "__dlpack__"):
-        raise TypeError(
-            f"from_dlpack: expected an object with __dlpack__, got {type(ext_tensor).__name__}"
-        )
+    fits, text = hasattr(ext_tensor, "__dlpack__"), "expected an object with __dlpack__"
+    need(fits, "from_dlpack", text, type(ext_tensor), error=TypeError)
     kind, number = ext_tensor.__dlpack_device__()
     if kind in _HOST:
         array = one_dtype(np.from_dlpack(ext_tensor))
@@ -230,7 +256,7 @@ def from_dlpack(ext_tensor: Any) -> Tensor:
         resolve_device(f"cuda:{number}")
         array = cuda().module.from_dlpack(ext_tensor)
     else:
-        raise RuntimeError(f"from_dlpack: expected memory of the CPU or of CUDA, got type {kind}")
+        raise wrong("from_dlpack", "expected memory of the CPU or of CUDA, got type {}", kind)
     as_dtype(array.dtype)
     return wrap(array)
 
@@ -261,8 +287,8 @@ def asarray(
     out = tensor(obj, dtype=dtype) if like is None else like.to(dtype=dtype)
     out = out.to(device=device)
     fresh = like is None or out._array is not like._array
-    if copy is False and fresh:
-        raise ValueError("asarray: copy=False, but this needs a copy of the data")
+    text = "copy=False, but this needs a copy of the data"
+    need(copy is not False or not fresh, "asarray", text, error=ValueError)
     out = out.clone() if copy and not fresh else out
     if requires_grad is None or out.requires_grad == requires_grad:
         return out
@@ -314,13 +340,9 @@ def arange(
     if end is None:
         start, end = 0, start
     start, end, step = _number(start), _number(end), _number(step)
-    if not step:
-        raise RuntimeError("arange: step must be nonzero")
-    if (end - start) / step < 0:
-        raise RuntimeError(
-            f"arange: upper bound and lower bound inconsistent with step sign ({start}, {end}, "
-            f"{step})"
-        )
+    need(step, "arange", "step must be nonzero")
+    text = "upper bound and lower bound inconsistent with step sign"
+    need((end - start) / step >= 0, "arange", text, start, end, step)
     whole = all(isinstance(v, int | np.integer) for v in (start, end, step))
     if dtype is None:
         if whole and requires_grad:
@@ -335,8 +357,7 @@ def arange(
         # As in PyTorch: integers from integers, counted in int64 by these and else by the given.
         count = math.ceil((end - start) / step)
         start, end, step = int(start), int(end), int(step)
-        if not step:
-            raise RuntimeError(f"arange: the step is 0 in {wanted.name}; give floats a float dtype")
+        need(step, "arange", "the step is 0 in {}; give floats a float dtype", wanted)
         count = max(-((start - end) // step), 0) if wanted == np.int64 else count
     else:
         count = -((start - end) // step) if whole else math.ceil((end - start) / step)
@@ -382,80 +403,44 @@ def scalar_tensor(s: Any, *, dtype: Any) -> Any:
     return np.full((), _number(s), _float(dtype))
 
 
-def _filled(
-    name: str, kind: str, shape: tuple[int, ...], options: Any, *limits: int,
-    kept: Any = np.float64, input: Any = None,
-) -> Tensor:  # fmt: skip
-    """Random numbers of a `kind` (`random.forward_numbers`), in the dtype and place of `options`.
-
-    kept: the dtype to draw in; input: the Tensor that the result is like.
-    """
-    dtype, device, requires_grad = options
-    device = _placed(device)
-    like = NUMPY.array_type if device is None else library(resolve_device(device)).array_type
-    array = drawn(name, kind, shape, kept, *limits, like=like, state=is_state(input))
-    return _finish(array.astype(dtype, copy=False), device, requires_grad)
-
-
-def _floats(name: str, kind: str, shape: Any, options: Any, input: Any = None) -> Tensor:
-    wanted = _float(options[0])
-    options = (wanted, *options[1:])
-    return _filled(name, kind, shape, options, kept=draw_dtype(wanted, kind), input=input)
-
-
-def rand(
-    *sizes: Any, size: Any = None, dtype: Any = None, device: Any = None,
-    requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+@factory
+def rand(*sizes: Any, size: Any = None) -> Any:
     """Uniform random numbers in [0, 1).
 
     In a training step the leading dimension is samples, see `microtrain.random`; so in all that
     draw.
     """
-    return _floats("rand", "uniform", _shape(sizes, size), (dtype, device, requires_grad))
+    return _Draw("uniform", _shape(sizes, size))
 
 
-def randn(
-    *sizes: Any, size: Any = None, dtype: Any = None, device: Any = None,
-    requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+@factory
+def randn(*sizes: Any, size: Any = None) -> Any:
     """Normal random numbers of mean 0 and variance 1."""
-    return _floats("randn", "normal", _shape(sizes, size), (dtype, device, requires_grad))
+    return _Draw("normal", _shape(sizes, size))
 
 
-def randint(
-    low: int = 0, high: Any = None, size: Any = None, *, dtype: Any = None, device: Any = None,
-    requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+@factory
+def randint(low: int = 0, high: Any = None, size: Any = None) -> Any:
     """Random integers in [low, high), or in [0, low) where only one bound is given."""
     if size is None:  # f(high, size)
         low, high, size = 0, low, high
-    if high is None:  # f(high, size=size)
-        low, high = 0, low
-    if size is None:
-        raise TypeError("randint: expected a bound and a size")
-    return _integers("randint", low, high, _shape((size,)), (dtype, device, requires_grad))
+    need(size is not None, "randint", "expected a bound and a size", error=TypeError)
+    return _integers("randint", low, high, _shape((size,)))
 
 
-def _integers(
-    name: str, low: Any, high: Any, shape: tuple[int, ...], options: Any, input: Any = None
-) -> Tensor:
-    if not low < high:
-        raise RuntimeError(f"{name}: low must be less than high, got {low} and {high}")
-    wanted = np.int64 if options[0] is None else as_dtype(options[0])
-    limits = operator.index(low), operator.index(high)
-    return _filled(name, "integers", shape, (wanted, *options[1:]), *limits, input=input)
+def _integers(name: str, low: Any, high: Any, shape: tuple[int, ...]) -> _Draw:
+    low, high = (0, low) if high is None else (low, high)
+    need(low < high, name, "low must be less than high, got {} and {}", low, high)
+    return _Draw("integers", shape, (operator.index(low), operator.index(high)))
 
 
-def randperm(
-    n: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
-) -> Tensor:
+@factory
+def randperm(n: int) -> Any:
     """The numbers from 0 to `n` - 1 in random order.
 
     In a step over several ranks the order is one for all of them: `with mt.random.shared():`.
     """
-    wanted = np.int64 if dtype is None else as_dtype(dtype)
-    return _filled("randperm", "permutation", _shape((n,)), (wanted, device, requires_grad))
+    return _Draw("permutation", _shape((n,)))
 
 
 def normal(
@@ -474,10 +459,11 @@ def normal(
         RuntimeError: `std` is negative.
     """
     tensors = type(mean) in TENSORS or type(std) in TENSORS
-    if tensors == (size is not None):
-        raise TypeError("normal: expected a size for numbers, and none for Tensors")
-    if tensors and (dtype is not None or device is not None or requires_grad):
-        raise TypeError("normal: dtype, device and requires_grad are those of the Tensors")
+    one, text = tensors != (size is not None), "expected a size for numbers, and none for Tensors"
+    need(one, "normal", text, error=TypeError)
+    free = not tensors or (dtype is None and device is None and not requires_grad)
+    text = "dtype, device and requires_grad are those of the Tensors"
+    need(free, "normal", text, error=TypeError)
     if type(std) in TENSORS:
         examine(std, _not_negative)
     else:
@@ -489,63 +475,46 @@ def normal(
 
 
 def _not_negative(std: Any) -> None:
-    if not np.all(std >= 0):
-        raise RuntimeError("normal: expected std >= 0")
+    need(np.all(std >= 0), "normal", "expected std >= 0")
 
 
-def _like(name: str, make: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def function(
-        input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
-    ) -> Tensor:
-        chosen, where, _ = _options(input, dtype, device)
-        return make(input.shape, dtype=chosen, device=where, requires_grad=requires_grad)
-
-    function.__name__ = name
-    function.__doc__ = f"`{name[:-5]}` in the shape, dtype and device of `input`."
-    return function
+@factory
+def zeros_like(input: Tensor, *, dtype: Any) -> Any:
+    """`zeros` in the shape, dtype and device of `input`."""
+    return np.zeros(input.shape, as_dtype(dtype))
 
 
-zeros_like = _like("zeros_like", zeros)
-ones_like = _like("ones_like", ones)
-empty_like = _like("empty_like", empty)
+@factory
+def ones_like(input: Tensor, *, dtype: Any) -> Any:
+    """`ones` in the shape, dtype and device of `input`."""
+    return np.ones(input.shape, as_dtype(dtype))
 
 
-def _options(input: Tensor, dtype: Any, device: Any, requires_grad: bool = False) -> Any:
-    where = input.device if device is None else device
-    where = None if getattr(where, "type", where) == "cpu" and not MODES.devices else where
-    return input.dtype if dtype is None else dtype, where, requires_grad
+@factory
+def empty_like(input: Tensor, *, dtype: Any) -> Any:
+    """`empty` in the shape, dtype and device of `input`."""
+    return NUMPY.empty(input.shape, as_dtype(dtype))
 
 
-def rand_like(
-    input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
-) -> Tensor:
-    """`rand` in the shape, dtype and device of `input`."""
-    options = _options(input, dtype, device, requires_grad)
-    return _floats("rand_like", "uniform", input.shape, options, input)
-
-
-def randn_like(
-    input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
-) -> Tensor:
-    """`randn` in the shape, dtype and device of `input`."""
-    options = _options(input, dtype, device, requires_grad)
-    return _floats("randn_like", "normal", input.shape, options, input)
-
-
-def randint_like(
-    input: Tensor, low: int, high: Any = None, *, dtype: Any = None, device: Any = None,
-    requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
-    """`randint` in the shape, dtype and device of `input`."""
-    low, high = (0, low) if high is None else (low, high)
-    options = _options(input, dtype, device, requires_grad)
-    return _integers("randint_like", low, high, input.shape, options, input)
-
-
-def full_like(
-    input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None,
-    requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+@factory
+def full_like(input: Tensor, fill_value: Any, *, dtype: Any) -> Any:
     """`fill_value` in the shape, dtype and device of `input`."""
-    chosen, where, _ = _options(input, dtype, device)
-    return full(input.shape, fill_value, dtype=chosen, device=where, requires_grad=requires_grad)
+    return np.full(input.shape, fill_value, as_dtype(dtype))
+
+
+@factory
+def rand_like(input: Tensor) -> Any:
+    """`rand` in the shape, dtype and device of `input`."""
+    return _Draw("uniform", input.shape)
+
+
+@factory
+def randn_like(input: Tensor) -> Any:
+    """`randn` in the shape, dtype and device of `input`."""
+    return _Draw("normal", input.shape)
+
+
+@factory
+def randint_like(input: Tensor, low: int, high: Any = None) -> Any:
+    """`randint` in the shape, dtype and device of `input`."""
+    return _integers("randint_like", low, high, input.shape)
