@@ -7,30 +7,36 @@ import math
 from typing import Any
 
 from .backend import as_dtype
+from .errors import need
 from .ops import amax, amin, sum
 from .ops import matmul as matmul
 from .ops.arguments import want_float
 from .ops.coercion import LinAlgError as LinAlgError
 from .ops.coercion import cast
 from .ops.fronts import Front, Unchecked, public
-from .ops.matrix import decompositions, factorisations
-from .ops.matrix.decompositions import QR, SVD, Eigh, LeastSquares
+from .ops.matrix import factorisations
+from .ops.matrix.decompositions import eigh as eigh
+from .ops.matrix.decompositions import linalg_qr as qr
+from .ops.matrix.decompositions import linalg_svd as svd
+from .ops.matrix.decompositions import lstsq as lstsq
 from .ops.matrix.decompositions import matrix_exp as matrix_exp
-from .ops.matrix.determinants import SignAndLog
-from .ops.matrix.determinants import det as _det
-from .ops.matrix.determinants import slogdet as _slogdet
+from .ops.matrix.decompositions import matrix_rank as matrix_rank
+from .ops.matrix.decompositions import pinv as pinv
 from .ops.matrix.factorisations import cholesky as cholesky
+from .ops.matrix.factorisations import det as _det
 from .ops.matrix.factorisations import inverse as _inverse
 from .ops.matrix.factorisations import matrix_power as matrix_power
+from .ops.matrix.factorisations import slogdet as _slogdet
 from .ops.matrix.factorisations import solve as solve
 from .ops.matrix.factorisations import solve_triangular as solve_triangular
 from .ops.matrix.factorisations import svdvals as _svdvals
+from .ops.matrix.factorisations import tensorinv as tensorinv
 from .ops.matrix.factorisations import tensorsolve as tensorsolve
 from .ops.reduce.norms import norm as _norm
 from .ops.reduce.norms import singular
 from .ops.shape.joining import checked_tensors
+from .ops.shape.rearranging import diagonal as _diagonal
 from .ops.shape.shapes import normal_dims
-from .ops.shape.triangles import diagonal as _diagonal
 
 __all__ = [
     "LinAlgError", "cholesky", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv",
@@ -44,26 +50,14 @@ def __dir__() -> list[str]:
     return __all__
 
 
-class _FrontOfX(Front):
-    """A front whose first argument is `x`, as in `torch.linalg`."""
-
-    first = "x"
-
-
-# What PyTorch calls A here is `input` elsewhere.
-def inv(A: Any) -> Any:
-    """`mt.inverse`."""
-    return _inverse(A)
+def _front(function: Any, name: str, first: str = "A") -> Any:
+    """`function` with a first argument that is called as in `torch.linalg`."""
+    own = function.front.function if hasattr(function, "front") else function
+    return Front(own, name, first).apply
 
 
-def det(A: Any) -> Any:
-    """`mt.det`."""
-    return _det(A)
-
-
-def slogdet(A: Any) -> SignAndLog:
-    """`mt.slogdet`."""
-    return _slogdet(A)
+inv, det, slogdet = _front(_inverse, "inv"), _front(_det, "det"), _front(_slogdet, "slogdet")
+svdvals, vander = _front(_svdvals, "svdvals"), _front(factorisations.vander, "vander", "x")
 
 
 def diagonal(A: Any, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
@@ -71,112 +65,9 @@ def diagonal(A: Any, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
     return _diagonal(A, offset, dim1, dim2)
 
 
-def svdvals(A: Any) -> Any:
-    """The singular values of a matrix, or of each of a batch (..., m, n), the largest first.
-
-    Raises RuntimeError for fewer than two dimensions and for integers, LinAlgError (a RuntimeError)
-    for values that are not finite.
-    """
-    return _svdvals(A)
-
-
-def svd(A: Any, full_matrices: bool = True, *, driver: Any = None) -> SVD:
-    """The factors of `A = U @ diag(S) @ Vh` with orthonormal columns of U and rows of Vh.
-
-    Args:
-        A: (..., m, n), of a float dtype.
-        full_matrices: whether U is (..., m, m) and Vh (..., n, n), not (..., m, k) and (..., k, n)
-            with k = min(m, n). What that adds gets no gradient.
-        driver: only None.
-
-    Returns `(U, S, Vh)`, S (..., k) with the largest first. The gradient is that of J. Townsend,
-    "Differentiating the singular value decomposition", 2016; of the vectors of equal values NaN.
-    Raises RuntimeError for fewer than two dimensions and for integers, LinAlgError (a RuntimeError)
-    for values that are not finite.
-
-    Example:
-        >>> U, S, Vh = mt.linalg.svd(mt.tensor([[3.0, 0.0], [0.0, 4.0]]))
-        >>> S
-        tensor([4., 3.])
-    """
-    return decompositions.linalg_svd(A, full_matrices, driver=driver)
-
-
-def qr(A: Any, mode: str = "reduced") -> QR:
-    """The factors of `A = Q @ R`, Q with orthonormal columns and R upper triangular.
-
-    Args:
-        A: (..., m, n), of a float dtype.
-        mode: "reduced" for Q (..., m, k) and R (..., k, n), k = min(m, n); "complete" for Q
-            (..., m, m) and R (..., m, n); "r" for an empty Q.
-
-    The gradient needs the first k columns of `A` to be independent. Raises RuntimeError for fewer
-    than two dimensions, for integers and for another mode, LinAlgError (a RuntimeError) for values
-    that are not finite, and in the backward pass for the columns that "complete" adds to Q.
-    """
-    return decompositions.linalg_qr(A, mode)
-
-
-def eigh(A: Any, UPLO: str = "L") -> Eigh:
-    """Eigenvalues and eigenvectors of a symmetric matrix, or of each of a batch.
-
-    Args:
-        A: (..., n, n), of a float dtype; one triangle is read.
-        UPLO: "L" for the lower triangle, "U" for the upper.
-
-    Returns `(eigenvalues, eigenvectors)`: (..., n), the smallest first, and (..., n, n), of which a
-    column belongs to each. Raises RuntimeError for other shapes and for integers, LinAlgError (a
-    RuntimeError) for values that are not finite.
-
-    Example:
-        >>> mt.linalg.eigh(mt.tensor([[2.0, 0.0], [0.0, 1.0]])).eigenvalues
-        tensor([1., 2.])
-    """
-    return decompositions.eigh(A, UPLO)
-
-
 def eigvalsh(A: Any, UPLO: str = "L") -> Any:
     """The eigenvalues of a symmetric matrix, the smallest first; arguments as for `eigh`."""
-    return decompositions.eigh(A, UPLO).eigenvalues
-
-
-def pinv(A: Any, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Any:
-    """The pseudo-inverse (Moore, Penrose) of a matrix (..., m, n), or of each of a batch.
-
-    Args:
-        A: of a float dtype.
-        atol, rtol: singular values at most `max(atol, rtol * the largest)` count as 0; numbers, or
-            Tensors with one for each matrix. By default atol is 0 and rtol the larger size times
-            the distance from 1 to the next float, or 0 beside an atol.
-        hermitian: whether `A` is symmetric, and only its lower triangle is read.
-
-    Raises RuntimeError for fewer than two dimensions and for integers, LinAlgError (a RuntimeError)
-    for values that are not finite.
-    """
-    return decompositions.pinv(A, atol=atol, rtol=rtol, hermitian=hermitian)
-
-
-def matrix_rank(A: Any, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Any:
-    """How many singular values are not 0, as int64; arguments and errors as for `pinv`."""
-    return decompositions.matrix_rank(A, atol=atol, rtol=rtol, hermitian=hermitian)
-
-
-def lstsq(A: Any, B: Any, rcond: Any = None, *, driver: str | None = None) -> LeastSquares:
-    """The X that makes `A @ X - B` smallest, of several the smallest: `pinv(A) @ B`.
-
-    Args:
-        A: (..., m, n), of a float dtype.
-        B: (..., m, k); or a vector for each matrix, (..., m).
-        rcond: singular values at most this times the largest count as 0; by default as in `pinv`.
-        driver: for "gels" `A` has full rank. As in PyTorch it also says what else is returned: the
-            rank but for "gels", the residuals but for "gelsy", which is the default, the singular
-            values for "gelsd" and "gelss".
-
-    Returns `(solution, residuals, rank, singular_values)`, empty where there is nothing to say; the
-    residuals, the squared distances of the columns, only where m > n.
-    Raises RuntimeError for shapes or dtypes that do not fit.
-    """
-    return decompositions.lstsq(A, B, rcond, driver=driver)
+    return eigh(A, UPLO).eigenvalues
 
 
 def cond(A: Any, p: Any = None) -> Any:
@@ -193,8 +84,7 @@ def cond(A: Any, p: Any = None) -> Any:
     if p is not None and p not in (2, -2):
         return matrix_norm(A, p) * matrix_norm(_inverse(A), p)
     values = _svdvals(A)
-    if not values.shape[-1]:
-        raise RuntimeError(f"linalg.cond: no condition number of nothing (shape {A.shape})")
+    need(values.shape[-1], "linalg.cond", "no condition number of nothing", A)
     largest, smallest = values[..., 0], values[..., -1]
     return smallest / largest if p == -2 else largest / smallest
 
@@ -205,16 +95,6 @@ def cross(input: Any, other: Any, *, dim: int = -1) -> Any:
     return factorisations.cross(input, other, dim)
 
 
-def vander(x: Any, N: int | None = None) -> Any:
-    """The powers 0 to N - 1 of every element of (..., n), as (..., n, N); N is n if not given."""
-    return factorisations.vander(x, N)
-
-
-def tensorinv(A: Any, ind: int = 2) -> Any:
-    """The inverse of a Tensor as a matrix of its first `ind` dimensions by the others."""
-    return factorisations.tensorinv(A, ind)
-
-
 def _vecdot(x: Unchecked, y: Any, *, dim: int = -1) -> Any:
     """The sums of products of floats along `dim`, broadcast."""
     for tensor in checked_tensors("linalg.vecdot", (x, y)):
@@ -222,7 +102,7 @@ def _vecdot(x: Unchecked, y: Any, *, dim: int = -1) -> Any:
     return sum(x * y, dim)
 
 
-vecdot = _FrontOfX(_vecdot, "vecdot").apply
+vecdot = _front(_vecdot, "vecdot", "x")
 
 
 def multi_dot(tensors: Any) -> Any:
@@ -231,13 +111,11 @@ def multi_dot(tensors: Any) -> Any:
     A vector at the end is multiplied from right to left. Raises RuntimeError for fewer than two.
     """
     found = checked_tensors("linalg.multi_dot", tensors)
-    if len(found) < 2:
-        raise RuntimeError(f"linalg.multi_dot: expected at least 2 tensors but got {len(found)}")
-    if any(x.ndim != 2 for x in found[1:-1]) or not {found[0].ndim, found[-1].ndim} <= {1, 2}:
-        raise RuntimeError(
-            "linalg.multi_dot: expected matrices, the first and the last perhaps vectors, got "
-            f"shapes {', '.join(str(x.shape) for x in found)}"
-        )
+    several = len(found) > 1
+    need(several, "linalg.multi_dot", "expected at least 2 tensors but got {}", len(found))
+    fits = all(x.ndim == 2 for x in found[1:-1]) and {found[0].ndim, found[-1].ndim} <= {1, 2}
+    text = "expected matrices, the first and the last perhaps vectors"
+    need(fits, "linalg.multi_dot", text, *found)
     if found[-1].ndim == 1:
         return functools.reduce(lambda right, x: matmul(x, right), found[::-1])
     return functools.reduce(matmul, found)
@@ -259,20 +137,18 @@ def _vector_norm(
     the largest of.
     """
     checked_tensors("linalg.vector_norm", (x,))
-    if not isinstance(ord, int | float):
-        raise TypeError(f"linalg.vector_norm: ord must be a number, got {ord!r}")
+    number = isinstance(ord, int | float)
+    need(number, "linalg.vector_norm", "ord must be a number", ord, error=TypeError)
     x = x if dtype is None else cast(x, as_dtype(dtype))
     want_float("linalg.vector_norm", x)
     dims = None if dim is None else normal_dims(dim, x.ndim)
     sizes = x.shape if dims is None else [x.shape[d] for d in dims]
-    if (math.isinf(ord) or ord < 0) and 0 in sizes:
-        raise RuntimeError(
-            f"linalg.vector_norm: no {ord} norm of nothing (shape {x.shape}, dim {dim})"
-        )
+    defined = 0 not in sizes or 0 <= ord < math.inf
+    need(defined, "linalg.vector_norm", "no {} norm of nothing, {} and dim {}", ord, x, dim)
     return _norm(x, ord, dims, keepdim)
 
 
-vector_norm = _FrontOfX(_vector_norm, "vector_norm").apply
+vector_norm = _front(_vector_norm, "vector_norm", "x")
 
 
 @public
@@ -292,18 +168,13 @@ def matrix_norm(
     Raises RuntimeError for another `ord`, other than two dimensions, and integers.
     """
     dims = tuple(dim) if isinstance(dim, tuple | list) else (dim,)
-    if x.ndim < 2 or len(dims) != 2:
-        raise RuntimeError(
-            f"linalg.matrix_norm: expected two dimensions of a Tensor of at least two, got {dim} "
-            f"and shape {x.shape}"
-        )
+    fits, text = x.ndim > 1 and len(dims) == 2, "expected two dimensions of a Tensor of two or more"
+    need(fits, "linalg.matrix_norm", text, dim, x)
     if ord == "fro":
         return vector_norm(x, 2, dims, keepdim, dtype=dtype)
-    if ord not in ("nuc", 1, -1, 2, -2, math.inf, -math.inf):
-        raise RuntimeError(
-            f"linalg.matrix_norm: Order {ord} not supported; there are 'fro', 'nuc', 1, -1, 2, -2, "
-            "inf, -inf"
-        )
+    known = ord in ("nuc", 1, -1, 2, -2, math.inf, -math.inf)
+    text = "Order {} not supported; there are 'fro', 'nuc', 1, -1, 2, -2, inf, -inf"
+    need(known, "linalg.matrix_norm", text, ord)
     empty = any(not x.shape[d] for d in normal_dims(dims, x.ndim) or ())
     largest = sum if empty else amax  # of nothing it is 0
     if ord in ("nuc", 2, -2):
@@ -330,14 +201,13 @@ def norm(
     """
     if ord is None:
         return vector_norm(x, 2, dim, keepdim, dtype=dtype)
-    if dim is None and x.ndim not in (1, 2):
-        raise RuntimeError(
-            "linalg.norm: If dim is not specified but ord is, the input must be 1D or 2D. Got "
-            f"{x.ndim}D."
-        )
+    fits, text = (
+        dim is not None or x.ndim in (1, 2),
+        "If dim is not specified but ord is, the input",
+    )
+    need(fits, "linalg.norm", f"{text} must be 1D or 2D", x)
     dims = range(x.ndim) if dim is None else dim if isinstance(dim, tuple | list) else (dim,)
     if isinstance(ord, str) or len(dims) == 2:
         return matrix_norm(x, ord, tuple(dims), keepdim, dtype=dtype)
-    if len(dims) != 1:
-        raise RuntimeError(f"linalg.norm: dim must name one or two dimensions, got {dim}")
+    need(len(dims) == 1, "linalg.norm", "dim must name one or two dimensions", dim)
     return vector_norm(x, ord, tuple(dims), keepdim, dtype=dtype)

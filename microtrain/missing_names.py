@@ -141,6 +141,7 @@ INSTEAD: dict[str, dict[str, str]] = {
     },
     # What people write as `x.name`, of NumPy's arrays too.
     "Tensor": {
+        "volatile": "compute inside `with mt.no_grad():`, where nothing is recorded",
         "astype": "write x.to(dtype)",
         "copy": "write x.clone()",
         "fill": "write x.fill_(value)",
@@ -219,3 +220,5 @@ class NoAttribute:
 
     def __get__(self, instance: Any, owner: Any) -> NoReturn:
         raise AttributeError(self.text)
+
+    __set__ = __get__

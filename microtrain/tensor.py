@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NoReturn, Self, SupportsIndex, overload
+from typing import Any, Self, SupportsIndex, overload
 from weakref import ref
 
 import numpy as np
 
 from .backend import ARRAYS, MODES, STRUCTURE, XP, device, device_of, looks_at, made, to_host
+from .errors import need, wrong
 from .formatting import tensor_text
 
 # The exact types that operations take: Tensor, Parameter. Tests of kind are `type(x) in TENSORS`.
@@ -174,12 +175,11 @@ class Tensor:
         elif isinstance(data, int | np.integer) and not isinstance(data, bool):
             array = made(np.zeros((data, *sizes), MODES.default_dtype))
         elif isinstance(data, float | bool | complex) or sizes:
-            raise TypeError(
-                f"Tensor(): data must be a sequence, got {type(data).__name__}; for one number "
-                "write mt.tensor(number)"
-            )
+            text = "data must be a sequence, got {}; for one number write mt.tensor(number)"
+            raise wrong("Tensor", text, type(data), error=TypeError)
         elif isinstance(data, np.ma.MaskedArray):
-            raise TypeError("Tensor(): data is a masked array, whose mask would be lost; fill it")
+            text = "data is a masked array, whose mask would be lost; fill it"
+            raise wrong("Tensor", text, error=TypeError)
         else:
             array = made(np.array(data, MODES.default_dtype))
         self._array = array
@@ -188,11 +188,9 @@ class Tensor:
 
     def __init_subclass__(cls, registered: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if not registered:
-            raise TypeError(
-                f"class {cls.__name__}(Tensor): Tensor cannot be subclassed; operations test for "
-                "the exact types. Wrap a Tensor in a class of your own, or write a Function."
-            )
+        text = "Tensor cannot be subclassed; operations test for the exact types. Wrap a Tensor in "
+        text += "a class of your own, or write a Function."
+        need(registered, f"class {cls.__name__}(Tensor)", text, error=TypeError)
         TENSORS.add(cls)
 
     # Shape and kind -------------------------------------------------------------------------
@@ -261,17 +259,12 @@ class Tensor:
         Raises RuntimeError for a non-leaf that is switched off and for a dtype that is not a float.
         """
         if self._edge is not None:
-            if not requires_grad:
-                raise RuntimeError(
-                    "you can only change requires_grad flags of leaf variables; to cut a computed "
-                    "Tensor from its graph use detach()"
-                )
+            text = "you can only change requires_grad flags of leaf variables; to cut a computed "
+            need(requires_grad, "requires_grad_", f"{text}Tensor from its graph use detach()")
             return self
         if requires_grad and self._array.dtype.kind != "f":
-            raise RuntimeError(
-                "only Tensors of floating point dtype can require gradients, got "
-                f"{self._array.dtype.name}"
-            )
+            text = "only Tensors of floating point dtype can require gradients"
+            raise wrong("requires_grad_", text, self._array.dtype)
         if self._extra is not None and self._extra.slot is not None and not requires_grad:
             self.grad = None
         self._rg = bool(requires_grad)
@@ -312,17 +305,16 @@ class Tensor:
     def grad(self, value: Tensor | None) -> None:
         if value is not None:
             if type(value) not in TENSORS:
-                raise TypeError(f"grad: expected a Tensor or None, got {type(value).__name__}")
+                text = "expected a Tensor or None"
+                raise wrong("x.grad = value", text, type(value), error=TypeError)
             mine, other = self._array, value._array
-            if mine.shape != other.shape or mine.dtype != other.dtype:
-                raise RuntimeError(
-                    f"grad of a Tensor of shape {mine.shape} and dtype {mine.dtype.name}: assigned "
-                    f"one of shape {other.shape} and dtype {other.dtype.name}"
-                )
-            if value.device != self.device:
-                raise RuntimeError(f"grad: expected device {self.device}, got {value.device}")
-            if value is self:
-                raise RuntimeError("grad: a Tensor cannot be its own gradient; assign a clone()")
+            fits = mine.shape == other.shape and mine.dtype == other.dtype
+            text = "expected {} and dtype {}, got {} and dtype {}"
+            need(fits, "x.grad = value", text, mine, mine.dtype, other, other.dtype)
+            same = value.device == self.device
+            need(same, "x.grad = value", "expected device {}, got {}", self.device, value.device)
+            text = "a Tensor cannot be its own gradient; assign a clone()"
+            need(value is not self, "x.grad = value", text)
         extra = self._extra
         if MODES.capture.on:
             MODES.capture.assign(self, value)
@@ -337,25 +329,13 @@ class Tensor:
     def grad(self) -> None:
         self.grad = None
 
-    @property
-    def volatile(self) -> NoReturn:
-        """Gone: AttributeError that says what to write instead, for reading and setting."""
-        raise AttributeError(
-            "Tensor.volatile is the legacy way; compute inside `with mt.no_grad():`, where nothing "
-            "is recorded"
-        )
-
-    @volatile.setter
-    def volatile(self, value: Any) -> None:
-        _ = self.volatile
-
     def retain_grad(self) -> None:
         """Keep the gradient of this computed Tensor in `.grad` during backward.
 
         Raises RuntimeError where it does not require grad; for a leaf nothing has to be done.
         """
-        if not self._rg:
-            raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
+        text = "can't retain_grad on Tensor that has requires_grad=False"
+        need(self._rg, "retain_grad", text)
         if self._edge is not None:
             self.extra().retains_grad = True
             self.grad_fn._retain(self)
@@ -395,20 +375,17 @@ class Tensor:
     @data.setter
     def data(self, value: Tensor) -> None:
         if type(value) not in TENSORS:
-            raise TypeError(f"data: expected a Tensor, got {type(value).__name__}")
+            raise wrong("x.data = value", "expected a Tensor", type(value), error=TypeError)
         extra = self._extra
         if extra is None or extra.slot is None:
             array, before = value._array, self._version
-            if self._rg and array.dtype.kind != "f":
-                raise RuntimeError(
-                    "data set to a tensor that requires gradients must be floating point, got "
-                    f"{array.dtype.name}; call requires_grad_(False) first"
-                )
-            if self._grad is not None and self._grad.shape != array.shape:
-                raise RuntimeError(
-                    f"data: expected the shape of .grad, {self._grad.shape}, got {array.shape}; "
-                    "set .grad = None first"
-                )
+            fits = not self._rg or array.dtype.kind == "f"
+            text = "where a gradient is required it must be floating point, got {}; call "
+            need(fits, "x.data = value", f"{text}requires_grad_(False) first", array.dtype)
+            grad = self._grad
+            if grad is not None and grad.shape != array.shape:
+                text = "expected the shape of .grad, {}, got {}; set .grad = None first"
+                raise wrong("x.data = value", text, tuple(grad.shape), array.shape)
             self._array = array
             # A count of its own, as views of the old memory look at another, and a higher one, as
             # nodes that saved this Tensor would find other values in it.
@@ -449,17 +426,14 @@ class Tensor:
         first.
         """
         if self._rg and MODES.grad:
-            raise RuntimeError(
-                "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() "
-                "instead."
-            )
+            text = "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy()"
+            raise RuntimeError(f"{text} instead.")
         looks_at(self, "numpy()")
         if type(self._array) is not np.ndarray:
             if self.device.type == "cpu":
                 to_host(self._array)  # leaked from a captured step, which says so
-            raise RuntimeError(
-                f"can't convert a Tensor on {self.device} to numpy. Use tensor.cpu() first."
-            )
+            text = f"can't convert a Tensor on {self.device} to numpy. Use tensor.cpu() first."
+            raise RuntimeError(text)
         return self._array
 
     def to_numpy(self) -> np.ndarray[Any, Any]:
@@ -482,10 +456,8 @@ class Tensor:
             raise BufferError("Can't export Tensors that require gradient, use tensor.detach()")
         looks_at(self, "__dlpack__()")
         if any(stride < 0 for stride in self._array.strides):
-            raise BufferError(
-                "Can't export a Tensor with negative strides, which others cannot read; use "
-                "tensor.contiguous()"
-            )
+            text = "Can't export a Tensor with negative strides, which others cannot read"
+            raise BufferError(f"{text}; use tensor.contiguous()")
         return self._array.__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -495,10 +467,8 @@ class Tensor:
     def item(self) -> Any:
         """The only element as a Python number; RuntimeError where there is not exactly one."""
         if self._array.size != 1:
-            raise RuntimeError(
-                f"a Tensor with {self._array.size} elements cannot be converted to a number "
-                f"(shape {self._array.shape}); use tolist(), or reduce it first"
-            )
+            text = "a Tensor with {} elements cannot be converted to a number ({}); use tolist(), "
+            raise wrong("item", f"{text}or reduce it first", self._array.size, self)
         looks_at(self, "item()")
         return self._array.item()
 
@@ -510,10 +480,8 @@ class Tensor:
 
     def __bool__(self) -> bool:
         if self._array.size != 1:
-            raise RuntimeError(
-                f"Boolean value of a Tensor of shape {self._array.shape} is ambiguous; use any() "
-                "or all()"
-            )
+            text = "Boolean value of a Tensor of {} is ambiguous; use any() or all()"
+            raise wrong("bool", text, self)
         return bool(self.item())
 
     def __float__(self) -> float:
@@ -538,13 +506,13 @@ class Tensor:
     def __dir__(self) -> list[str]:
         return [name for name in object.__dir__(self) if hasattr(type(self), name)]
 
+    def _want_leaf(self) -> None:
+        text = "only leaf Tensors can be copied deeply or pickled, and this one was computed: "
+        text += "detach() it first. To plot it, or for NumPy, use tensor.detach().numpy()"
+        need(self._edge is None, "a copy", text)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        if self._edge is not None:
-            raise RuntimeError(
-                "only Tensors created explicitly by the user (graph leaves) can be copied deeply; "
-                "this one was computed: detach() it first. To plot it, or for NumPy, use "
-                "tensor.detach().numpy()"
-            )
+        self._want_leaf()
         out = _rebuild(type(self), self._array.copy(order="K"), self._rg)
         grad = self.grad if type(self) is Tensor else None  # a Parameter's copy starts without
         out._grad = None if grad is None else wrap(grad._array.copy(order="K"))
@@ -552,11 +520,7 @@ class Tensor:
         return out
 
     def __reduce__(self) -> Any:
-        if self._edge is not None:
-            raise RuntimeError(
-                "only leaf Tensors can be copied or pickled, and this one was computed: detach() "
-                "it first. To plot it, or for NumPy, use tensor.detach().numpy()"
-            )
+        self._want_leaf()
         return _rebuild, (type(self), to_host(self._array), self._rg)
 
 
@@ -569,6 +533,13 @@ def wrap(array: Any) -> Tensor:
     out._array = array
     out._edge = out._grad = out._version = out._extra = None
     out._rg = False
+    return out
+
+
+def placed(array: Any, version: Version | None, edge: Any) -> Tensor:
+    """A Tensor of `array` with this history: a saved result as what it was."""
+    out = wrap(array)
+    out._version, out._edge, out._rg = version, edge, True
     return out
 
 
@@ -589,10 +560,8 @@ def write(tensor: Tensor, value: Tensor, what: str) -> None:
     """Copy `value` into the memory of `tensor`; RuntimeError where shape or dtype differ."""
     mine, other = tensor._array, value._array
     if mine.shape != other.shape or mine.dtype != other.dtype:
-        raise RuntimeError(
-            f"{what}: expected shape {mine.shape} and dtype {mine.dtype.name}, got shape "
-            f"{other.shape} and dtype {other.dtype.name}"
-        )
+        text = "expected {} and dtype {}, got {} and dtype {}"
+        raise wrong(f"writing {what}", text, mine, mine.dtype, other, other.dtype)
     xp = XP[type(mine)]
     xp.copyto(mine, other if XP[type(other)] is xp else xp.asarray(to_host(other)))
     tensor.version.n += 1
@@ -634,5 +603,5 @@ def _rebuild(kind: type[Tensor], array: Any, requires_grad: bool) -> Tensor:
 
 __all__ = [
     "INFERENCE", "TENSORS", "Size", "Tensor", "Version", "kind_of", "normalise", "one_dtype",
-    "wrap", "write",
+    "placed", "wrap", "write",
 ]  # fmt: skip

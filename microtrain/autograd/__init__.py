@@ -53,10 +53,8 @@ class Variable(metaclass=_AnyTensor):
         text = "volatile is the legacy way; compute inside `with mt.no_grad():`"
         need(volatile is None, "Variable", text, error=TypeError)
         data = Tensor() if data is None else data
-        text = (
-            f"data must be a Tensor, got {kind_of(data)}; write mt.tensor(data, requires_grad=...)"
-        )
-        need(type(data) in TENSORS, "Variable", text, error=TypeError)
+        text = f"data must be a Tensor, got {kind_of(data)}; mt.tensor(data, requires_grad=...)"
+        need(type(data) in TENSORS, "Variable", f"{text} makes one", error=TypeError)
         return data.detach().requires_grad_(requires_grad)
 
 

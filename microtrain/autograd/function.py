@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 
 from ..backend import ARRAYS, MODES, XP
 from ..errors import need, wrong
-from ..tensor import TENSORS, Tensor, Version, normalise, wrap
-from .graph import Backward, Node, edge_of, modified, next_seq
+from ..tensor import TENSORS, Tensor, Version, normalise, placed, wrap
+from .graph import Backward, Node, Underived, edge_of, modified, next_seq, without_derivative
 from .turns import let_go
 
 
@@ -58,9 +58,7 @@ class FunctionCtx(Node):
 
     def mark_dirty(self, *tensors: Tensor) -> NoReturn:
         """Not there: NotImplementedError that says what to write instead."""
-        text = (
-            "a Function that writes to its inputs is not supported; write to x.clone() in forward"
-        )
+        text = "writing to inputs is not supported; write to x.clone() in forward"
         raise wrong(self._op.node_name, text, error=NotImplementedError)
 
     def set_materialize_grads(self, value: bool) -> None:
@@ -79,7 +77,7 @@ class FunctionCtx(Node):
             if version is not None and version.n != then:
                 raise modified(self, f"a tensor of shape {kept.shape}", version.n, then)
             if number is not None:  # an output: give it back its place in the graph
-                kept = _placed(kept, version, self if number < 0 else (self, number))
+                kept = placed(kept, version, self if number < 0 else (self, number))
             found.append(kept)
         return tuple(found)
 
@@ -107,14 +105,11 @@ def _run(node: FunctionCtx, g: Any, create_graph: bool = False) -> tuple[Any, ..
         grads = _as_many(node, grads)
     found: list[Any] = []
     for v, like in zip(grads, node._inputs, strict=True):
-        if v is None:
-            found.append(None)
-            continue
-        if type(v) not in TENSORS:
+        if v is not None and type(v) not in TENSORS:
             text = "returned {} as gradient {}; expected a Tensor or None"
             name = f"{function.__name__}.backward"
             raise wrong(name, text, type(v), len(found), error=TypeError)
-        if like is None:
+        if v is None or like is None:
             found.append(None)
             continue
         shape, dtype = like
@@ -170,15 +165,6 @@ def _reduces(have: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     return lead >= 0 and all(s in (h, 1) for s, h in zip(shape, have[lead:], strict=True))
 
 
-def _placed(array: Any, version: Version, edge: Any) -> Tensor:
-    """A Tensor at a place in the graph."""
-    out = wrap(array)
-    out._version = version
-    out._edge = edge
-    out._rg = True
-    return out
-
-
 class Function:
     """Base of operations of your own; use `YourFunction.apply(...)`.
 
@@ -213,10 +199,8 @@ class Function:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         name = type(self).__name__
-        text = (
-            "instances of Function are the legacy way; write forward and backward as static methods"
-        )
-        raise wrong(name, f"{text} and call {name}.apply(...)")
+        text = "instances are the legacy way; write forward and backward as static methods and call"
+        raise wrong(name, f"{text} {name}.apply(...)")
 
     @staticmethod
     def forward(ctx: Any, *args: Any, **kwargs: Any) -> Any:
@@ -310,7 +294,7 @@ def _result(out: Any, ctx: FunctionCtx, edge: Any) -> Any:
     version = out._version
     if version is None:
         version = out._version = Version(out)
-    return _placed(out._array, version, edge)
+    return placed(out._array, version, edge)
 
 
 def _save(ctx: FunctionCtx, args: Any, outputs: Any, results: Any) -> None:
@@ -349,36 +333,13 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
         if not before:
             return returned
         sources = (*ctx._edges, *(edge_of(g) for g in grads if type(g) in TENSORS))
-        if type(returned) is tuple:
-            return tuple(_once(v, sources) for v in returned)
-        return _once(returned, sources)
+        text = "trying to differentiate twice a function that was marked with @once_differentiable"
+        refusal = Underived(ctx.name(), text)
+        many = type(returned) is tuple
+        found = tuple(
+            without_derivative(v, refusal, sources) if type(v) in TENSORS else v
+            for v in (returned if many else (returned,))
+        )
+        return found if many else found[0]
 
     return wrapper
-
-
-def _once(value: Any, sources: tuple[Any, ...]) -> Any:
-    """`value` with a node behind it that raises when it is differentiated.
-
-    It points to all that `value` was computed from: a pass towards one of these alone would
-    otherwise leave the node out, and take the second derivative for zero.
-    """
-    if type(value) not in TENSORS:
-        return value
-    leaf = wrap(value._array)
-    leaf._rg = True
-    result = _Once.apply(leaf)
-    result.grad_fn._edges += sources
-    return result
-
-
-class _Once(Function):
-    """An identity whose gradient is an error; marks results of once-differentiable code."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        text = "trying to differentiate twice a function that was marked with @once_differentiable"
-        raise RuntimeError(text)

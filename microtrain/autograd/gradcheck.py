@@ -6,8 +6,10 @@ function may reach its inputs through a closure as well, as a module reaches its
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -61,20 +63,19 @@ def gradcheck(
         >>> mt.autograd.gradcheck(lambda x: (x * x).exp(), x)
         True
     """
-    given, limits = _tuple(inputs), (eps, atol, rtol)
-    names = [f"input {number}" for number in range(len(given))]
-    told = func, given, names, "output {}".format, limits, entries, False
-    return _holds(lambda: told, raise_exception)
+    given = _tuple(inputs)
+    with _told(raise_exception):
+        _check(func, given, _names(given), "output {}".format, (eps, atol, rtol), entries, False)
+        return True
+    return False
 
 
-def _holds(prepare: Callable[[], tuple[Any, ...]], raise_exception: bool) -> bool:
-    try:
-        _check(*prepare())
-    except GradcheckError:
-        if raise_exception:
-            raise
-        return False
-    return True
+def _told(raise_exception: bool) -> contextlib.suppress:
+    return contextlib.suppress(*() if raise_exception else (GradcheckError,))
+
+
+def _names(given: tuple[Any, ...], what: str = "input") -> list[str]:
+    return [f"{what} {number}" for number in range(len(given))]
 
 
 def gradgradcheck(
@@ -114,25 +115,24 @@ def gradgradcheck(
         True
     """
     given = _tuple(inputs)
-    wanted = _wanted(given)
-    names = [f"input {number}" for number in range(len(given))]
+    wanted, names = _wanted(given), _names(given)
 
     def gradients(*args: Any) -> tuple[Any, ...]:
         outputs, seeds = _differentiable(_outputs(func, args[: len(given)])), args[len(given) :]
         inputs = tuple(wanted.values())
         return grad(outputs, inputs, seeds, create_graph=True, materialize_grads=True)
 
-    def prepare() -> tuple[Any, ...]:
+    with _told(raise_exception):
         with enable_grad():
             outputs = _differentiable(_outputs(func, given))
         text = "no output of func requires grad; it has no gradient to check"
         need(outputs, "gradgradcheck", text, error=GradcheckError)
         seeds = _random_like(outputs) if grad_outputs is None else _tuple(grad_outputs)
-        labels = names + [f"grad_output {number}" for number in range(len(seeds))]
         of = [f"gradient of {names[number]}" for number in wanted].__getitem__
-        return gradients, (*given, *seeds), labels, of, (eps, atol, rtol), None, True
-
-    return _holds(prepare, raise_exception)
+        labels = [*names, *_names(seeds, "grad_output")]
+        _check(gradients, (*given, *seeds), labels, of, (eps, atol, rtol), None, True)
+        return True
+    return False
 
 
 def _check(
@@ -144,7 +144,7 @@ def _check(
         if x.dtype != np.float64:
             text = f"gradcheck: {names[number]} requires grad and is {x.dtype.name}"
             text += "; the check will likely fail, finite differences need float64"
-            warnings.warn(text, UserWarning, stacklevel=4)
+            warnings.warn(text, UserWarning, stacklevel=3)
         shared = x.numel() > 1 and 0 in x._array.strides
         text = f"entries of {names[number]} share memory: none can be moved alone; pass its clone()"
         need(not shared, "gradcheck", text)
@@ -154,10 +154,9 @@ def _check(
         every = every or not _differentiable(outputs)
         analytical = [_analytical(out, tensors) for out in outputs]
         moved = {number: _chosen(x.numel(), entries) for number, x in wanted.items()}
+        run = partial(_outputs, func, inputs)
         numerical = [
-            _numerical(
-                lambda: _outputs(func, inputs), x, moved[number], names[number], outputs, eps
-            )
+            _numerical(run, x, moved[number], names[number], outputs, eps)
             for number, x in wanted.items()
         ]
         for n, out in enumerate(outputs):

@@ -180,6 +180,42 @@ def record(
         MODES.anomaly.remember(node)
 
 
+class Underived(Backward):
+    """What stands in the graph for a function whose derivative nobody has written.
+
+    Raises `text`, if `open` only for a gradient that is not 0.
+    """
+
+    saves_arrays = False
+
+    def __init__(self, name: str, text: str, open: bool = False) -> None:
+        self.name = self.node_name = name
+        self.text, self.open = text, open
+
+    def backward_arrays(self, node: Node, g: Any) -> tuple[None, ...]:
+        if self.open:
+            MODES.capture.examine(g._array if type(g) in TENSORS else g, self._refuse)
+        else:
+            self._refuse(g)
+        return (None,) * len(node._edges)
+
+    def _refuse(self, g: Any) -> None:
+        need(self.open and not g.any(), self.name, self.text)
+
+    backward_tensors = backward_arrays
+
+
+def without_derivative(result: Tensor, op: Underived, edges: tuple[Any, ...]) -> Tensor:
+    """`result` as one that was computed from what `edges` lead to.
+
+    A pass towards one of these alone would otherwise leave it out, and take its share for zero.
+    """
+    out = wrap(result._array)
+    out._rg, out._edge = True, Node()
+    record(out._edge, op, edges, (), out._array.shape)
+    return out
+
+
 class AccumulateGrad:
     """How a leaf shows up in `next_functions`: equal for the same leaf."""
 

@@ -138,10 +138,8 @@ def _share(told: Sequence[Any], weights: Sequence[Any], like: Any) -> Any:
     taking = [one for one, weight in zip(told, weights, strict=True) if one.shares(weight)]
     if not taking:
         return None
-    text = (
-        "with losses of several denominators reaches several DataParallel models, and not all may"
-    )
-    text += " take part in weighing them: give all the same ranks, and none or all model.count(n)"
+    text = "with losses of several denominators reaches several DataParallel models, and not all "
+    text += "may take part in weighing them: give all the same ranks, and none or all count(n)"
     need(len(taking) == len(told), "one backward", text)
     told[0].share(weights[0], like)
     return weights[0]

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..autograd.function import Function
 from ..backend import MODES, XP, to_host
-from ..ops.pointwise.comparison import eq
+from ..ops.pointwise.elementwise import eq
 from ..ops.shape.joining import cat
 from ..tensor import TENSORS, Tensor, wrap
 from .communicator import Array, Communicator, Op, check_root

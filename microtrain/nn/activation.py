@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from ..creation import full
@@ -20,10 +21,13 @@ __all__ = [
 ]  # fmt: skip
 
 
-class ReLU(Applied, function=F.relu):
-    """`max(x, 0)`, elementwise."""
-
+@dataclass(repr=False, eq=False)
+class _InPlace(Applied):
     inplace: bool = False
+
+
+class ReLU(_InPlace, function=F.relu):
+    """`max(x, 0)`, elementwise."""
 
 
 class Sigmoid(Applied, function=F.sigmoid):
@@ -40,16 +44,12 @@ class GELU(Applied, function=F.gelu):
     approximate: str = "none"
 
 
-class SiLU(Applied, function=F.silu):
+class SiLU(_InPlace, function=F.silu):
     """`x * sigmoid(x)`, elementwise."""
 
-    inplace: bool = False
 
-
-class Mish(Applied, function=F.mish):
+class Mish(_InPlace, function=F.mish):
     """`x * tanh(softplus(x))`, elementwise."""
-
-    inplace: bool = False
 
 
 class Softplus(Applied, function=F.softplus):
@@ -70,10 +70,8 @@ class ELU(Applied, function=F.elu):
     inplace: bool = False
 
 
-class SELU(Applied, function=F.selu):
+class SELU(_InPlace, function=F.selu):
     """`ELU` with the two numbers that keep mean 0 and variance 1."""
-
-    inplace: bool = False
 
 
 class CELU(Applied, function=F.celu):
@@ -135,22 +133,16 @@ class Hardtanh(Applied, function=F.hardtanh):
     inplace: bool = False
 
 
-class ReLU6(Applied, function=F.relu6):
+class ReLU6(_InPlace, function=F.relu6):
     """`x` limited to [0, 6]."""
 
-    inplace: bool = False
 
-
-class Hardsigmoid(Applied, function=F.hardsigmoid):
+class Hardsigmoid(_InPlace, function=F.hardsigmoid):
     """`relu6(x + 3) / 6`, elementwise."""
 
-    inplace: bool = False
 
-
-class Hardswish(Applied, function=F.hardswish):
+class Hardswish(_InPlace, function=F.hardswish):
     """`x * relu6(x + 3) / 6`, elementwise."""
-
-    inplace: bool = False
 
 
 class Softsign(Applied, function=F.softsign):

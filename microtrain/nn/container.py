@@ -130,13 +130,8 @@ class Sequential(_Numbered):
         """The same modules several times, one after another."""
         if isinstance(times, bool) or not isinstance(times, int):
             return NotImplemented
-        need(
-            times > 0,
-            "Sequential",
-            "expected to be repeated at least once",
-            times,
-            error=ValueError,
-        )
+        text = "expected to be repeated at least once"
+        need(times > 0, "Sequential", text, times, error=ValueError)
         return Sequential(*(list(self) * times))
 
     __rmul__ = __mul__

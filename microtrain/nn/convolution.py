@@ -96,10 +96,8 @@ class _Convolution(Family):
     def extra_repr(self) -> str:
         """The sizes, and what differs from the defaults."""
         zeros, ones = (0,) * self.dims, (1,) * self.dims
-        text = (
-            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, "
-            f"stride={self.stride}"
-        )
+        text = f"{self.in_channels}, {self.out_channels}"
+        text += f", kernel_size={self.kernel_size}, stride={self.stride}"
         bias = self.bias is not None
         for name, value, default in (
             ("padding", self.padding, zeros),

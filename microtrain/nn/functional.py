@@ -19,10 +19,10 @@ from ..ops.nn.convolution import *  # noqa: F403
 from ..ops.nn.embedding import embedding as embedding
 from ..ops.nn.embedding import embedding_bag as embedding_bag
 from ..ops.nn.embedding import one_hot as one_hot
-from ..ops.nn.padding import pad as pad
 from ..ops.nn.pooling import *  # noqa: F403  # noqa: F403
 from ..ops.nn.resizing import *  # noqa: F403
 from ..ops.nn.windows import fold as fold
+from ..ops.nn.windows import pad as pad
 from ..ops.nn.windows import unfold as unfold
 from ..ops.pointwise.activations import *  # noqa: F403
 from ..ops.pointwise.elementwise import sigmoid as sigmoid

@@ -254,12 +254,8 @@ class Module:
 
     def _any_hooks(self) -> bool:
         """Whether any hook is registered on this very module."""
-        return self._hooked and bool(
-            self._forward_pre_hooks
-            or self._forward_hooks
-            or self._backward_pre_hooks
-            or self._backward_hooks
-        )
+        forward, backward = self._forward_pre_hooks, self._backward_pre_hooks
+        return self._hooked and any((forward, self._forward_hooks, backward, self._backward_hooks))
 
     def _hook(
         self, kind: str, hook: Callable[..., Any], prepend: bool, with_kwargs: bool = False

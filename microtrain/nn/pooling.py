@@ -89,47 +89,39 @@ class AvgPool3d(_AvgPool, function=F.avg_pool3d):
     divisor_override: int | None = None
 
 
+@dataclass(repr=False, eq=False)
 class _Adaptive(Applied):
     _shown = ("output_size",)
+    output_size: Any
+
+
+@dataclass(repr=False, eq=False)
+class _AdaptiveMax(_Adaptive):
+    return_indices: bool = False
 
 
 class AdaptiveAvgPool1d(_Adaptive, function=F.adaptive_avg_pool1d):
     """The averages of so many windows over a signal; see `functional.adaptive_avg_pool2d`."""
 
-    output_size: Any
-
 
 class AdaptiveAvgPool2d(_Adaptive, function=F.adaptive_avg_pool2d):
     """The averages of so many windows over an image; see `functional.adaptive_avg_pool2d`."""
-
-    output_size: Any
 
 
 class AdaptiveAvgPool3d(_Adaptive, function=F.adaptive_avg_pool3d):
     """The averages of so many windows over a volume; see `functional.adaptive_avg_pool2d`."""
 
-    output_size: Any
 
-
-class AdaptiveMaxPool1d(_Adaptive, function=F.adaptive_max_pool1d):
+class AdaptiveMaxPool1d(_AdaptiveMax, function=F.adaptive_max_pool1d):
     """The maxima of so many windows over a signal; see `functional.adaptive_avg_pool2d`."""
 
-    output_size: Any
-    return_indices: bool = False
 
-
-class AdaptiveMaxPool2d(_Adaptive, function=F.adaptive_max_pool2d):
+class AdaptiveMaxPool2d(_AdaptiveMax, function=F.adaptive_max_pool2d):
     """The maxima of so many windows over an image; see `functional.adaptive_avg_pool2d`."""
 
-    output_size: Any
-    return_indices: bool = False
 
-
-class AdaptiveMaxPool3d(_Adaptive, function=F.adaptive_max_pool3d):
+class AdaptiveMaxPool3d(_AdaptiveMax, function=F.adaptive_max_pool3d):
     """The maxima of so many windows over a volume; see `functional.adaptive_avg_pool2d`."""
-
-    output_size: Any
-    return_indices: bool = False
 
 
 class _MaxUnpool(Family):

@@ -18,7 +18,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-class Upsample(Module):
+class Upsample(Applied, function=F.interpolate):
     """Signals, images or volumes of another size; see `functional.interpolate`.
 
     Args:
@@ -33,27 +33,17 @@ class Upsample(Module):
         (1, 3, 16, 16)
     """
 
-    def __init__(
-        self, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
-        align_corners: bool | None = None, recompute_scale_factor: bool | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        self.name = type(self).__name__
-        self.size = size
-        several = isinstance(scale_factor, tuple | list)
-        self.scale_factor = tuple(map(float, scale_factor)) if several else scale_factor
-        if scale_factor is not None and not several:
-            self.scale_factor = float(scale_factor)
-        self.mode = mode
-        self.align_corners = align_corners
-        self.recompute_scale_factor = recompute_scale_factor
+    size: Any = None
+    scale_factor: Any = None
+    mode: str = "nearest"
+    align_corners: bool | None = None
+    recompute_scale_factor: bool | None = None
 
-    def forward(self, input: Tensor) -> Tensor:
-        """The input (N, C, *sizes) in another size."""
-        return F.interpolate(
-            input, self.size, self.scale_factor, self.mode, self.align_corners,
-            self.recompute_scale_factor,
-        )  # fmt: skip
+    def __post_init__(self) -> None:
+        self.name, factor = type(self).__name__, self.scale_factor
+        if factor is not None:
+            several = isinstance(factor, tuple | list)
+            self.scale_factor = tuple(map(float, factor)) if several else float(factor)
 
     def extra_repr(self) -> str:
         """The size or the factor, and the mode."""
@@ -136,11 +126,9 @@ class Unflatten(Module):
 
     def __init__(self, dim: int, unflattened_size: Sequence[int]) -> None:
         super().__init__()
-        listed, text = (
-            isinstance(unflattened_size, tuple | list),
-            "unflattened_size must be a tuple",
-        )
-        need(listed, "Unflatten", f"{text} of ints", type(unflattened_size), error=TypeError)
+        listed, text = isinstance(unflattened_size, tuple | list), "a tuple of ints"
+        text = f"unflattened_size must be {text}"
+        need(listed, "Unflatten", text, type(unflattened_size), error=TypeError)
         self.dim = dim
         self.unflattened_size = unflattened_size
 

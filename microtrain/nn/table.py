@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..autograd import no_grad
 from ..backend import MODES
@@ -18,12 +18,6 @@ __all__ = ["Summary", "in_html", "summary"]
 _MOST = 200  # rows that a page shows
 
 
-class _Counts(NamedTuple):
-    parameters: int
-    frozen: int
-    bytes: int
-
-
 def _layers(module: Any) -> Iterator[tuple[str, Any, list[tuple[str, Any]]]]:
     """Name, layer and own parameters of all that compute something themselves."""
     for name, layer in module.named_modules():
@@ -32,10 +26,10 @@ def _layers(module: Any) -> Iterator[tuple[str, Any, list[tuple[str, Any]]]]:
             yield name or "(itself)", layer, own
 
 
-def _counts(module: Any) -> _Counts:
+def _counts(module: Any) -> tuple[int, int, int]:
     """Of all parameters, a tied one once."""
     found = [*module.parameters()]
-    return _Counts(
+    return (
         sum(p.numel() for p in found),
         sum(p.numel() for p in found if not p.requires_grad),
         sum(p.numel() * p.dtype.itemsize for p in found),

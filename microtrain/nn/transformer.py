@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from ..creation import full
 from ..errors import need
-from ..ops.shape.triangles import triu
+from ..ops.shape.rearranging import triu
 from ..tensor import Tensor
 from . import functional as F
 from . import init

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd.graph import Backward, Node, edge_of, modified, record
+from ..autograd.graph import Underived, edge_of, modified, without_derivative
 from ..autograd.turns import take
 from ..backend import ARRAYS, MODES, XP, address, bool_, int64, promote_dtypes
-from ..errors import CaptureError, need
+from ..errors import CaptureError
 from ..tensor import INFERENCE, TENSORS, Tensor, Version, kind_of, wrap
 
 # Every operation by name; filled by `registry` when the operations are imported.
@@ -140,27 +140,6 @@ def cast(tensor: Tensor, dtype: Any) -> Tensor:
     return REGISTRY["to"].apply(tensor, dtype)
 
 
-class _Underived(Backward):
-    """What stands in the graph for a function whose derivative nobody has written."""
-
-    saves_arrays = False
-
-    def __init__(self, name: str, open: bool) -> None:
-        self.name = self.node_name = name
-        self.open = open
-
-    def backward_arrays(self, node: Any, g: Any) -> tuple[None, ...]:
-        examine(g, self._refuse) if self.open else self._refuse(g)
-        return (None,) * len(node._edges)
-
-    def _refuse(self, g: Any) -> None:
-        fine = self.open and not g.any()
-        text = "the derivative is not implemented; detach() what it is called with"
-        need(fine, self.name, f"{text}, or leave its result out of what is differentiated")
-
-    backward_tensors = backward_arrays
-
-
 def underived(name: str, result: Tensor, *sources: Any, open: bool = False) -> Tensor:
     """`result`, computed from `sources` outside the graph, as a part of it that has no derivative.
 
@@ -170,11 +149,9 @@ def underived(name: str, result: Tensor, *sources: Any, open: bool = False) -> T
     wanting = [x for x in sources if type(x) in TENSORS and x._rg]
     if not MODES.grad or not wanting:
         return result
-    result = wrap(result._array)
-    result._rg, result._edge = True, Node()
-    edges = tuple(map(edge_of, wanting))
-    record(result._edge, _Underived(name, open), edges, (), result._array.shape)
-    return result
+    text = "the derivative is not implemented; detach() what it is called with, or leave its "
+    text += "result out of what is differentiated"
+    return without_derivative(result, Underived(name, text, open), tuple(map(edge_of, wanting)))
 
 
 def promote(tensors: tuple[Tensor, ...], floating: bool = False) -> tuple[Tensor, ...]:
@@ -220,15 +197,6 @@ def watch(version: Version, view: Tensor, origin: Tensor) -> None:
     if n >= 16 and not n & (n - 1):  # now and then, so that thousands of views stay cheap
         viewers[:] = [one for one in viewers if one() is not None]
     viewers.append(weakref.ref(view))
-
-
-def result_tensor(array: Any, version: Version, node: Any) -> Tensor:
-    """A saved result as the Tensor it was, in its place in the graph."""
-    tensor = wrap(array)
-    tensor._version = version
-    tensor._edge = node
-    tensor._rg = True
-    return tensor
 
 
 def slot_of(edge: Any) -> Any:

@@ -147,12 +147,12 @@ class Front:
         first: the public name of a first parameter that is `x` in the function.
     """
 
-    first = "input"
-
     more: tuple[inspect.Parameter, ...] = ()
 
-    def __init__(self, function: Callable[..., Any], name: str, /, **constants: Any) -> None:
-        self.function, self.name, self.constants = function, name, constants
+    def __init__(
+        self, function: Callable[..., Any], name: str, first: str = "input", /, **constants: Any
+    ) -> None:
+        self.function, self.name, self.first, self.constants = function, name, first, constants
         signature = inspect.signature(function)
         shown = [p for p in signature.parameters.values() if p.name not in constants]
         self._first_name = first_name = shown[0].name

@@ -24,17 +24,12 @@ from .coercion import NUMBERS, cast
 from .fronts import need, public, wrong
 from .index import gathering, indexing, masking, reducing
 from .inplace import change_shape, in_place, put
-from .matrix import (
-    decompositions,
-    determinants,
-    factorisations,
-    linear_algebra,
-)
+from .matrix import decompositions, factorisations, linear_algebra
 from .nn import windows
-from .pointwise import comparison, gamma, special
 from .pointwise import elementwise as e
+from .pointwise import gamma, special
 from .reduce import likeness, norms, reductions, scans, sorting, statistics
-from .shape import joining, rearranging, shapes, triangles
+from .shape import joining, rearranging, shapes
 
 graph.set_sum_to(shapes.sum_to)
 
@@ -86,10 +81,9 @@ def _as_type(self: Tensor, dtype: Any) -> Tensor:
 
 # The modules whose public functions are methods of the same name, but for these.
 MODULES = (
-    e, comparison, special, gamma, reductions, norms, scans, sorting, statistics,
+    e, special, gamma, reductions, norms, scans, sorting, statistics,
     gathering, masking, reducing, linear_algebra, factorisations,
-    determinants,
-    sampling, triangles, shapes, joining, rearranging, likeness, decompositions,
+    sampling, shapes, joining, rearranging, likeness, decompositions,
 )  # fmt: skip
 FUNCTIONS_ONLY = (
     "atleast_1d atleast_2d atleast_3d block_diag broadcast_shapes broadcast_tensors bucketize "
@@ -141,23 +135,23 @@ _BINARY = {
     "mod": e.remainder,
     "pow": e.pow,
     "matmul": linear_algebra.matmul,
-    "and": comparison.bitwise_and,
-    "or": comparison.bitwise_or,
-    "xor": comparison.bitwise_xor,
-    "lshift": comparison.bitwise_left_shift,
-    "rshift": comparison.bitwise_right_shift,
+    "and": e.bitwise_and,
+    "or": e.bitwise_or,
+    "xor": e.bitwise_xor,
+    "lshift": e.bitwise_left_shift,
+    "rshift": e.bitwise_right_shift,
 }
 _COMMUTE = {"add", "mul", "and", "or", "xor"}
 OPERATORS: dict[str, Callable[..., Any]] = {f"__{name}__": f for name, f in _BINARY.items()}
 OPERATORS |= {f"__r{n}__": f if n in _COMMUTE else _reversed(f) for n, f in _BINARY.items()}
-_same_name = e.neg, e.abs, comparison.lt, comparison.le, comparison.gt, comparison.ge
+_same_name = e.neg, e.abs, e.lt, e.le, e.gt, e.ge
 OPERATORS |= {f"__{f.__name__}__": f for f in _same_name}
 OPERATORS |= {
     "__pos__": special.positive,
     "__rdiv__": _reversed(e.div),
-    "__eq__": _equality(comparison.eq),
-    "__ne__": _equality(comparison.ne),
-    "__invert__": comparison.bitwise_not,
+    "__eq__": _equality(e.eq),
+    "__ne__": _equality(e.ne),
+    "__invert__": e.bitwise_not,
     "__getitem__": indexing.getitem,
     "__setitem__": put,
 }
@@ -313,7 +307,7 @@ def _contains(self: Tensor, element: Any) -> bool:
     """Whether an element equals `element`, a number or a Tensor that broadcasts."""
     known = type(element) in TENSORS or isinstance(element, NUMBERS)
     need(known, "x in tensor", f"x must be a number or a Tensor, got {kind_of(element)}")
-    return bool(reductions.any(comparison.eq(self, element)))
+    return bool(reductions.any(e.eq(self, element)))
 
 
 def _cast_method(dtype: Any) -> Callable[[Tensor], Tensor]:
@@ -354,7 +348,7 @@ def fill_diagonal_(self: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
     Raises RuntimeError for other numbers of dimensions and for `wrap`, which goes on below.
     """
     need(self.ndim == 2 and not wrap, "fill_diagonal_", "expected a matrix and no wrap", self)
-    put(triangles.diagonal_of(self), ..., fill_value)
+    put(rearranging.diagonal_of(self), ..., fill_value)
     return self
 
 

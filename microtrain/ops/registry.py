@@ -43,14 +43,13 @@ from ..autograd.graph import Backward, Node, edge_of, next_seq, record
 from ..backend import ARRAYS, MODES, XP
 from ..errors import wrong
 from ..stack_frames import OPERATION
-from ..tensor import INFERENCE, TENSORS, Tensor, Version, kind_of, normalise, wrap
+from ..tensor import INFERENCE, TENSORS, Tensor, Version, kind_of, normalise, placed, wrap
 from .coercion import (
     PUBLIC,
     REGISTRY,
     coerce,
     explain,
     promote,
-    result_tensor,
     shared,
     slot_of,
     stale,
@@ -187,6 +186,9 @@ class Operation(Backward):
     def _needed(self) -> set[str]:
         return {n for need in self.needs.values() for n in need}
 
+    def _unless_none(self, name: str, test: str) -> str:
+        return f"({name} is None or {test})" if name in self.optional else test
+
     # Generated code ---------------------------------------------------------------------------
 
     def _write_source(self) -> str:
@@ -194,9 +196,7 @@ class Operation(Backward):
         ins, rules = self.inputs, self.rules
         parameters = [f"{i}=None" if i in self.optional else i for i in ins]
         parameters += [f"{a}=DEFAULTS[{a!r}]" if a in self.defaults else a for a in self.attrs]
-        tests = {i: f"type({i}) in TENSORS" for i in ins}
-        tests |= {i: f"({i} is None or {tests[i]})" for i in self.optional}
-        all_tensors = " and ".join(tests.values())
+        all_tensors = " and ".join(self._unless_none(i, f"type({i}) in TENSORS") for i in ins)
         lines = [f"def apply({', '.join(parameters)}):"]
         emit = lines.append
         arguments = ", ".join(ins) + ","
@@ -209,11 +209,8 @@ class Operation(Backward):
         emit(f"            return {self._kernel_call(ins, attributes)}{first_output}")
         emit(f"        {', '.join(ins)}{',' if len(ins) == 1 else ''} = coerce(OP, ({arguments}))")
         for i in ins:
-            emit(
-                f"    a_{i} = None if {i} is None else {i}._array"
-                if i in self.optional
-                else f"    a_{i} = {i}._array"
-            )
+            none = f"None if {i} is None else " if i in self.optional else ""
+            emit(f"    a_{i} = {none}{i}._array")
         if len(self.promote) > 1:
             first, *others = self.promote
             differ = " or ".join(f"a_{o}.dtype is not a_{first}.dtype" for o in others)
@@ -336,12 +333,8 @@ class Operation(Backward):
                 kept.append(f"a_{name}.{what}")
         emit(f"        n._saved = ({', '.join(kept)}{',' if kept else ''})")
         if saved_inputs:
-            none = " and ".join(
-                f"({i} is None or {i}._version is None)"
-                if i in self.optional
-                else f"{i}._version is None"
-                for i in saved_inputs
-            )
+            versions = (self._unless_none(i, f"{i}._version is None") for i in saved_inputs)
+            none = " and ".join(versions)
             numbers = ", ".join(
                 f"version_of({i})"
                 if i in self.optional
@@ -383,7 +376,7 @@ class Operation(Backward):
             emit("    if v.n:")
             emit("        raise stale(n, 'its result', v.n, None, 0)")
             if mode == "tensors":
-                emit("    result = result_tensor(result, v, n)")
+                emit("    result = placed(result, v, n)")
         if mode == "tensors":
             for name in (e for e in self.extras if e in saved):
                 formula = ", ".join(names_of(self.recompute[name]))
@@ -421,7 +414,7 @@ class Operation(Backward):
             "Version": Version, "coerce": coerce,
             "promote": promote, "to_float": to_float, "explain": explain, "stale": stale,
             "version_of": version_of, "watch": watch, "shared": shared,
-            "result_tensor": result_tensor, "slot_of": slot_of, "INFERENCE": INFERENCE,
+            "placed": placed, "slot_of": slot_of, "INFERENCE": INFERENCE,
             "ref": weakref.ref,
         }  # fmt: skip
         source, file = self.source, f"{OPERATION}{self.name}>"

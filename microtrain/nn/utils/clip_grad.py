@@ -137,18 +137,13 @@ def _total(
     with no_grad():
         found = [norms.norm(wrap(array), norm_type) for array in arrays]
         first = found[0].device
-        total: Tensor = (
-            found[0]
-            if len(found) == 1
-            else norms.norm(joining.stack([n.to(device=first) for n in found]), norm_type)
-        )
-        if error_if_nonfinite and not bool(total.isfinite()):
-            text = (
-                f"The total norm of order {norm_type} for the gradients is non-finite, so it cannot"
-            )
-            raise RuntimeError(
-                f"{text} be clipped. Set error_if_nonfinite=False to scale by it anyway"
-            )
+        total: Tensor = found[0]
+        if len(found) > 1:
+            total = norms.norm(joining.stack([n.to(device=first) for n in found]), norm_type)
+        if error_if_nonfinite:
+            text = "The total norm of order {} for the gradients is non-finite, so it cannot be "
+            text += "clipped. Set error_if_nonfinite=False to scale by it anyway"
+            need(total.isfinite(), "clip_grad_norm_", text, norm_type)
     return total
 
 

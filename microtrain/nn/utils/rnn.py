@@ -147,9 +147,7 @@ def packed_again(padded: Tensor, like: PackedSequence) -> PackedSequence:
 
 def invert_permutation(permutation: Tensor | None) -> Tensor | None:
     """For each number its place in `permutation`."""
-    if permutation is None:
-        return None
-    return permutation.argsort()
+    return None if permutation is None else permutation.argsort()
 
 
 def pack_padded_sequence(
@@ -184,11 +182,9 @@ def pack_padded_sequence(
         )
     numbers = lengths.tolist() if type(lengths) in TENSORS else [int(n) for n in lengths]  # type: ignore[union-attr]
     steps, samples = input.shape[:2]
-    name, text = (
-        "pack_padded_sequence",
-        "Expected `len(lengths)` to be equal to batch_size, but got",
-    )
-    need(len(numbers) == samples, name, f"{text} {{}} (batch_size={{}})", len(numbers), samples)
+    name = "pack_padded_sequence"
+    text = "Expected `len(lengths)` to be equal to batch_size, but got {} (batch_size={})"
+    need(len(numbers) == samples, name, text, len(numbers), samples)
     need(samples and min(numbers) > 0, name, "Length of all samples has to be greater than 0")
     order = sorted(range(samples), key=lambda i: -numbers[i])
     text = "`lengths` must be sorted in decreasing order; `enforce_sorted=False` sorts them"
@@ -198,9 +194,8 @@ def pack_padded_sequence(
     layout = _Layout(sizes, tuple(order))
     rows = input.reshape(-1, *input.shape[2:])
     data = index_select(rows, 0, tensor(layout.places(steps), device=rows.device))
-    found = PackedSequence(
-        data, tensor(sizes), None if enforce_sorted else tensor(order, device=rows.device)
-    )
+    indices = None if enforce_sorted else tensor(order, device=rows.device)
+    found = PackedSequence(data, tensor(sizes), indices)
     vars(found)["_layout"] = layout
     return found
 

@@ -73,10 +73,8 @@ def _index_array(part: Any) -> Any:
             array = np.asarray(part) if len(part) else np.empty(0, np.int64)
         except ValueError:
             array = np.asarray(None)
-        text = (
-            "a {} in an index holds positions along one dimension, no slices, `...` or None; for "
-            "several dimensions write x[:, positions] or x[(...)]"
-        )
+        text = "a {} in an index holds positions along one dimension, no slices, `...` or None; "
+        text += "for several dimensions write x[:, positions] or x[(...)]"
         need(array.dtype.kind != "O", "x[index]", text, type(part), error=IndexError)
         array = made(array)
     else:

@@ -17,6 +17,7 @@ from ..arguments import want_in_range, want_shape
 from ..coercion import cast
 from ..fronts import Dim, Index, Int, OwnDim, SameDtype, T, TensorOnly, need, one_of, public
 from ..pointwise.elementwise import add, clamp, div, floor_divide, mul, to_dtype, where
+from ..reduce.scans import doubling
 from ..reduce.sorting import argsort_dim
 from ..registry import primitive
 from ..shape.joining import cat
@@ -44,23 +45,19 @@ def _extreme(instruction: str) -> Any:
         places = xp.reshape(places_along(xp, index, x.shape, dim), -1)
         order = xp.argsort(places, 0)
         places, values = xp.take(places, order), xp.take(xp.reshape(src, -1), order)
-        join, step = getattr(xp, instruction), 1
+        better = getattr(xp, instruction)
 
-        def cut(array: Any, *ends: Any) -> Any:
-            return xp.getitem(array, slice(*ends))
+        def join(late: Any, early: Any) -> Any:  # values for the same place
+            same = xp.equal(late[0], early[0])
+            return late[0], xp.where(same, better(late[1], early[1]), late[1])
 
-        while step < n:  # of the last 1, 2, 4 ... values for the same place
-            same = xp.equal(cut(places, step, None), cut(places, None, -step))
-            late = cut(values, step, None)
-            both = xp.where(same, join(late, cut(values, None, -step)), late)
-            values = xp.concatenate([cut(values, None, step), both])
-            step *= 2
+        places, values = doubling(xp, 0, join, places, values)
         if n:  # all but the last for each place go behind the end
-            new = xp.not_equal(cut(places, 1, None), cut(places, None, -1))
-            last = xp.concatenate([new, xp.ones(1, bool_)])
+            ends = xp.getitem(places, slice(1, None)), xp.getitem(places, slice(None, -1))
+            last = xp.concatenate([xp.not_equal(*ends), xp.ones(1, bool_)])
             places = xp.where(last, places, xp.constant(size, int64))
-            xp.setitem(flat, places, join(xp.take(flat, places), values))
-        return xp.reshape(cut(flat, None, size), x.shape)
+            xp.setitem(flat, places, better(xp.take(flat, places), values))
+        return xp.reshape(xp.getitem(flat, slice(size)), x.shape)
 
     return kernel
 

@@ -23,8 +23,7 @@ from ..fronts import (
 )
 from ..index.indexing import gather_along, one_hot_rows, ungather
 from ..pointwise.activations import softplus_of
-from ..pointwise.comparison import ne
-from ..pointwise.elementwise import clamp, exp, log, logistic, mul, where
+from ..pointwise.elementwise import clamp, exp, log, logistic, mul, ne, where
 from ..reduce.reductions import log_softmax_dim, mean, softmax_dim, sum
 from ..registry import primitive
 from ..shape.shapes import expand, expand_to, reshape_to

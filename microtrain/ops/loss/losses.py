@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 from ...autograd.graph import MARKS, MEANS
 from ...backend import LISTENERS, MODES, SCALAR, float16, float32
 from ..fronts import Front
-from ..pointwise.comparison import eq
-from ..pointwise.elementwise import where
+from ..pointwise.elementwise import eq, where
 from ..reduce.reductions import mean, sum
 from ..registry import primitive
 

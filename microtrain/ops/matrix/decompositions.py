@@ -14,18 +14,18 @@ import numpy as np
 
 from ...backend import XP, int64
 from ...tensor import TENSORS, wrap
-from ..arguments import want_square, want_tensors
+from ..arguments import want_square
 from ..coercion import cast, underived
-from ..fronts import FLOAT, Flag, FloatSquare, Matrices, need, one_of, public
+from ..fronts import FLOAT, Alike, Flag, FloatSquare, Matrices, need, one_of, public
 from ..index.indexing import part
 from ..pointwise.elementwise import abs, maximum, where
 from ..reduce.reductions import amax, sum_dims
 from ..registry import primitive
 from ..shape.joining import cat
+from ..shape.rearranging import lower_triangle, upper_triangle, with_diagonal
 from ..shape.shapes import matrix_transpose, reshape_to
-from ..shape.triangles import lower_triangle, upper_triangle, with_diagonal
 from .factorisations import _attempt, solve_systems, svd_of, svdvals, undetermined
-from .linear_algebra import batched, check_dtypes
+from .linear_algebra import batched
 
 __all__ = ["matrix_exp", "pinverse", "qr", "svd"]
 
@@ -79,11 +79,28 @@ def _parts_of_svd(x: Any, full: bool) -> tuple[Any, Any, Any]:
 
 
 @public
-def linalg_svd(x: FloatMatrices, full_matrices: Flag = True, *, driver: Any = None) -> SVD:
-    """`mt.linalg.svd`."""
+def linalg_svd(A: FloatMatrices, full_matrices: Flag = True, *, driver: Any = None) -> SVD:
+    """The factors of `A = U @ diag(S) @ Vh` with orthonormal columns of U and rows of Vh.
+
+    Args:
+        A: (..., m, n), of a float dtype.
+        full_matrices: whether U is (..., m, m) and Vh (..., n, n), not (..., m, k) and (..., k, n)
+            with k = min(m, n). What that adds gets no gradient.
+        driver: only None.
+
+    Returns `(U, S, Vh)`, S (..., k) with the largest first. The gradient is that of J. Townsend,
+    "Differentiating the singular value decomposition", 2016; of the vectors of equal values NaN.
+    Raises RuntimeError for fewer than two dimensions and for integers, LinAlgError (a RuntimeError)
+    for values that are not finite.
+
+    Example:
+        >>> U, S, Vh = mt.linalg.svd(mt.tensor([[3.0, 0.0], [0.0, 4.0]]))
+        >>> S
+        tensor([4., 3.])
+    """
     text = "driver chooses a routine of cuSOLVER's; leave it out"
     need(driver is None, "linalg.svd", text)
-    u, values, v = _parts_of_svd(x, full_matrices)
+    u, values, v = _parts_of_svd(A, full_matrices)
     return SVD(u, values, matrix_transpose(v))
 
 
@@ -144,17 +161,27 @@ class QR(NamedTuple):
 
 @public
 def linalg_qr(
-    x: FloatMatrices, mode: Annotated[str, one_of("reduced", "complete", "r")] = "reduced"
+    A: FloatMatrices, mode: Annotated[str, one_of("reduced", "complete", "r")] = "reduced"
 ) -> QR:
-    """`mt.linalg.qr`."""
-    m, n = x.shape[-2:]
-    found, lead = qr_of(x), x.ndim - 2
+    """The factors of `A = Q @ R`, Q with orthonormal columns and R upper triangular.
+
+    Args:
+        A: (..., m, n), of a float dtype.
+        mode: "reduced" for Q (..., m, k) and R (..., k, n), k = min(m, n); "complete" for Q
+            (..., m, m) and R (..., m, n); "r" for an empty Q.
+
+    The gradient needs the first k columns of `A` to be independent. Raises RuntimeError for fewer
+    than two dimensions, for integers and for another mode, LinAlgError (a RuntimeError) for values
+    that are not finite, and in the backward pass for the columns that "complete" adds to Q.
+    """
+    m, n = A.shape[-2:]
+    found, lead = qr_of(A), A.ndim - 2
     q, r = part(found, lead, 0, m), matrix_transpose(part(found, lead, m, None))
-    xp = XP[type(x._array) if type(x) in TENSORS else type(x)]
+    xp = XP[type(A._array) if type(A) in TENSORS else type(A)]
     if mode == "r":
-        return QR(wrap(xp.zeros((0,), x.dtype)), r)
+        return QR(wrap(xp.zeros((0,), A.dtype)), r)
     if mode == "complete" and m > n:
-        zeros = wrap(xp.zeros((*x.shape[:-2], m - n, n), x.dtype))
+        zeros = wrap(xp.zeros((*A.shape[:-2], m - n, n), A.dtype))
         q = cat([q, completion(q)], -1)
         return QR(q, cat([r, zeros], -2))
     return QR(q, r)
@@ -205,11 +232,24 @@ _Triangle = Annotated[str, one_of("L", "U", "l", "u")]
 
 
 @public
-def eigh(x: FloatSquare, UPLO: _Triangle = "L") -> Eigh:
-    """`mt.linalg.eigh`."""
-    found = eigh_of(x, UPLO.upper())
-    lead = x.ndim - 2
-    return Eigh(reshape_to(part(found, lead, 0, 1), x.shape[:-1]), part(found, lead, 1, None))
+def eigh(A: FloatSquare, UPLO: _Triangle = "L") -> Eigh:
+    """Eigenvalues and eigenvectors of a symmetric matrix, or of each of a batch.
+
+    Args:
+        A: (..., n, n), of a float dtype; one triangle is read.
+        UPLO: "L" for the lower triangle, "U" for the upper.
+
+    Returns `(eigenvalues, eigenvectors)`: (..., n), the smallest first, and (..., n, n), of which a
+    column belongs to each. Raises RuntimeError for other shapes and for integers, LinAlgError (a
+    RuntimeError) for values that are not finite.
+
+    Example:
+        >>> mt.linalg.eigh(mt.tensor([[2.0, 0.0], [0.0, 1.0]])).eigenvalues
+        tensor([1., 2.])
+    """
+    found = eigh_of(A, UPLO.upper())
+    lead = A.ndim - 2
+    return Eigh(reshape_to(part(found, lead, 0, 1), A.shape[:-1]), part(found, lead, 1, None))
 
 
 # The pseudo-inverse -------------------------------------------------------------------------------
@@ -268,11 +308,22 @@ def _limits(name: str, x: Any, atol: Any, rtol: Any) -> tuple[Any, Any]:
 
 
 @public
-def pinv(x: FloatMatrices, *, atol: Any = None, rtol: Any = None, hermitian: Flag = False) -> Any:
-    """`mt.linalg.pinv`."""
+def pinv(A: FloatMatrices, *, atol: Any = None, rtol: Any = None, hermitian: Flag = False) -> Any:
+    """The pseudo-inverse (Moore, Penrose) of a matrix (..., m, n), or of each of a batch.
+
+    Args:
+        A: of a float dtype.
+        atol, rtol: singular values at most `max(atol, rtol * the largest)` count as 0; numbers, or
+            Tensors with one for each matrix. By default atol is 0 and rtol the larger size times
+            the distance from 1 to the next float, or 0 beside an atol.
+        hermitian: whether `A` is symmetric, and only its lower triangle is read.
+
+    Raises RuntimeError for fewer than two dimensions and for integers, LinAlgError (a RuntimeError)
+    for values that are not finite.
+    """
     if hermitian:
-        want_square("linalg.pinv", x)
-    return pinv_of(x, *_limits("linalg.pinv", x, atol, rtol), hermitian)
+        want_square("linalg.pinv", A)
+    return pinv_of(A, *_limits("linalg.pinv", A, atol, rtol), hermitian)
 
 
 def _limit(values: Any, atol: Any, rtol: Any) -> Any:
@@ -290,14 +341,14 @@ def pinverse(x: FloatMatrices, rcond: Any = 1e-15) -> Any:
 
 @public
 def matrix_rank(
-    x: FloatMatrices, *, atol: Any = None, rtol: Any = None, hermitian: Flag = False
+    A: FloatMatrices, *, atol: Any = None, rtol: Any = None, hermitian: Flag = False
 ) -> Any:
     """How many singular values are not 0, as int64; arguments and errors as for `pinv`."""
-    found = wrap(x._array)
+    found = wrap(A._array)
     values = abs(eigh(found).eigenvalues) if hermitian else svdvals(found)
     if not values.shape[-1] or not math.prod(values.shape):
-        return wrap(XP[type(x._array)].zeros(x.shape[:-2], int64))
-    limit = _limit(values, *_limits("linalg.matrix_rank", x, atol, rtol))
+        return wrap(XP[type(A._array)].zeros(A.shape[:-2], int64))
+    limit = _limit(values, *_limits("linalg.matrix_rank", A, atol, rtol))
     return sum_dims(cast(values > limit, int64), (values.ndim - 1,), False)
 
 
@@ -317,27 +368,38 @@ _Driver = Annotated[str | None, one_of("gels", "gelsy", "gelsd", "gelss")]
 
 
 @public
-def lstsq(x: FloatMatrices, B: Any, rcond: Any = None, *, driver: _Driver = None) -> LeastSquares:
-    """`mt.linalg.lstsq`."""
-    want_tensors("linalg.lstsq", B=B)
-    check_dtypes("linalg.lstsq", x, B)
-    vector = x.ndim - 1 == B.ndim and B.shape == x.shape[:-1]
+def lstsq(A: FloatMatrices, B: Alike, rcond: Any = None, *, driver: _Driver = None) -> LeastSquares:
+    """The X that makes `A @ X - B` smallest, of several the smallest: `pinv(A) @ B`.
+
+    Args:
+        A: (..., m, n), of a float dtype.
+        B: (..., m, k); or a vector for each matrix, (..., m).
+        rcond: singular values at most this times the largest count as 0; by default as in `pinv`.
+        driver: for "gels" `A` has full rank. As in PyTorch it also says what else is returned: the
+            rank but for "gels", the residuals but for "gelsy", which is the default, the singular
+            values for "gelsd" and "gelss".
+
+    Returns `(solution, residuals, rank, singular_values)`, empty where there is nothing to say; the
+    residuals, the squared distances of the columns, only where m > n.
+    Raises RuntimeError for shapes or dtypes that do not fit.
+    """
+    vector = A.ndim - 1 == B.ndim and B.shape == A.shape[:-1]
     right = reshape_to(B, (*B.shape, 1)) if vector else B
-    text = f"expected B of shape (..., {x.shape[-2]}, k) or {x.shape[:-1]}"
-    need(right.ndim > 1 and right.shape[-2] == x.shape[-2], "linalg.lstsq", text, B)
+    text = f"expected B of shape (..., {A.shape[-2]}, k) or {A.shape[:-1]}"
+    need(right.ndim > 1 and right.shape[-2] == A.shape[-2], "linalg.lstsq", text, B)
     driver = driver or "gelsy"
-    m, n = x.shape[-2:]
-    xp = XP[type(x._array)]
-    solution = batched(pinv(x, rtol=rcond), right)
+    m, n = A.shape[-2:]
+    xp = XP[type(A._array)]
+    solution = batched(pinv(A, rtol=rcond), right)
     residuals = part(reshape_to(solution, (-1,)), 0, 0, 0)
-    values, rank = (wrap(xp.zeros((0,), dtype)) for dtype in (x.dtype, int64))
+    values, rank = (wrap(xp.zeros((0,), dtype)) for dtype in (A.dtype, int64))
     if driver != "gelsy" and m > n:
-        apart = batched(x, solution) - right
+        apart = batched(A, solution) - right
         residuals = sum_dims(apart * apart, (apart.ndim - 2,), False)
     if driver != "gels":
-        rank = matrix_rank(x, rtol=rcond)
+        rank = matrix_rank(A, rtol=rcond)
     if driver in ("gelsd", "gelss"):
-        values = svdvals(wrap(x._array))
+        values = svdvals(wrap(A._array))
     if vector:
         solution = reshape_to(solution, solution.shape[:-1])
     return LeastSquares(solution, residuals, rank, values)

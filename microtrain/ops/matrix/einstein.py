@@ -17,8 +17,8 @@ from ..fronts import FloatOnly, SameDtype, public
 from ..pointwise.elementwise import mul
 from ..reduce.reductions import sum_dims
 from ..shape.joining import checked_tensors
+from ..shape.rearranging import diagonal
 from ..shape.shapes import permute_dims, reshape_to
-from ..shape.triangles import diagonal
 from .linear_algebra import batched, check_dtypes, mm_matrices
 
 __all__ = ["einsum"]

@@ -6,28 +6,32 @@ All take one matrix or a batch (..., n, n) of a float type; only singular values
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from ...backend import XP, bool_
+from ...autograd.differentiate import grad
+from ...autograd.grad_mode import enable_grad
+from ...backend import XP, bool_, int64
 from ...errors import need, wrong
-from ...tensor import Tensor, wrap
-from ..arguments import want_float, want_square, want_tensors
-from ..coercion import LinAlgError, examine
-from ..fronts import FLOAT, Flag, Float, FloatSquare, Int, Ints, Matrices, Square, T, public
+from ...tensor import TENSORS, Tensor, wrap
+from ..coercion import LinAlgError, cast, examine
+from ..fronts import FLOAT, Alike, Flag, Float, FloatSquare, Int, Ints, Matrices, Square, T, public
 from ..index.indexing import part
-from ..pointwise.elementwise import abs, clone, mul, where, zeros_like
+from ..pointwise.elementwise import abs, clone, exp, mul, where, zeros_like
 from ..reduce.reductions import sum_dims
-from ..reduce.scans import cumprod
+from ..reduce.scans import cumprod, cumsum_dim
 from ..registry import primitive
 from ..shape import shapes
-from ..shape.joining import cat, checked_tensors
+from ..shape.joining import cat
+from ..shape.rearranging import diagonal, lower_triangle, upper_triangle, with_diagonal
 from ..shape.shapes import broadcast_shape, dim_of, expand_to, matrix_transpose, reshape_to
-from ..shape.triangles import lower_triangle, upper_triangle, with_diagonal
 from .linear_algebra import batched, check_dtypes, matmul
 
-__all__ = ["cholesky", "cholesky_inverse", "cholesky_solve", "cross", "inverse", "matrix_power"]
+__all__ = [
+    "cholesky", "cholesky_inverse", "cholesky_solve", "cross", "det", "inverse", "logdet",
+    "matrix_power", "slogdet",
+]  # fmt: skip
 
 
 def _attempt(instruction: Any, *arrays: Any) -> Any:
@@ -81,7 +85,8 @@ def solve_systems(xp, a, b, *, lower=None):
     return xp.flip(_attempt(xp.solve, a, xp.flip(b, rows)), rows)
 
 
-def solve(A: Any, B: Any, *, left: bool = True) -> Any:
+@public
+def solve(A: FloatSquare, B: Alike, *, left: bool = True) -> Any:
     """The `X` with `A @ X = B`, more exact and faster than with the inverse.
 
     Args:
@@ -93,26 +98,21 @@ def solve(A: Any, B: Any, *, left: bool = True) -> Any:
     Raises RuntimeError for sizes or dtypes that do not fit, LinAlgError (a RuntimeError) for a
     matrix that is singular or holds values that are not finite.
     """
-    checked_tensors("linalg.solve", (A, B))
-    want_square("linalg.solve", A)
-    want_float("linalg.solve", A)
-    check_dtypes("linalg.solve", A, B)
     vector = B.ndim == 1 or (B.ndim and B.shape == A.shape[:-1])
-    given = B
-    if vector:
-        B = reshape_to(B, (*B.shape, 1))
-    fits = B.ndim > 1 and (left or not vector) and B.shape[-2 if left else -1] == A.shape[-1]
-    text = "incompatible shapes of the matrix and the other side (left=False takes no vectors)"
-    need(fits, "linalg.solve", text, A, given)
+    need(left or not vector, "linalg.solve", "left=False takes no vectors", A, B)
+    A, B = _together("linalg.solve", A, reshape_to(B, (*B.shape, 1)) if vector else B, left)
     if not left:
-        A, B = matrix_transpose(A), matrix_transpose(B)
-    batch = broadcast_shape("linalg.solve", A.shape[:-2], B.shape[:-2])
-    found = solve_systems(
-        expand_to(A, (*batch, *A.shape[-2:])), expand_to(B, (*batch, *B.shape[-2:]))
-    )
-    if vector:
-        return reshape_to(found, found.shape[:-1])
-    return found if left else matrix_transpose(found)
+        return matrix_transpose(solve_systems(matrix_transpose(A), matrix_transpose(B)))
+    found = solve_systems(A, B)
+    return reshape_to(found, found.shape[:-1]) if vector else found
+
+
+def _together(name: str, A: Any, B: Any, left: bool = True) -> tuple[Any, Any]:
+    """Both with the same batch; RuntimeError where they do not fit."""
+    fits = B.ndim > 1 and B.shape[-2 if left else -1] == A.shape[-1]
+    need(fits, name, "incompatible shapes of the matrix and the other side", A, B)
+    batch = broadcast_shape(name, A.shape[:-2], B.shape[:-2])
+    return expand_to(A, (*batch, *A.shape[-2:])), expand_to(B, (*batch, *B.shape[-2:]))
 
 
 # Cholesky -----------------------------------------------------------------------------------------
@@ -221,25 +221,14 @@ def svdvals(x: Annotated[Matrices, FLOAT]) -> Any:
 # Triangular matrices ------------------------------------------------------------------------------
 
 
-def _check_sides(name: str, A: Any, B: Any, left: bool = True) -> tuple[Any, Any]:
-    """Both with the same batch; RuntimeError where they do not fit."""
-    want_tensors(name, A=A, B=B)
-    want_square(name, A)
-    want_float(name, A)
-    check_dtypes(name, A, B)
-    fits = B.ndim > 1 and B.shape[-2 if left else -1] == A.shape[-1]
-    need(fits, name, "incompatible shapes of the matrix and the other side", A, B)
-    batch = broadcast_shape(name, A.shape[:-2], B.shape[:-2])
-    return expand_to(A, (*batch, *A.shape[-2:])), expand_to(B, (*batch, *B.shape[-2:]))
-
-
 def _ones(x: Any, shape: Any) -> Any:
     """Ones in the dtype and on the device of `x`."""
     return wrap(XP[type(x._array)].ones(shape, x.dtype))
 
 
+@public
 def solve_triangular(
-    A: Any, B: Any, *, upper: bool, left: bool = True, unitriangular: bool = False
+    A: FloatSquare, B: Alike, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Any:
     """The `X` with `A @ X = B` for a triangular A.
 
@@ -253,7 +242,7 @@ def solve_triangular(
     Raises RuntimeError for sizes or dtypes that do not fit, LinAlgError (a RuntimeError) for a zero
     on the diagonal.
     """
-    A, B = _check_sides("linalg.solve_triangular", A, B, left)
+    A, B = _together("linalg.solve_triangular", A, B, left)
     triangle = upper_triangle if upper else lower_triangle
     matrix = triangle(A, 0)
     if unitriangular:
@@ -265,7 +254,8 @@ def solve_triangular(
     return matrix_transpose(turned)
 
 
-def cholesky_solve(B: Any, L: Any, upper: bool = False) -> Any:
+@public
+def cholesky_solve(B: T, L: FloatSquare, upper: bool = False) -> Any:
     """The `X` with `A @ X = B` for a matrix A whose Cholesky factor is L.
 
     Args:
@@ -275,7 +265,8 @@ def cholesky_solve(B: Any, L: Any, upper: bool = False) -> Any:
 
     Raises RuntimeError for sizes or dtypes that do not fit.
     """
-    L, B = _check_sides("cholesky_solve", L, B)
+    check_dtypes("cholesky_solve", L, B)
+    L, B = _together("cholesky_solve", L, B)
     lower = matrix_transpose(upper_triangle(L, 0)) if upper else lower_triangle(L, 0)
     found = solve_systems(lower, B, lower=True)
     return solve_systems(matrix_transpose(lower), found, lower=False)
@@ -308,7 +299,8 @@ def tensorinv(A: Float, ind: Int = 2) -> Any:
     return reshape_to(inverse_of(reshape_to(A, (n, n))), (*columns, *rows))
 
 
-def tensorsolve(A: Any, B: Any, dims: Ints | None = None) -> Any:
+@public
+def tensorsolve(A: Float, B: Alike, dims: Ints | None = None) -> Any:
     """The X with `tensordot(A, X, X.ndim) = B`.
 
     Args:
@@ -318,9 +310,6 @@ def tensorsolve(A: Any, B: Any, dims: Ints | None = None) -> Any:
 
     Raises RuntimeError for shapes or dtypes that do not fit.
     """
-    want_tensors("linalg.tensorsolve", A=A, B=B)
-    want_float("linalg.tensorsolve", A)
-    check_dtypes("linalg.tensorsolve", A, B)
     if dims is not None:
         last = [dim_of("linalg.tensorsolve", A, d) for d in dims]
         A = shapes.permute_dims(A, (*(d for d in range(A.ndim) if d not in last), *last))
@@ -401,3 +390,194 @@ def vander(x: T, N: Int | None = None) -> Tensor:
         return _ones(x, (*x.shape, powers))
     lines = expand_to(reshape_to(x, (*x.shape, 1)), (*x.shape, powers - 1))
     return cat([_ones(x, (*x.shape, 1)), cumprod(lines, x.ndim)], -1)
+
+
+# Determinants, their signs and their logarithms ---------------------------------------------------
+
+
+def _as_matrix(g):
+    """A number for each matrix of a batch, to be broadcast over its elements."""
+    return reshape_to(g, (*g.shape, 1, 1))
+
+
+def _few_cofactors(xp, x):
+    """Those of matrices of 1 to 3 rows."""
+    n = x.shape[-1]
+    if n == 1:
+        return xp.ones(x.shape, x.dtype)
+    down, right = (lambda y, axis=axis: xp.roll(y, -1, axis) for axis in (-2, -1))
+    if n == 2:
+        odd = xp.equal(xp.reshape(xp.arange(2), (2, 1)), xp.subtract(1, xp.arange(2)))
+        across = right(down(x))
+        return xp.asarray(xp.where(odd, xp.negative(across), across), x.dtype)
+    first, second = down(x), down(down(x))
+    ahead = xp.multiply(right(first), right(right(second)))
+    return xp.subtract(ahead, xp.multiply(right(right(first)), right(second)))
+
+
+FEW = 8  # rows of a matrix; of more what is added without a division begins to cancel
+
+
+def _division_free(x: Any) -> Any:
+    """R. Bird, "A simple division-free algorithm for computing determinants", 2011."""
+    found, n = x, x.shape[-1]
+    for _ in range(n - 1):
+        line = diagonal(found, 0, -2, -1)
+        last = x.ndim - 2
+        rest = cat([part(line, last, 1, None), part(line, last, 0, 1) * 0], last)
+        traces = with_diagonal(cumsum_dim(rest, last, True), x.shape, 0)
+        found = batched(traces - upper_triangle(found, 1), x)
+    return found[..., 0, 0]
+
+
+def _polynomial(x: Any) -> Any:
+    """The determinant, in operations whose derivatives of every order are exact.
+
+    In the bases that make x diagonal, kept fixed: without a division where there are few singular
+    values or they are next to nothing, by an inverse for the others.
+    """
+    n, rows = x.shape[-1], x.ndim - 2
+    found = svd_of(x.detach())
+    u, s, v = (part(found, rows, *ends) for ends in ((0, n), (n, n + 1), (n + 1, None)))
+    k = 0
+    if n > FEW:
+        small = s <= s[..., :1] * float(np.finfo(x.dtype).eps) ** 0.25
+        k = n - int(sum_dims(cast(small, int64), (rows + 1,), False).max().item())
+    y = batched(matrix_transpose(u), batched(x, v))
+    left, right = (part(y, rows + 1, *ends) for ends in ((0, k), (k, None)))
+    a, c = (part(left, rows, *ends) for ends in ((0, k), (k, None)))
+    b, d = (part(right, rows, *ends) for ends in ((0, k), (k, None)))
+    result = det_of(u) * det_of(v)
+    if k:
+        logarithm = logabsdet_of(a)
+        result = result * det_of(a.detach()) * exp(logarithm - logarithm.detach())
+        d = d - batched(c, solve_systems(a, b))
+    return result * _division_free(d) if k < n else result
+
+
+def _minors_rule(g, w, x):
+    """The third derivative, and from it those of higher orders."""
+    if x.shape[-1] < 3 or 0 in x.shape:
+        return x * 0
+    arrays = type(x) not in TENSORS
+    with enable_grad():
+        g, w, at = (wrap(y) for y in (g, w, x)) if arrays else (g, w, x)
+        at = at.requires_grad_() if arrays else at
+        (first,) = grad(sum_dims(_polynomial(at), None, False), at, create_graph=True)
+        (second,) = grad(first, at, w, create_graph=True)
+        (third,) = grad(second, at, g, create_graph=not arrays, materialize_grads=True)
+    return third._array if arrays else third
+
+
+det_of = primitive(
+    "det", lambda xp, x: xp.asarray(xp.det(x)), x=lambda g, x: _as_matrix(g) * cofactor(x)
+)
+
+
+@primitive("cofactor", x=lambda g, x: minors(g, x))
+def cofactor(xp, x):
+    """The gradient of the determinant: the determinant times the transposed inverse.
+
+    Of up to three rows it is written out, which is exact where products are. It is finite for a
+    singular matrix as well. That is moved by rounding errors, so that it has an inverse; what they
+    do to the determinant and to the inverse cancels.
+    """
+    if 0 in x.shape:
+        return xp.zeros(x.shape, x.dtype)
+    n = x.shape[-1]
+    if n <= 3:
+        return _few_cofactors(xp, x)
+    largest = xp.max(xp.absolute(x), axis=(-2, -1), keepdims=True)
+    step = xp.where(xp.equal(largest, 0), 1, largest)
+    step = xp.multiply(step, xp.constant(16 * np.finfo(x.dtype).eps, x.dtype))
+    singular = xp.equal(xp.reshape(xp.asarray(xp.det(x)), (*x.shape[:-2], 1, 1)), 0)
+    diagonal = xp.equal(xp.reshape(xp.arange(n), (n, 1)), xp.arange(n))
+    x = xp.asarray(xp.where(xp.logical_and(singular, diagonal), xp.add(x, step), x), x.dtype)
+    scale = xp.reshape(xp.asarray(xp.det(x)), (*x.shape[:-2], 1, 1))
+    found = xp.multiply(scale, _attempt(xp.inverse, x))
+    order = (*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2)
+    return xp.transpose(found, order)
+
+
+@primitive("minors", w=lambda g, x: minors(g, x), x=_minors_rule)
+def minors(xp, w, x):
+    """The gradient of `sum(w * cofactor(x))`, finite for a singular matrix as well.
+
+    In the bases that make x diagonal, `diag(s)`: there the determinant of `x + d` is to the second
+    order `sum((d[i, i] * d[j, j] - d[i, j] * d[j, i]) * p[i, j])` over i < j, where p[i, j] is the
+    product of all s but the i-th and the j-th.
+    """
+    n = x.shape[-1]
+    if 0 in x.shape:
+        return xp.zeros(x.shape, x.dtype)
+    found, lead = _attempt(xp.svd, x), (*range(len(x.shape) - 2),)
+
+    def turned(y):
+        return xp.transpose(y, (*lead, len(lead) + 1, len(lead)))
+
+    def rows(*ends):
+        return xp.getitem(found, (Ellipsis, slice(*ends), slice(None)))
+
+    u, s, v = rows(0, n), rows(n, n + 1), rows(n + 1, None)
+    one, alike = xp.ones((*x.shape[:-1], 1), x.dtype), xp.arange(n)
+    alike = xp.equal(xp.reshape(alike, (n, 1)), alike)
+    others = xp.where(alike, xp.constant(1, x.dtype), s)  # but the i-th, in row i
+    ahead = xp.cumprod(xp.concatenate([one, others], -1), -1)
+    behind = xp.flip(xp.cumprod(xp.flip(xp.concatenate([others, one], -1), -1), -1), -1)
+    p = xp.multiply(
+        xp.getitem(ahead, (Ellipsis, slice(None, -1))),
+        xp.getitem(behind, (Ellipsis, slice(1, None))),
+    )
+    zero = xp.constant(0, x.dtype)
+    p = xp.where(alike, zero, p)
+    d = xp.matmul(xp.matmul(turned(u), w), v)
+    inside = xp.matmul(p, xp.sum(xp.where(alike, d, zero), axis=-1, keepdims=True))
+    inside = xp.subtract(xp.where(alike, inside, zero), turned(xp.multiply(p, d)))
+    sign = xp.reshape(xp.multiply(xp.det(u), xp.det(v)), (*x.shape[:-2], 1, 1))
+    return xp.asarray(xp.multiply(sign, xp.matmul(xp.matmul(u, inside), turned(v))), x.dtype)
+
+
+def _logabsdet_rule(g, x):
+    try:
+        return _as_matrix(g) * matrix_transpose(inverse_of(x))
+    except LinAlgError as error:
+        raise LinAlgError(f"slogdet, logdet: no gradient of this matrix: {error}") from error
+
+
+logabsdet_of = primitive("logabsdet", lambda xp, x: xp.asarray(xp.slogdet(x)[1]), x=_logabsdet_rule)
+det_sign = primitive(
+    "det_sign", lambda xp, x: xp.asarray(xp.slogdet(x)[0]), x=lambda g, x: zeros_like(x)
+)
+
+
+class SignAndLog(NamedTuple):
+    """What `slogdet` returns."""
+
+    sign: Any
+    logabsdet: Any
+
+
+@public
+def det(x: FloatSquare) -> Any:
+    """The determinant of a square matrix, or of each of a batch; of a (0, 0) matrix it is 1.
+
+    Its derivatives of all orders exist, also where it is singular. Raises RuntimeError for other
+    shapes and for integers.
+    """
+    return det_of(x)
+
+
+@public
+def slogdet(x: FloatSquare) -> SignAndLog:
+    """The sign of the determinant and the logarithm of its absolute value, without overflow.
+
+    Of a singular matrix they are 0 and -inf. Raises RuntimeError for other shapes and for integers.
+    """
+    return SignAndLog(det_sign(x), logabsdet_of(x))
+
+
+@public
+def logdet(x: FloatSquare) -> Any:
+    """The logarithm of the determinant: NaN where that is negative, -inf where it is 0."""
+    sign, logarithm = slogdet(x)
+    return logarithm + where(sign < 0, math.nan, 0.0)

@@ -10,8 +10,7 @@ from ...tensor import Tensor, wrap
 from ..coercion import cast
 from ..fronts import FloatOnly, Probability, SameDtype, TensorOnly, need, of_dims, public
 from ..matrix.linear_algebra import matmul
-from ..pointwise.comparison import logical_not
-from ..pointwise.elementwise import where
+from ..pointwise.elementwise import logical_not, where
 from ..reduce.reductions import any as any_of
 from ..reduce.reductions import softmax_dim
 from ..shape.shapes import expand_to, reshape_to, transpose, unsqueeze

@@ -26,8 +26,7 @@ from ..reduce.reductions import sum_dims
 from ..registry import primitive
 from ..shape.shapes import reshape_to
 from . import windows
-from .padding import padded
-from .windows import Geometry, batched, both_sides, geometric, unbatched
+from .windows import Geometry, batched, both_sides, geometric, padded, unbatched
 
 __all__ = [
     "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",

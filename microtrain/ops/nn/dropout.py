@@ -14,11 +14,11 @@ from ..arguments import want_float
 from ..fronts import Float, Number, T, need, public, spatial
 from ..inplace import in_place
 from ..pointwise.activations import leaky_relu
-from ..pointwise.comparison import ne
-from ..pointwise.elementwise import mul, where
+from ..pointwise.elementwise import mul, ne, where
 from ..registry import primitive
 
 _WORDS = 2**32
+_LEAST = -1.7580993408473766  # what selu tends to: -scale * alpha
 
 
 @primitive("dropout_scale")
@@ -39,14 +39,18 @@ def dropout_scale(xp, x, *, p, draw, features):
 
 
 def _dropout(
-    name: str, x: Any, p: float, training: bool, inplace: bool, features: bool = False
+    name: str, x: Any, p: float, on: bool, inplace: bool, features: bool = False, selu: bool = False
 ) -> Any:
     check_probability(name, p)
     refuse_inplace(name, inplace)
-    if not training or not p:
+    if not on or not p:
         return x
     want_float(name, x)
-    return mul(x, dropout_scale(x, float(p), next_draw(), features))
+    scale = dropout_scale(x, float(p), next_draw(), features)
+    if not selu or p == 1:
+        return mul(x, scale)
+    a = ((1 - p) * (1 + p * _LEAST**2)) ** -0.5
+    return where(ne(scale, 0), x, _LEAST) * a + -a * _LEAST * p
 
 
 def check_probability(name: str, p: Any) -> None:
@@ -99,23 +103,6 @@ dropout1d, dropout2d, dropout3d = spatial(_dropout_channels, "dropout1d", "dropo
 
 # Units that dropout would upset -------------------------------------------------------------------
 
-_LEAST = -1.7580993408473766  # what selu tends to: -scale * alpha
-
-
-def _alpha_dropout(
-    name: str, x: Any, p: float, training: bool, inplace: bool, channels: bool
-) -> Any:
-    check_probability(name, p)
-    refuse_inplace(name, inplace)
-    if not training or not p:
-        return x
-    want_float(name, x)
-    scale = dropout_scale(x, float(p), next_draw(), channels)
-    if p == 1:
-        return mul(x, scale)
-    a = ((1 - p) * (1 + p * _LEAST**2)) ** -0.5
-    return where(ne(scale, 0), x, _LEAST) * a + -a * _LEAST * p
-
 
 @public
 def alpha_dropout(
@@ -125,7 +112,7 @@ def alpha_dropout(
 
     G. Klambauer et al., "Self-normalizing neural networks", 2017. Arguments as `dropout`.
     """
-    return _alpha_dropout("alpha_dropout", input, p, training, inplace, False)
+    return _dropout("alpha_dropout", input, p, training, inplace, selu=True)
 
 
 @public
@@ -135,7 +122,7 @@ def feature_alpha_dropout(
     """`alpha_dropout` of whole channels of (N, C, ...)."""
     fits = input.ndim > 1 or not training
     need(fits, "feature_alpha_dropout", "expected (N, C, ...)", input)
-    return _alpha_dropout("feature_alpha_dropout", input, p, training, inplace, True)
+    return _dropout("feature_alpha_dropout", input, p, training, inplace, True, True)
 
 
 @primitive("random_slopes")

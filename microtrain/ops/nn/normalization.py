@@ -22,8 +22,8 @@ from ..reduce.norms import norm, norm_of_at_least
 from ..reduce.reductions import sum
 from ..registry import primitive
 from ..shape.shapes import _sum_to, reshape_to, sum_to
-from .padding import constant_pad
 from .pooling import window_sum
+from .windows import constant_pad
 
 __all__ = ["cosine_similarity", "pairwise_distance"]
 

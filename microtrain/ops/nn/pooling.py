@@ -23,8 +23,7 @@ from ..reduce.reductions import in_single, mean_dims
 from ..registry import primitive
 from ..shape.joining import cat
 from ..shape.shapes import reshape_to
-from .padding import constant_pad
-from .windows import batched, geometric, unbatched
+from .windows import batched, constant_pad, geometric, unbatched
 
 __all__ = [
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",

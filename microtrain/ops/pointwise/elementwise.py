@@ -11,12 +11,15 @@ from ...backend import as_dtype, float16, float32, get_default_dtype
 from ...errors import need, wrong
 from ...tensor import TENSORS
 from ..coercion import NUMBERS, cast, examine, promote
-from ..registry import primitive, real_function, ufunc
+from ..registry import comparison, primitive, real_function, ufunc
 
 __all__ = [
-    "abs", "ceil", "clone", "exp", "floor", "floor_divide", "log", "maximum", "minimum", "mul",
-    "neg", "pow", "reciprocal", "relu", "remainder", "round", "sigmoid", "sign", "sqrt", "square",
-    "tanh", "trunc",
+    "abs", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift",
+    "bitwise_xor", "ceil", "clone", "eq", "exp", "floor", "floor_divide", "gcd", "ge", "greater",
+    "greater_equal", "gt", "isfinite", "isinf", "isnan", "lcm", "le", "less", "less_equal", "log",
+    "logical_and", "logical_not", "logical_or", "logical_xor", "lt", "maximum", "minimum", "mul",
+    "ne", "neg", "not_equal", "pow", "reciprocal", "relu", "remainder", "round", "sigmoid", "sign",
+    "sqrt", "square", "tanh", "trunc",
 ]  # fmt: skip
 
 # Arithmetic ---------------------------------------------------------------------------------
@@ -99,9 +102,6 @@ def no_zeros(x: Any, y: Any) -> None:
 def _not_zero(divisor: Any) -> None:
     if not divisor.all():
         raise RuntimeError("integer division by zero")
-
-
-_PAIR = {"promote": ("x", "y")}
 
 
 @primitive("floor_divide", x=lambda g: zeros_like(g), y=lambda g: zeros_like(g), promote=("x", "y"))
@@ -421,3 +421,36 @@ clone = primitive("clone", _clone, x=lambda g: g)
 def contiguous_copy(xp, x):
     """A copy in row-major memory."""
     return xp.copy(x)
+
+
+# Comparison, logic, tests of numbers and of integers, without a gradient --------------------------
+
+
+eq = comparison("eq", "equal", "`x == y`")
+ne = comparison("ne", "not_equal", "`x != y`")
+lt = comparison("lt", "less", "`x < y`")
+le = comparison("le", "less_equal", "`x <= y`")
+gt = comparison("gt", "greater", "`x > y`")
+ge = comparison("ge", "greater_equal", "`x >= y`")
+logical_and = comparison("logical_and", "logical_and", "Whether both are true (not 0)")
+logical_or = comparison("logical_or", "logical_or", "Whether one is true (not 0)")
+logical_xor = comparison("logical_xor", "logical_xor", "Whether exactly one is true (not 0)")
+logical_not = comparison("logical_not", "logical_not", "Whether `x` is false (0)", ("x",))
+bitwise_and = comparison("bitwise_and", "bitwise_and", "`x & y` for booleans and integers")
+bitwise_or = comparison("bitwise_or", "bitwise_or", "`x | y` for booleans and integers")
+bitwise_xor = comparison("bitwise_xor", "bitwise_xor", "`x ^ y` for booleans and integers")
+bitwise_not = comparison("bitwise_not", "invert", "`~x` for booleans and integers", ("x",))
+_PAIR = "input", "other"
+bitwise_left_shift = comparison(
+    "bitwise_left_shift", "left_shift", "`input << other` for integers", _PAIR
+)
+bitwise_right_shift = comparison(
+    "bitwise_right_shift", "right_shift", "`input >> other` for integers", _PAIR
+)
+gcd = comparison("gcd", "gcd", "The greatest common divisor of integers", _PAIR)
+lcm = comparison("lcm", "lcm", "The least common multiple of integers", _PAIR)
+isnan = comparison("isnan", "isnan", "Whether `x` is NaN", ("x",))
+isinf = comparison("isinf", "isinf", "Whether `x` is infinite", ("x",))
+isfinite = comparison("isfinite", "isfinite", "Whether `x` is neither infinite nor NaN", ("x",))
+
+greater, greater_equal, less, less_equal, not_equal = gt, ge, lt, le, ne

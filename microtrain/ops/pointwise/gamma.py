@@ -21,7 +21,6 @@ __all__ = [
     "digamma", "erfinv", "i0", "lgamma", "logit", "mvlgamma", "polygamma", "sinc",
 ]  # fmt: skip
 
-_REAL = {"floating": True}
 
 # The gamma function -------------------------------------------------------------------------------
 

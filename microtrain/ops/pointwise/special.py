@@ -18,8 +18,7 @@ from ..coercion import NUMBERS, cast, promote, to_float, underived
 from ..fronts import Alike, AtLeast0, Float, Numeric, T, TensorOnly, public
 from ..registry import comparison, primitive, real_function, ufunc
 from . import elementwise as e
-from .comparison import eq, isfinite, isnan
-from .elementwise import clamp, div, exp, log, logistic, trunc, where, zeros_like
+from .elementwise import clamp, div, eq, exp, isfinite, isnan, log, logistic, trunc, where
 
 __all__ = [
     "absolute", "acos", "acosh", "addcdiv", "addcmul", "angle", "arccos", "arccosh", "arcsin",
@@ -34,7 +33,6 @@ __all__ = [
 
 # One number ---------------------------------------------------------------------------------------
 
-_REAL = {"floating": True}
 
 sin = real_function("sin", "The sine", lambda g, x: g * cos(x))
 cos = real_function("cos", "The cosine", lambda g, x: -g * sin(x))
@@ -150,7 +148,7 @@ copysign = ufunc(
     "copysign",
     "`|input|` with the sign of `other` (also of -0.0), elementwise.",
     input=lambda g, input, result: g * where(input == 0, 0, result / where(input == 0, 1, input)),
-    other=lambda g: zeros_like(g),
+    other=lambda g: e.zeros_like(g),
     floating=True,
 )
 
@@ -348,7 +346,7 @@ nextafter = of_floats(
     "nextafter",
     "The next number from `input` towards `other`, elementwise.",
     input=lambda g: g,
-    other=lambda g: zeros_like(g),
+    other=lambda g: e.zeros_like(g),
 )
 
 
@@ -411,14 +409,14 @@ def isneginf(x: T) -> Any:
 @public
 def isreal(x: T) -> Any:
     """Whether `x` is a real number, elementwise; here all are."""
-    return eq(zeros_like(x), 0)
+    return eq(e.zeros_like(x), 0)
 
 
 @public
 def angle(x: T) -> Any:
     """pi where `x` is below 0, else 0, and NaN where it is NaN; its gradient is 0."""
     x = to_float(x)
-    return where(isnan(x), x, where(x < 0, math.pi, zeros_like(x)))
+    return where(isnan(x), x, where(x < 0, math.pi, e.zeros_like(x)))
 
 
 @public

@@ -15,8 +15,7 @@ from ..coercion import cast
 from ..fronts import Float, Matrix, Number, OwnDim, T, need, of_dims, one_of, public, wrong
 from ..index.indexing import gather_index
 from ..matrix.factorisations import svdvals
-from ..pointwise.comparison import isnan
-from ..pointwise.elementwise import abs, clamp, cusp, sign, where, zeros_like
+from ..pointwise.elementwise import abs, clamp, cusp, isnan, sign, where, zeros_like
 from ..reduce.reductions import any, sum_dims
 from ..registry import primitive
 from ..shape.shapes import expand_to, normal_dims, permute_dims, restore_dims, unsqueeze

@@ -13,8 +13,7 @@ from ...tensor import TENSORS, Tensor
 from ..arguments import want_float
 from ..coercion import cast
 from ..index.indexing import gather_along
-from ..pointwise.comparison import isnan, ne
-from ..pointwise.elementwise import clone, cusp, exp, maximum, minimum, to_dtype, where
+from ..pointwise.elementwise import clone, cusp, exp, isnan, maximum, minimum, ne, to_dtype, where
 from ..registry import primitive
 from ..shape.shapes import expand_to, normal_dim, normal_dims, reshape_to, restore_dims
 

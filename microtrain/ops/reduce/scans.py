@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from operator import index as whole
+import operator
 from typing import Any, NamedTuple
 
 from ...backend import as_dtype, float16, float32, get_default_dtype, int64
@@ -21,8 +21,7 @@ from ..fronts import Count, Dim, Dims, Float, Numeric, RealDim, T, public
 from ..index.gathering import line, shaped_like
 from ..index.indexing import at_dim, part
 from ..loss.losses import counting, mean_loss
-from ..pointwise.comparison import isnan, logical_not, logical_xor, ne
-from ..pointwise.elementwise import clone, div, exp, sub, where, zeros_like
+from ..pointwise.elementwise import clone, div, exp, isnan, ne, where, zeros_like
 from ..registry import primitive
 from ..shape.joining import cat
 from ..shape.shapes import normal_dim, normal_dims, reshape_to, restore_dims
@@ -51,6 +50,23 @@ def _accumulated(x: Any, dtype: Any) -> Any:
 # Running sums and products ------------------------------------------------------------------------
 
 
+def doubling(xp, dim, join, *arrays):
+    """What `join` makes of the last 1, 2, 4 ... elements along `dim`, from that of the arrays.
+
+    `join(late, early)` gets lists of parts and returns one: what each array is in place of `late`.
+    """
+    step = 1
+    while step < arrays[0].shape[dim]:
+        begin, late, early = (
+            [xp.getitem(x, at_dim(dim, slice(*ends))) for x in arrays]
+            for ends in ((None, step), (step, None), (None, -step))
+        )
+        pairs = zip(begin, join(late, early), strict=True)
+        arrays = tuple(xp.concatenate(pair, dim) for pair in pairs)
+        step *= 2
+    return arrays
+
+
 def _recurrence(xp, a, b, *, dim, reverse=False):
     """`s[i] = b[i] + a[i] * s[i - 1]` along `dim`; in reverse `s[i] = b[i] + a[i + 1] * s[i + 1]`.
 
@@ -60,16 +76,11 @@ def _recurrence(xp, a, b, *, dim, reverse=False):
     if reverse:  # the same from behind, where the factor of a step stands one place earlier
         a, b = xp.flip(xp.roll(a, -1, dim), dim), xp.flip(b, dim)
 
-    def cut(x: Any, *ends: Any) -> Any:
-        return xp.getitem(x, at_dim(dim, slice(*ends)))
+    def join(late: Any, early: Any) -> Any:
+        factors, sums = (xp.multiply(late[0], x) for x in early)
+        return factors, xp.add(late[1], sums)
 
-    step = 1
-    while step < b.shape[dim]:
-        factor = cut(a, step, None)
-        behind = xp.add(cut(b, step, None), xp.multiply(factor, cut(b, None, -step)))
-        b = xp.concatenate([cut(b, None, step), behind], dim)
-        a = xp.concatenate([cut(a, None, step), xp.multiply(factor, cut(a, None, -step))], dim)
-        step *= 2
+    _, b = doubling(xp, dim, join, a, b)
     return xp.copy(xp.flip(b, dim) if reverse else b)
 
 
@@ -132,19 +143,12 @@ def _running_extremum(name: str, better: str) -> Any:
         shape = (n,) + (1,) * (len(x.shape) - dim - 1)
         index = xp.broadcast_to(xp.reshape(xp.arange(n), shape), x.shape)
 
-        def cut(array: Any, *ends: Any) -> Any:
-            return xp.getitem(array, at_dim(dim, slice(*ends)))
-
-        step = 1
-        while step < n:  # as in `_recurrence`: the best of the last 1, 2, 4 ... elements
-            mine, other = cut(x, step, None), cut(x, None, -step)
+        def join(late: Any, early: Any) -> Any:
             # Of equals the later one; a NaN against everything, the later one too.
-            stays = xp.logical_or(getattr(xp, better)(mine, other), xp.isnan(mine))
-            at = xp.where(stays, cut(index, step, None), cut(index, None, -step))
-            index = xp.concatenate([cut(index, None, step), at], dim)
-            x = xp.concatenate([cut(x, None, step), xp.where(stays, mine, other)], dim)
-            step *= 2
-        return xp.copy(index)
+            stays = xp.logical_or(getattr(xp, better)(late[0], early[0]), xp.isnan(late[0]))
+            return [xp.where(stays, *pair) for pair in zip(late, early, strict=True)]
+
+        return xp.copy(doubling(xp, dim, join, x, index)[1])
 
     return primitive(name, kernel, f"The indices of the values of `{name}`.")
 
@@ -268,7 +272,7 @@ def nanmean(input: Float, dim: Dims = None, keepdim: bool = False, *, dtype: Any
     Of all elements, it is a loss that knows what it divides by, as `nn.functional.weighted_mean`.
     """
     total = nansum(input, dim, keepdim, dtype=dtype)
-    numbers = sum_dims(logical_not(isnan(input)), dim, keepdim)
+    numbers = sum_dims(~isnan(input), dim, keepdim)
     loss = type(total) in TENSORS and total.requires_grad and total.numel() == 1
     if not loss or not counting(total):
         return div(total, numbers)
@@ -309,7 +313,7 @@ def aminmax(input: T, *, dim: int | None = None, keepdim: bool = False) -> MinMa
 
     Raises RuntimeError or, with `dim`, IndexError where there are no elements.
     """
-    dims = None if dim is None else normal_dims(whole(dim), input.ndim)
+    dims = None if dim is None else normal_dims(operator.index(dim), input.ndim)
     has_elements("aminmax", input, dims, RuntimeError if dim is None else IndexError)
     return MinMax(amin_dims(input, dims, keepdim), amax_dims(input, dims, keepdim))
 
@@ -330,7 +334,7 @@ def diff(input: T, n: Count = 1, dim: RealDim = -1, prepend: Any = None, append:
     x = cat(parts, dim) if len(parts) > 1 else input
     if not n:  # what was to be joined on fits, and is not
         return clone(input)
-    minus = logical_xor if x.dtype.kind == "b" else sub
+    minus = operator.xor if x.dtype.kind == "b" else operator.sub
     for _ in range(n):
         x = minus(part(x, dim, 1, None), part(x, dim, None, -1))
     return x
@@ -426,7 +430,7 @@ def gradient(
     `edge_order` samples along one of them, or another number of spacings.
     """
     dims = range(input.ndim) if dim is None else dim if isinstance(dim, tuple | list) else (dim,)
-    dims = [normal_dim(whole(d), input.ndim) for d in dims]
+    dims = [normal_dim(operator.index(d), input.ndim) for d in dims]
     spacing = 1 if spacing is None else spacing
     spacings = spacing if isinstance(spacing, tuple | list) else [spacing] * len(dims)
     need(len(set(dims)) == len(dims), "gradient", "a dimension appears more than once", dim)
@@ -456,15 +460,8 @@ def _logcumsumexp_rule(g, x, result, dim):
 
 @primitive("logcumsumexp", x=_logcumsumexp_rule)
 def logcumsumexp_dim(xp, x, *, dim):
-    def cut(*ends: Any) -> Any:
-        return xp.getitem(x, at_dim(dim, slice(*ends)))
-
-    step = 1
-    while step < x.shape[dim]:  # of the last 1, 2, 4 ... elements
-        behind = xp.logaddexp(cut(step, None), cut(None, -step))
-        x = xp.concatenate([cut(None, step), behind], dim)
-        step *= 2
-    return xp.copy(x)
+    found = doubling(xp, dim, lambda late, early: [xp.logaddexp(late[0], early[0])], x)
+    return xp.copy(found[0])
 
 
 @public

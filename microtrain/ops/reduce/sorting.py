@@ -20,8 +20,7 @@ from ..fronts import Dim, NumericOnly, TensorOnly, need, public
 from ..index.gathering import take_along_dim
 from ..index.indexing import at_dim, gather_along, index_put, part, places_along
 from ..index.masking import nonzero_rows
-from ..pointwise.comparison import isnan, ne
-from ..pointwise.elementwise import clamp, to_dtype, where, zeros_like
+from ..pointwise.elementwise import clamp, isnan, ne, to_dtype, where, zeros_like
 from ..registry import primitive
 from ..shape.joining import cat
 from ..shape.shapes import permute_dims, reshape_to

@@ -17,13 +17,12 @@ from ..fronts import Count, Dim, Float, Int, Positive, T, TensorOnly, of_dims, o
 from ..index.gathering import line
 from ..index.indexing import gather_along, part, unselect
 from ..matrix.linear_algebra import matmul
-from ..pointwise.comparison import isnan, logical_not
-from ..pointwise.elementwise import clamp, sqrt, where
+from ..pointwise.elementwise import clamp, isnan, logical_not, sqrt, where
 from ..pointwise.elementwise import round as nearest
 from ..pointwise.special import lerp
 from ..shape.joining import cat
+from ..shape.rearranging import diagonal
 from ..shape.shapes import permute_dims, reshape_to, squeeze, t, unsqueeze
-from ..shape.triangles import diagonal
 from . import reductions
 from .reductions import Chosen, amax_dims, amin_dims, any_dims, argmax_dim, chosen, sum_dims
 from .scans import cummax, diff

@@ -22,8 +22,6 @@ __all__ = [
     "transpose", "unsqueeze", "view",
 ]  # fmt: skip
 
-_VIEW = {"view": True}
-
 
 def normal_dim(dim: int, ndim: int) -> int:
     """`dim` counted from the front; IndexError out of range, in PyTorch's words."""
