@@ -24,7 +24,14 @@ class _Table(Module):
 
     weight: Parameter
     num_embeddings: int
+    embedding_dim: int
     padding_idx: int | None
+
+    def _make(self, rows: int, size: int, padding: int | None, device: Any, dtype: Any) -> None:
+        self.num_embeddings, self.embedding_dim = rows, size
+        self.padding_idx = normal_padding(padding, rows)
+        self.weight = Parameter(empty(rows, size, device=device, dtype=dtype))
+        self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw the table anew."""
@@ -81,12 +88,7 @@ class Embedding(_Table):
     ) -> None:  # fmt: skip
         super().__init__()
         check_unsupported("Embedding", max_norm, norm_type, scale_grad_by_freq, sparse)
-        self.num_embeddings = num_embeddings
-        self.embedding_dim = embedding_dim
-        self.padding_idx = normal_padding(padding_idx, num_embeddings)
-        weight = empty(num_embeddings, embedding_dim, device=device, dtype=dtype)
-        self.weight = Parameter(weight)
-        self.reset_parameters()
+        self._make(num_embeddings, embedding_dim, padding_idx, device, dtype)
 
     def forward(self, input: Tensor) -> Tensor:
         """The rows that `input`, int64 of any shape, names: (*input.shape, embedding_dim)."""
@@ -125,14 +127,9 @@ class EmbeddingBag(_Table):
     ) -> None:  # fmt: skip
         super().__init__()
         check_unsupported("EmbeddingBag", max_norm, norm_type, scale_grad_by_freq, sparse)
-        self.num_embeddings = num_embeddings
-        self.embedding_dim = embedding_dim
         self.mode = mode
         self.include_last_offset = include_last_offset
-        self.padding_idx = normal_padding(padding_idx, num_embeddings)
-        weight = empty(num_embeddings, embedding_dim, device=device, dtype=dtype)
-        self.weight = Parameter(weight)
-        self.reset_parameters()
+        self._make(num_embeddings, embedding_dim, padding_idx, device, dtype)
 
     def forward(
         self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None

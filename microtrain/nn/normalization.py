@@ -39,6 +39,14 @@ class _Norm(Module):
         self._make_affine(self.normalized_shape, affine, bias, *place)
         self.reset_parameters()
 
+    def _make_channels(
+        self, channels: int, eps: float, momentum: Any, affine: bool, tracked: bool, *rest: Any
+    ) -> None:
+        """For a norm of channels; `rest`: whether there is a bias, device and dtype."""
+        self.num_features, self.eps, self.momentum = channels, eps, momentum
+        self.affine, self.track_running_stats = affine, tracked
+        self._make_affine((channels,), affine, *rest)
+
     def reset_parameters(self) -> None:
         """Set the weight to ones and the bias to zeros."""
         if self.weight is not None:
@@ -161,13 +169,8 @@ class BatchNorm(_Norm):
         dtype: Any = None, *, bias: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.num_features = num_features
-        self.eps = eps
-        self.momentum = momentum
-        self.affine = affine
-        self.track_running_stats = track_running_stats
-        self._make_affine((num_features,), affine, bias, device, dtype)
-        kept = track_running_stats
+        kept, rest = track_running_stats, (bias, device, dtype)
+        self._make_channels(num_features, eps, momentum, affine, kept, *rest)
         kind: Any = {"device": device, "dtype": dtype}
         self.register_buffer("running_mean", zeros(num_features, **kind) if kept else None)
         self.register_buffer("running_var", ones(num_features, **kind) if kept else None)
@@ -252,12 +255,7 @@ class _InstanceNorm(_Norm):
         super().__init__()
         name, text = type(self).__name__, "track_running_stats=True is not supported; leave it out"
         need(not track_running_stats, name, text, error=ValueError)
-        self.num_features = num_features
-        self.eps = eps
-        self.momentum = momentum
-        self.affine = affine
-        self.track_running_stats = track_running_stats
-        self._make_affine((num_features,), affine, bias, device, dtype)
+        self._make_channels(num_features, eps, momentum, affine, False, bias, device, dtype)
         self.reset_parameters()
 
     def forward(self, input: Tensor) -> Tensor:

@@ -80,6 +80,13 @@ def test_errors_name_the_operation_and_the_shapes() -> None:
         mt.nn.functional.linear(mt.ones(2, 3), mt.ones(4, 3), mt.ones(1))
 
 
+@pytest.mark.parametrize("name", ["inv", "det", "svd", "eigh", "pinv", "solve", "tensorsolve"])
+def test_errors_of_linear_algebra_name_the_argument_by_its_name_there(name: str) -> None:
+    more = [mt.ones(2)] if "solve" in name else []
+    with pytest.raises(TypeError, match=r"\(\): argument 'A' must be a Tensor, not list"):
+        getattr(mt.linalg, name)([[1.0]], *more)
+
+
 # Kept arrays ----------------------------------------------------------------------------------
 
 

@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from ...backend import MODES, XP, bool_, int64
-from ...tensor import wrap
+from ...backend import MODES, XP, int64
 from ..arguments import scalar_like, want_in_range, want_tensors
 from ..coercion import examine
 from ..fronts import Index, Mask, SameDtype, TensorOnly, need, public, wrong
-from ..pointwise.elementwise import add, clamp, clone
+from ..pointwise.elementwise import add, clamp, clone, instead_of
 from ..pointwise.elementwise import where as choose
 from ..reduce.scans import cumsum
 from ..registry import primitive
@@ -29,8 +28,7 @@ __all__ = [
 @public
 def fill(input: TensorOnly, value: Any) -> Any:
     """A Tensor like `input` full of `value`, a number or a 0-d Tensor."""
-    never = wrap(XP[type(input._array)].zeros((), bool_))  # its gradient is 0, not missing
-    return choose(never, input, scalar_like("fill", input, value))
+    return instead_of(input, scalar_like("fill", input, value))
 
 
 # Masks --------------------------------------------------------------------------------------------

@@ -12,13 +12,13 @@ import numpy as np
 
 from ...autograd.differentiate import grad
 from ...autograd.grad_mode import enable_grad
-from ...backend import XP, bool_, int64
+from ...backend import XP, int64
 from ...errors import need, wrong
 from ...tensor import TENSORS, Tensor, wrap
 from ..coercion import LinAlgError, cast, examine
 from ..fronts import FLOAT, Alike, Flag, Float, FloatSquare, Int, Ints, Matrices, Square, T, public
 from ..index.indexing import part
-from ..pointwise.elementwise import abs, clone, exp, mul, where, zeros_like
+from ..pointwise.elementwise import abs, clone, exp, instead_of, mul, where, zeros_like
 from ..reduce.reductions import sum_dims
 from ..reduce.scans import cumprod, cumsum_dim
 from ..registry import primitive
@@ -337,8 +337,7 @@ def matrix_power(x: Square, n: Int) -> Any:
     """
     if not n:
         xp = XP[type(x._array)]
-        one = wrap(xp.asarray(np.eye(x.shape[-1], dtype=x.dtype)))
-        return where(wrap(xp.zeros((), bool_)), x, one)  # whose gradient is 0
+        return instead_of(x, wrap(xp.asarray(np.eye(x.shape[-1], dtype=x.dtype))))
     if n < 0:
         x, n = inverse(x), -n
     if n == 1:

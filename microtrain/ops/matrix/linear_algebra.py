@@ -9,15 +9,13 @@ from __future__ import annotations
 import math
 from typing import Any, NoReturn
 
-import numpy as np
-
 from ...backend import XP
 from ...numerics.sums import sum_rows as _sum_rows
-from ...tensor import TENSORS, Tensor, kind_of, wrap
+from ...tensor import TENSORS, Tensor, kind_of
 from ..arguments import integer, integers, want_shape
 from ..coercion import cast
 from ..fronts import Batch, Matrix, T, Vector, need, public, wrong
-from ..pointwise.elementwise import add, mul, where
+from ..pointwise.elementwise import add, instead_of, mul
 from ..reduce.reductions import sum_dims
 from ..registry import primitive
 from ..shape.shapes import expand_to, normal_dim, permute_dims, reshape_to, transpose
@@ -354,8 +352,7 @@ def _add_product(name: str, x: Any, product: Any, beta: Any, alpha: Any) -> Any:
     if alpha != 1:
         product = mul(product, alpha)
     if beta == 0:
-        never = wrap(XP[type(x._array)].zeros((), np.bool_))
-        return where(never, x, product)  # the gradient of x is 0, not missing
+        return instead_of(x, product)
     return add(product, x if beta == 1 else mul(x, beta))
 
 

@@ -288,14 +288,12 @@ def cov(
     """
     x = to_float(input)
     x = x if x.ndim == 2 else reshape_to(x, (1, -1))
-    for weights in (fweights, aweights):
-        if weights is not None:
-            want_shape("cov", "weights", weights, x.shape[1:])
-        whole = fweights is None or fweights.dtype.kind in "iu"
-        need(whole, "cov", "fweights are whole numbers")
     given = [w for w in (fweights, aweights) if w is not None]
     for weights in given:
+        want_shape("cov", "weights", weights, x.shape[1:])
         examine(weights, _weights_of_cov)
+    whole = fweights is None or fweights.dtype.kind in "iu"
+    need(whole, "cov", "fweights are whole numbers")
     if not given:
         centred = weighted = x - reductions.mean_dims(x, (1,), True)
         left: Any = x.shape[1] - correction
