@@ -12,7 +12,7 @@ import math
 import operator
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -54,19 +54,12 @@ def _finish(array: np.ndarray[Any, Any], device: Any, requires_grad: bool) -> Te
     return out
 
 
-class _Draw(NamedTuple):
-    """Random numbers: their kind and limits, see `random.forward_numbers`."""
-
-    kind: str
-    shape: tuple[int, ...]
-    limits: tuple[int, ...] = ()
-
-
 _OPTIONS = inspect.signature(lambda *, dtype=None, device=None, requires_grad=False: None)
 
 
 def factory(make: Callable[..., Any]) -> Callable[..., Tensor]:
-    """The function that makes a Tensor of what `make` returns: an array, given `dtype`, or a _Draw.
+    """The function that makes a Tensor of what `make` returns: an array of `dtype`; where it takes
+    none, what is drawn: kind, shape and limits, see `random.forward_numbers`.
 
     It has the further arguments of all of them: `dtype`, `device` and `requires_grad`. Where the
     first one is `input` the first two are by default as that has them.
@@ -79,16 +72,16 @@ def factory(make: Callable[..., Any]) -> Callable[..., Tensor]:
     def function(
         *args: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **more: Any
     ) -> Tensor:
-        input = more.get("input", *args[:1]) if alike else None
-        if input is not None:
+        input = None
+        if alike:
+            input = args[0] if args else more["input"]
             dtype = input.dtype if dtype is None else dtype
             device = input.device if device is None else device
             here = getattr(device, "type", device) == "cpu" and not MODES.devices
             device = None if here else device
-        if draws:
-            made = _drawn(make.__name__, make(*args, **more), dtype, device, input)
-        else:
-            made = make(*args, dtype=dtype, **more)
+        if not draws:
+            return _finish(make(*args, dtype=dtype, **more), device, requires_grad)
+        made = _drawn(make.__name__, *make(*args, **more), dtype=dtype, device=device, input=input)
         return _finish(made, device, requires_grad)
 
     function.__signature__ = signature.replace(  # type: ignore[attr-defined]
@@ -97,16 +90,18 @@ def factory(make: Callable[..., Any]) -> Callable[..., Tensor]:
     return function
 
 
-def _drawn(name: str, draw: _Draw, dtype: Any, device: Any, input: Any) -> Any:
-    """The numbers of `draw`, on the device; `input` is the Tensor that the result is like."""
-    if draw.kind in ("uniform", "normal"):
+def _drawn(
+    name: str, kind: str, shape: tuple[int, ...], *limits: int, dtype: Any, device: Any, input: Any
+) -> Any:
+    """Random numbers, on the device; `input` is the Tensor that the result is like."""
+    if kind in ("uniform", "normal"):
         wanted = _float(dtype)
-        kept = draw_dtype(wanted, draw.kind)
+        kept = draw_dtype(wanted, kind)
     else:
         wanted, kept = as_dtype("long" if dtype is None else dtype), np.float64
     where = _placed(device)
     like = NUMPY.array_type if where is None else library(resolve_device(where)).array_type
-    array = drawn(name, draw.kind, draw.shape, kept, *draw.limits, like=like, state=is_state(input))
+    array = drawn(name, kind, shape, kept, *limits, like=like, state=is_state(input))
     return array.astype(wanted, copy=False)
 
 
@@ -118,7 +113,8 @@ def _shape(sizes: tuple[Any, ...], size: Any = None) -> tuple[int, ...]:
     if len(sizes) == 1 and isinstance(sizes[0], tuple | list):
         sizes = tuple(sizes[0])
     shape = tuple(operator.index(size) for size in sizes)
-    need(min(shape, default=0) >= 0, "sizes", "sizes must not be negative", shape)
+    if min(shape, default=0) < 0:
+        raise wrong("sizes", "must not be negative", shape)
     return shape
 
 
@@ -410,13 +406,13 @@ def rand(*sizes: Any, size: Any = None) -> Any:
     In a training step the leading dimension is samples, see `microtrain.random`; so in all that
     draw.
     """
-    return _Draw("uniform", _shape(sizes, size))
+    return "uniform", _shape(sizes, size)
 
 
 @factory
 def randn(*sizes: Any, size: Any = None) -> Any:
     """Normal random numbers of mean 0 and variance 1."""
-    return _Draw("normal", _shape(sizes, size))
+    return "normal", _shape(sizes, size)
 
 
 @factory
@@ -428,10 +424,10 @@ def randint(low: int = 0, high: Any = None, size: Any = None) -> Any:
     return _integers("randint", low, high, _shape((size,)))
 
 
-def _integers(name: str, low: Any, high: Any, shape: tuple[int, ...]) -> _Draw:
+def _integers(name: str, low: Any, high: Any, shape: tuple[int, ...]) -> Any:
     low, high = (0, low) if high is None else (low, high)
     need(low < high, name, "low must be less than high, got {} and {}", low, high)
-    return _Draw("integers", shape, (operator.index(low), operator.index(high)))
+    return "integers", shape, operator.index(low), operator.index(high)
 
 
 @factory
@@ -440,7 +436,7 @@ def randperm(n: int) -> Any:
 
     In a step over several ranks the order is one for all of them: `with mt.random.shared():`.
     """
-    return _Draw("permutation", _shape((n,)))
+    return "permutation", _shape((n,))
 
 
 def normal(
@@ -505,13 +501,13 @@ def full_like(input: Tensor, fill_value: Any, *, dtype: Any) -> Any:
 @factory
 def rand_like(input: Tensor) -> Any:
     """`rand` in the shape, dtype and device of `input`."""
-    return _Draw("uniform", input.shape)
+    return "uniform", input.shape
 
 
 @factory
 def randn_like(input: Tensor) -> Any:
     """`randn` in the shape, dtype and device of `input`."""
-    return _Draw("normal", input.shape)
+    return "normal", input.shape
 
 
 @factory

@@ -8,30 +8,15 @@ from typing import Any
 
 from .backend import as_dtype
 from .errors import need
-from .ops import amax, amin, sum
-from .ops import matmul as matmul
+from .ops import amax, amin, matmul, sum
 from .ops.arguments import want_float
-from .ops.coercion import LinAlgError as LinAlgError
-from .ops.coercion import cast
+from .ops.coercion import LinAlgError, cast
 from .ops.fronts import Front, Unchecked, public
 from .ops.matrix import factorisations
-from .ops.matrix.decompositions import eigh as eigh
+from .ops.matrix.decompositions import eigh, lstsq, matrix_exp, matrix_rank, pinv
 from .ops.matrix.decompositions import linalg_qr as qr
 from .ops.matrix.decompositions import linalg_svd as svd
-from .ops.matrix.decompositions import lstsq as lstsq
-from .ops.matrix.decompositions import matrix_exp as matrix_exp
-from .ops.matrix.decompositions import matrix_rank as matrix_rank
-from .ops.matrix.decompositions import pinv as pinv
-from .ops.matrix.factorisations import cholesky as cholesky
-from .ops.matrix.factorisations import det as _det
-from .ops.matrix.factorisations import inverse as _inverse
-from .ops.matrix.factorisations import matrix_power as matrix_power
-from .ops.matrix.factorisations import slogdet as _slogdet
-from .ops.matrix.factorisations import solve as solve
-from .ops.matrix.factorisations import solve_triangular as solve_triangular
-from .ops.matrix.factorisations import svdvals as _svdvals
-from .ops.matrix.factorisations import tensorinv as tensorinv
-from .ops.matrix.factorisations import tensorsolve as tensorsolve
+from .ops.matrix.factorisations import cholesky, matrix_power, solve, solve_triangular
 from .ops.reduce.norms import norm as _norm
 from .ops.reduce.norms import singular
 from .ops.shape.joining import checked_tensors
@@ -53,11 +38,16 @@ def __dir__() -> list[str]:
 def _front(function: Any, name: str, first: str = "A") -> Any:
     """`function` with a first argument that is called as in `torch.linalg`."""
     own = function.front.function if hasattr(function, "front") else function
-    return Front(own, name, first).apply
+    apply = Front(own, name, first).apply
+    apply.__module__ = __name__
+    return apply
 
 
-inv, det, slogdet = _front(_inverse, "inv"), _front(_det, "det"), _front(_slogdet, "slogdet")
-svdvals, vander = _front(_svdvals, "svdvals"), _front(factorisations.vander, "vander", "x")
+inv, det = _front(factorisations.inverse, "inv"), _front(factorisations.det, "det")
+slogdet = _front(factorisations.slogdet, "slogdet")
+svdvals = _front(factorisations.svdvals, "svdvals")
+vander = _front(factorisations.vander, "vander", "x")
+tensorinv, tensorsolve = factorisations.tensorinv, factorisations.tensorsolve
 
 
 def diagonal(A: Any, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
@@ -82,8 +72,8 @@ def cond(A: Any, p: Any = None) -> Any:
     not square, LinAlgError for a singular one and for values that are not finite.
     """
     if p is not None and p not in (2, -2):
-        return matrix_norm(A, p) * matrix_norm(_inverse(A), p)
-    values = _svdvals(A)
+        return matrix_norm(A, p) * matrix_norm(inv(A), p)
+    values = svdvals(A)
     need(values.shape[-1], "linalg.cond", "no condition number of nothing", A)
     largest, smallest = values[..., 0], values[..., -1]
     return smallest / largest if p == -2 else largest / smallest
