@@ -37,7 +37,7 @@ import numpy as np
 from microtrain.config.load import load_config
 from microtrain.distributed import Communicator, in_process
 from microtrain.train import trainer as training
-from microtrain.train.console.terminal import Output
+from microtrain.train.console import Output
 
 PHASES = ("start", "step", "evaluation", "checkpoint", "resume", "rest")
 CONFIG = """\

@@ -71,7 +71,7 @@ from microtrain.distributed.shards import WHOLE
 from microtrain.nn.normalization import BatchNorm
 from microtrain.threads import cores
 from microtrain.train import Trainer
-from microtrain.train.console.terminal import Output
+from microtrain.train.console import Output
 from microtrain.train.step.guard import NotFinite
 from microtrain.words import plural, rate
 

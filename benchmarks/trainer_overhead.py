@@ -48,7 +48,7 @@ def measure(name: str, executor: str, rounds: int) -> tuple[float, float]:
     from microtrain.distributed.single import SingleCommunicator
     from microtrain.train.callbacks.base import Event
     from microtrain.train.callbacks.order import CALLBACKS, Evaluator
-    from microtrain.train.console.terminal import Output
+    from microtrain.train.console import Output
     from microtrain.train.run import TrainingRun
     from microtrain.train.trainer import Trainer
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -21,12 +22,17 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, TypeVar
+
+from annotated_types import Ge, Gt, Lt
 
 from .errors import DataError, LaunchError, absent
 from .spelling import did_you_mean
 
 Place = str | os.PathLike[str]
+T = TypeVar("T")
+Count = Annotated[int, Ge(0), Lt(2**53)]
+Number = Annotated[float, Gt(-(2.0**1023)), Lt(2.0**1023)]
 
 PIECE = 2**20
 MOST = 64 * 2**20  # bytes of a file that is read whole and of which nothing tells the length
@@ -323,3 +329,47 @@ def library(name: str, path: Path, extra: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise DataError(f"{path} is read by {name}: {absent(name, extra, error)}") from error
+
+
+def point(link: Path, target: Path) -> None:
+    """Let a link lead to `target` beside it, whatever it led to; where there are links at all."""
+    partial = link.with_name(f".{link.name}.partial")
+    with contextlib.suppress(OSError):
+        partial.unlink(missing_ok=True)
+        partial.symlink_to(target.name)
+        partial.replace(link)
+
+
+def typed(kind: type[T], content: Any) -> T:
+    """`content`, which is JSON, as a `kind`; ValueError naming the first key that is of no use."""
+    from pydantic import ValidationError  # where runs are read, not where they train
+
+    hashable: Any = kind
+    try:
+        found: T = _adapter(hashable).validate_json(json.dumps(content), strict=True)
+        return found
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+@functools.cache
+def _adapter(kind: Any) -> Any:
+    """What checks a `kind`: made once, which takes longer than to check with it."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
+def set_aside(path: Path, name: str) -> Path:
+    """Give what is damaged another name, in place of what had it; returns the new path.
+
+    Raises LaunchError where the file system refuses.
+    """
+    aside = path.with_name(name)
+    try:
+        if os.path.lexists(aside):
+            remove(aside)
+        return path.rename(aside)
+    except OSError as error:
+        raise LaunchError(f"cannot set aside what is damaged: {reason(error)}") from error

@@ -32,9 +32,10 @@ from .report.record import Record
 from .runs.arrays import params_sha256
 from .runs.checkpoint import list_checkpoints, load_checkpoint, step_of
 from .runs.run import Run
-from .train.build_run import build_parts, load_data
+from .train.build_run import build_parts
 from .train.callbacks.base import Callback
-from .train.components.losses import loss_of_rows
+from .train.models_and_losses import loss_of_rows
+from .train.run_data import load_data
 from .words import listed
 
 Start = Callable[[int, list[str]], Any]  # the line that starts so many ranks of a command

@@ -10,7 +10,7 @@ import numpy as np
 
 import microtrain as mt
 from microtrain.distributed.single import SingleCommunicator
-from microtrain.train.console.terminal import Output
+from microtrain.train.console import Output
 from microtrain.train.trainer import Trainer
 
 X = np.linspace(-1, 1, 40, dtype=np.float32)[:, None]

@@ -15,7 +15,7 @@ from microtrain.distributed import Communicator
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.runs.checkpoint import list_checkpoints
 from microtrain.train.callbacks.base import Callback, Event
-from microtrain.train.console.terminal import Output
+from microtrain.train.console import Output
 from microtrain.train.trainer import Trainer
 
 WALL_CLOCK = ("time", "samples_per_s", "comm_share")

@@ -18,9 +18,9 @@ from microtrain.autograd import turns
 from microtrain.backend import MODES, NUMPY, XP
 from microtrain.capture import recorder, switch
 from microtrain.distributed import communicator
-from microtrain.runs.saver import Saver
 from microtrain.train import evaluation
-from microtrain.train import stop_requests as requests
+from microtrain.train.callbacks.checkpoints import Saver
+from microtrain.train.run import Requests
 
 
 def interrupted(function: Callable[[], Any], codes: set[CodeType]) -> Iterator[KeyboardInterrupt]:
@@ -272,10 +272,10 @@ def test_signals_go_where_they_went_before_the_run(handlers: Any, tmp_path: Path
         notes = (0.0, 0.0, 0.0)
 
     def run() -> None:
-        with requests.Requests(Model(), tmp_path, {}, {}):  # type: ignore[arg-type]
+        with Requests(Model(), tmp_path, {}, {}):  # type: ignore[arg-type]
             pass
 
-    kind = requests.Requests
+    kind = Requests
     for error in interrupted(run, code_of(kind.__enter__, kind._give_back)):
         assert handlers() == before
         assert type(error) is KeyboardInterrupt
@@ -297,7 +297,7 @@ def test_a_thread_that_cannot_begin_is_not_waited_for(
     saver = Saver(tmp_path, 1, 1, ("loss", "min"), print, lambda: None)
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(KeyboardInterrupt):
-        requests.Requests(mt.nn.Linear(1, 1), tmp_path, {}, {}).__enter__()  # type: ignore[arg-type]
+        Requests(mt.nn.Linear(1, 1), tmp_path, {}, {}).__enter__()  # type: ignore[arg-type]
     assert handlers() == before
     with pytest.raises(KeyboardInterrupt):
         saver.submit(contents, best=False)

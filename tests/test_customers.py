@@ -12,8 +12,8 @@ import microtrain as mt
 from microtrain.cli.main import main
 from microtrain.config.load import load_config
 from microtrain.distributed import in_process
-from microtrain.train.build_run import load_data
-from microtrain.train.console.terminal import Output
+from microtrain.train.console import Output
+from microtrain.train.run_data import load_data
 from microtrain.train.trainer import Trainer
 
 pytest.importorskip("sklearn")

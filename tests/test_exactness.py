@@ -16,7 +16,7 @@ from pace import daily
 
 from microtrain.config.load import load_config
 from microtrain.distributed.single import SingleCommunicator
-from microtrain.train.console.terminal import Output
+from microtrain.train.console import Output
 from microtrain.train.trainer import Trainer
 
 pytestmark = pytest.mark.mpi

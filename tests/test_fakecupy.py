@@ -31,7 +31,7 @@ from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import LaunchError
 from microtrain.tensor import Tensor, wrap
 from microtrain.train import Trainer, load_config
-from microtrain.train.console.terminal import Output
+from microtrain.train.console import Output
 
 CASES = [
     pytest.param(name, sample, id=f"{name}-{number}-{sample}")

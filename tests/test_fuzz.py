@@ -28,7 +28,7 @@ from microtrain.cli.main import main
 from microtrain.config.load import load_config
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.runs.checkpoint import list_checkpoints
-from microtrain.train.console.terminal import Output
+from microtrain.train.console import Output
 from microtrain.train.trainer import Trainer
 
 ROOT = Path(__file__).parent.parent

@@ -13,7 +13,7 @@ import pytest
 import microtrain as mt
 from microtrain.distributed.communicator import alone, refuse_alone
 from microtrain.distributed.single import SingleCommunicator
-from microtrain.train.console.terminal import Output
+from microtrain.train.console import Output
 
 
 def trained(place: Path, **settings: Any) -> tuple[Any, str]:

@@ -13,7 +13,7 @@ import pytest
 
 from microtrain.config.load import load_config
 from microtrain.distributed import in_process
-from microtrain.train.console.terminal import Output
+from microtrain.train.console import Output
 from microtrain.train.trainer import Trainer
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))

@@ -35,7 +35,7 @@ def check(config: str, overrides: tuple[str, ...], trust: bool) -> None:
     rows["sweep"] = _sweep_in_words(given)
     looked = "the data were not read"
     if import_paths(run):
-        from ..train.rehearsal import try_step  # builds a run, which needs more than a check
+        from ..train.dry_run import try_step
 
         try:
             tried = try_step(given.members[0].config if given.members else run)

@@ -36,7 +36,7 @@ def evaluate(run: str, part: str | None, data_file: str | None, as_json: bool, *
     A sweep stands for its best member; each of its members is a run.
     """
     from microtrain.distributed import world
-    from microtrain.train.console.terminal import Output
+    from microtrain.train.console import Output
 
     from ..inference.evaluate import evaluate_run
 

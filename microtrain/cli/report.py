@@ -55,7 +55,7 @@ def report(runs: tuple[str, ...], output: str | None, trust: bool) -> None:
 
 def _predict(run: str, trust: bool) -> Predictions | None:
     from microtrain.backend import default_dtype
-    from microtrain.train.console.terminal import Output
+    from microtrain.train.console import Output
 
     from ..inference.evaluate import load_data_again
     from ..inference.model import TrainedModel

@@ -48,7 +48,7 @@ def _resolved(name: str, overrides: tuple[str, ...]) -> str:
     from microtrain.files import read_plain
 
     from ..config.load import belongs_to_a_run, load_config, resolved_yaml, unreadable
-    from ..runs.run import newest_run
+    from ..runs.directory import newest_run
     from ..words import printable
 
     path = Path(name)

@@ -16,7 +16,7 @@ from ..distributed import connect, world
 from ..distributed.agreement import from_root, together
 from ..errors import ConfigError
 from ..threads import launch_environment
-from ..train.console.terminal import Output, ProgressMode
+from ..train.console import Output, ProgressMode
 from ..train.resume import choose_run
 from ..train.trainer import Trainer
 from ..words import plural
@@ -67,11 +67,13 @@ def train_run(
         kind: Any = Trainer
         if settings.trainer is not None:
             kind = together(ranks, lambda: load("trainer", str(settings.trainer)))
-        place, message, code = choose_run(settings, resume, ranks)
-        if message and ranks.rank == 0:
-            click.echo(message)
-        if code is not None:
-            return code
+        place = None
+        if resume is not None:
+            place, message, code = choose_run(settings, resume, ranks)
+            if message and ranks.rank == 0:
+                click.echo(message)
+            if code is not None:
+                return code
         comm = together(ranks, lambda: connect(settings.distributed.backend))
         output = Output(comm.rank, progress=progress)
         if given.members and not dry_run:

@@ -43,7 +43,7 @@ CLASSES = (
 _FUNCTIONS = {
     "loss": "",
     "metrics": "microtrain.train.metrics.base:FunctionMetric",
-    "schedule": "microtrain.train.components.schedules:FunctionSchedule",
+    "schedule": "microtrain.train.schedules:FunctionSchedule",
 }
 
 # Begins the type of a component that was an object in Python (see `library.py`).

@@ -16,25 +16,25 @@ _OF: dict[str, dict[str, str]] = {
         "data.readers.stores": "hdf5 zarr",
     },
     "model": {
-        "train.components.models": "linear_regression logistic_regression mlp "
+        "train.models_and_losses": "linear_regression logistic_regression mlp "
         "two_layer_relu:TwoLayerReLU",
     },
-    "loss": {"train.components.losses": "mse cross_entropy mae huber bce"},
+    "loss": {"train.models_and_losses": "mse cross_entropy mae huber bce"},
     "metrics": {
         "train.metrics.base": "mse:MeanSquaredError rmse:RootMeanSquaredError "
         "mae:MeanAbsoluteError r2:R2 mape:MeanAbsolutePercentageError "
         "median_absolute_error:MedianAbsoluteError explained_variance:ExplainedVariance",
         "train.metrics.classification": "accuracy:Accuracy topk:TopK "
-        "balanced_accuracy:BalancedAccuracy precision:Precision recall:Recall f1:F1 "
-        "roc_auc:RocAuc average_precision:AveragePrecision log_loss:LogLoss brier:Brier "
-        "calibration_error:CalibrationError",
+        "balanced_accuracy:BalancedAccuracy precision:Precision recall:Recall f1:F1",
+        "train.metrics.probabilities": "roc_auc:RocAuc average_precision:AveragePrecision "
+        "log_loss:LogLoss brier:Brier calibration_error:CalibrationError",
     },
     "optimizer": {
         "optim.optimizers": "sgd:SGD adam:Adam adamw:AdamW adadelta:Adadelta adagrad:Adagrad "
         "adamax:Adamax nadam:NAdam radam:RAdam rmsprop:RMSprop",
     },
     "schedule": {
-        "train.components.schedules": "constant:Constant step:Step cosine:Cosine linear:Linear",
+        "train.schedules": "constant:Constant step:Step cosine:Cosine linear:Linear",
     },
     "callbacks": {
         "train.callbacks.early_stopping": "early_stopping:EarlyStopping",

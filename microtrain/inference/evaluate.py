@@ -18,12 +18,12 @@ from ..data.preparation.prepare import check_names
 from ..distributed.agreement import agreed, from_root, together
 from ..errors import ConfigError, DataError
 from ..runs.arrays import params_sha256
-from ..runs.run import Run
-from ..runs.run_info import ClassCounts
-from ..train.build_run import build_loss, load_data, load_once
+from ..runs.run import ClassCounts, Run
+from ..train.build_run import build_loss
 from ..train.evaluation import evaluate, step_of
-from ..train.metrics.class_table import Confusion, class_counts, class_lines, class_names
+from ..train.metrics.classification import Confusion, class_counts, class_lines, class_names
 from ..train.rehearsal import build_metrics
+from ..train.run_data import load_data, load_once
 from ..train.trainer import Trainer
 from ..words import number, table
 from .files import read_rows, standard_input

@@ -29,8 +29,8 @@ from ..random import get_rng_state, manual_seed, set_rng_state
 from ..train.build_run import build_model
 from ..train.evaluation import ROWS, evaluating
 from ..train.metrics.classification import sigmoid
-from ..train.model_outputs import one_prediction
 from ..train.model_state import load_model_arrays
+from ..train.models_and_losses import one_prediction
 from ..words import html_table, listed
 from .saved import Saved, Signature, read_saved
 

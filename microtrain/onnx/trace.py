@@ -19,7 +19,7 @@ from ..capture.looks import look
 from ..ops.coercion import PUBLIC, version_of
 from ..ops.registry import traced
 from ..tensor import TENSORS
-from ..train.model_outputs import leaves
+from ..train.models_and_losses import leaves
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..config.resolved import as_yaml
 from ..runs.metrics import RESERVED, SPLITS, Entries
-from ..runs.run_info import RunInfo
+from ..runs.run import RunInfo
 from ..words import listed, number, plural, printable, table
 from .record import PLACES, Record, differing_settings, direction
 

@@ -20,11 +20,10 @@ from ..backend import to_host
 from ..creation import from_numpy
 from ..data import Prepared
 from ..data.rows import apart
-from ..runs.run_info import ClassCounts
-from ..train.components.models import learned_line
+from ..runs.run import ClassCounts
 from ..train.evaluation import evaluating
 from ..train.metrics.classification import ClassMetric, LogOdds
-from ..train.model_outputs import one_prediction
+from ..train.models_and_losses import learned_line, one_prediction
 from ..words import number
 from .chart import MOST_POINTS, Chart, Curve
 

@@ -24,21 +24,22 @@ from numpy.typing import NDArray
 
 from ..errors import DataError, LaunchError
 from ..files import (
+    Count,
     json_bytes,
     make_directory,
     open_plain,
     parse_object,
+    point,
     read_object,
     reason,
     remove,
     sync_directory,
     to_disk,
+    typed,
 )
 from .arrays import Content, array_content, arrays_in
-from .run_info import Count, typed
 
 Array = NDArray[Any]
-
 FORMAT = 3
 File = Literal["model.safetensors", "optimizer.safetensors", "state.json", "config.yaml"]
 FILES: tuple[File, ...] = get_args(File)
@@ -355,3 +356,32 @@ def clear_leftovers(directory: Path) -> None:
             entry.rename(final)
     for entry in directory.glob(".step-*.partial"):
         remove(entry)
+
+
+def prune(directory: Path, keep_last: int, keep_best: int, monitor: tuple[str, str]) -> None:
+    """Remove what is neither among the newest nor the best; point `last` and `best` at these.
+
+    A directory that cannot be removed or linked is no reason to end a run.
+    """
+    paths = list_checkpoints(directory)
+    values = {path: value for path in paths if (value := monitored(path, monitor)) is not None}
+    sign = 1.0 if monitor[1] == "min" else -1.0
+    ranked = sorted(values, key=lambda path: sign * values[path])  # of equal ones the first
+    kept = {*paths[-keep_last:], *ranked[:keep_best]}
+    for path in paths:
+        if path not in kept:
+            # Without its name first, so that nobody meets half of it.
+            hidden = path.with_name(f".{path.name}.partial")
+            with contextlib.suppress(OSError):
+                path.rename(hidden)
+                remove(hidden)
+    for name, target in (("last", paths[-1:]), ("best", ranked[: min(keep_best, 1)])):
+        if target:
+            point(directory / name, target[0])
+
+
+def monitored(path: Path, monitor: tuple[str, str]) -> float | None:
+    """The value of the monitored metric at a checkpoint, if that was measured there."""
+    state = peek_state(path)
+    value = state.get("monitored") if state.get("monitor") == list(monitor) else None
+    return value if isinstance(value, float) else None

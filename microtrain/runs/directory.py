@@ -14,116 +14,46 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import itertools
 import json
 import os
+import platform
 import re
 import socket
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError, LaunchError
+import numpy as np
+
+from ..errors import ConfigError, DataError, LaunchError
 from ..files import (
-    beginning,
+    TORCH,
     clear_partials,
+    from_torch,
     make_directory,
     open_to_write,
+    point,
+    read_object,
     read_plain,
     reason,
     refuse_link,
-    remove,
     sync_directory,
-    to_disk,
     write_whole,
 )
-from .metrics import LEADING, RESERVED, WALL_CLOCK, rows_until
-from .run_info import command_line, git_state, read_run_json, versions
+from ..version import __version__
+from .metrics import LEADING, RESERVED, WALL_CLOCK, Lines, rows_until
 
 EVERY = 1.0  # second, in which lines that come one after the other are written at once
 _WAY_OUT = "choose a place you can write with run_dir=PATH"
 _NO_LINK = "remove the link, or put in its place what it leads to"
 _STAMP = "%Y-%m-%d_%H-%M-%S"
-
-
-class Unwritten(LaunchError):
-    """A line could not be written, which ends a run."""
-
-
-class Lines:
-    """Appends to a plain file; one thread adds, any thread may `sync`.
-
-    Args:
-        path: made where it is absent; OSError for a link.
-        refusing: turns an OSError into a LaunchError, whose words are those of the Unwritten that
-            each method raises where the file system refuses.
-    """
-
-    def __init__(self, path: Path, refusing: Callable[[], AbstractContextManager[None]]) -> None:
-        self._file = open(path, "ab", 2**16, opener=open_to_write)  # noqa: SIM115 - until `close`
-        self._refusing = refusing
-        self._flushed_at = 0.0  # of time.monotonic
-        self.length = os.fstat(self._file.fileno()).st_size  # bytes, with those not yet written
-        self._digest = self._digest_of(self.length)
-
-    def add(self, line: str) -> None:
-        """Append a line; ValueError after `close`."""
-        content = (line + "\n").encode(errors="backslashreplace")
-        self._try(lambda: self._file.write(content))
-        self._digest.update(content)
-        self.length += len(content)
-
-    def flush(self, after: float = 0.0) -> None:
-        """Give the system all lines, which a kill of this process does not lose from then on.
-
-        after: only where so many seconds have gone by since it was done last.
-        """
-        if time.monotonic() >= self._flushed_at + after:
-            self._try(self._file.flush)
-            self._flushed_at = time.monotonic()
-
-    def sync(self) -> None:
-        """Wait until the disk has all lines."""
-        self.flush()
-        self._try(lambda: to_disk(self._file.fileno()))
-
-    def sha256(self, length: int | None = None) -> str:
-        """Of all lines, with those not yet written; of so many bytes where a length is given."""
-        if length is None or length == self.length:
-            return self._digest.hexdigest()
-        self.flush()
-        return self._digest_of(length).hexdigest()
-
-    def trim(self, length: int) -> None:
-        """Forget all after so many bytes."""
-        self.flush()
-        self._try(lambda: os.ftruncate(self._file.fileno(), length))
-        self.sync()
-        self.length, self._digest = length, self._digest_of(length)
-
-    def close(self) -> None:
-        """Write what was added, and close the file; OSError where that fails."""
-        self._file.close()
-
-    def _digest_of(self, length: int) -> hashlib._Hash:
-        """Of the first bytes of the file, which has as many."""
-        with self._refusing():
-            return beginning(self._file.name, length)
-
-    def _try(self, action: Callable[[], object]) -> None:
-        if self._file.closed:
-            raise ValueError(f"{self._file.name} was closed: no line can be written any more")
-        try:
-            with self._refusing():
-                action()
-        except LaunchError as error:
-            raise Unwritten(str(error)) from error
 
 
 class Gone(LaunchError):
@@ -409,29 +339,6 @@ def _make_unique(base: Path, stamp: str) -> Path:
     return path
 
 
-def set_aside(path: Path, name: str) -> Path:
-    """Give what is damaged another name, in place of what had it; returns the new path.
-
-    Raises LaunchError where the file system refuses.
-    """
-    aside = path.with_name(name)
-    try:
-        if os.path.lexists(aside):
-            remove(aside)
-        return path.rename(aside)
-    except OSError as error:
-        raise LaunchError(f"cannot set aside what is damaged: {reason(error)}") from error
-
-
-def point(link: Path, target: Path) -> None:
-    """Let a link lead to `target` beside it, whatever it led to; where there are links at all."""
-    partial = link.with_name(f".{link.name}.partial")
-    with contextlib.suppress(OSError):
-        partial.unlink(missing_ok=True)
-        partial.symlink_to(target.name)
-        partial.replace(link)
-
-
 def _plain(value: Any) -> Any:
     """`value` as JSON has it: NumPy's numbers as Python's, what is not finite as null.
 
@@ -440,3 +347,93 @@ def _plain(value: Any) -> Any:
     text = json.dumps(value, default=lambda array: array.tolist(), ensure_ascii=False)
     text = re.sub("[\ud800-\udfff]", lambda half: rf"\\u{ord(half[0]):04x}", text)
     return json.loads(text, parse_constant=lambda name: None)
+
+
+def versions() -> dict[str, str]:
+    """Versions of python, numpy, microtrain, and of the MPI library where one is loaded."""
+    known = {"python": platform.python_version(), "numpy": np.__version__}
+    known["microtrain"] = __version__
+    mpi = sys.modules.get("mpi4py.MPI")  # importing it here would start MPI
+    if mpi is not None:
+        library = mpi.Get_library_version().replace("\0", "").splitlines()[0]
+        known["mpi"] = " ".join(library.split())
+    return known
+
+
+def command_line() -> list[str]:
+    """What this process was started with: the script first, as it was typed, then its arguments."""
+    module = getattr(sys.modules["__main__"], "__spec__", None)  # of python -m
+    if module is None:
+        return list(sys.argv)
+    return ["python", "-m", module.name.removesuffix(".__main__"), *sys.argv[1:]]
+
+
+def git_state(directory: str | Path = ".") -> dict[str, Any] | None:
+    """`{"commit": hash, "dirty": bool}` of the repository around `directory`, or None.
+
+    Dirty means that tracked files differ from the commit; there is `"diff"` then, how much:
+    `1 file changed, 2 insertions(+)`. None: no git, no repository, no commit yet, or no answer
+    within 5 seconds.
+    """
+
+    def ask(*arguments: str) -> str:
+        result = subprocess.run(
+            ["git", *arguments],
+            cwd=directory,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},  # only look: leave the index as it is
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=5,
+            check=True,
+        )
+        return result.stdout.decode(errors="replace").strip()
+
+    try:
+        found = ask("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+        commit, dirty, _ = found.partition("-dirty")
+        diff = {"diff": ask("diff", "--shortstat", "HEAD")} if dirty else {}
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {"commit": commit, "dirty": bool(dirty), **diff}
+
+
+def read_run_json(path: Path) -> dict[str, Any]:
+    """The object in a run.json, unchecked; DataError where there is none, OSError."""
+    try:
+        return read_object(path)
+    except ValueError as error:
+        raise DataError(f"damaged file: {path}: {error}") from error
+
+
+_DIRECTORY = re.compile(r"(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)(?:-(\d+))?")
+
+
+def newest_run(directory: Path) -> Path | None:
+    """What `latest` points at, else the run of the greatest time (and number) in its name."""
+    runs: dict[tuple[str, int], Path] = {}
+    for entry in directory.iterdir() if directory.is_dir() else ():
+        match = _DIRECTORY.fullmatch(entry.name)
+        if (match or entry.name == "latest") and (entry / "run.json").exists():
+            runs[(match[1], int(match[2] or 1)) if match else ("latest", 0)] = entry
+    return runs[max(runs)] if runs else None  # "latest" is greater than any digit
+
+
+def find_run(path: str | Path) -> Path:
+    """The run directory that is meant by `path`."""
+    directory = Path(os.path.expanduser(path))
+    if not directory.is_dir():
+        link = "it is a link to nothing" if directory.is_symlink() else "there is no such directory"
+        raise DataError(
+            f"no run at {path}: {'it is a file' if directory.exists() else link}\n"
+            f"expected a run directory, or <run_dir>/<name> for the newest run of that name"
+            + (f"\n{from_torch(path)}" if directory.suffix.lower() in TORCH else "")
+        )
+    run = directory if (directory / "run.json").exists() else newest_run(directory)
+    if run is None:
+        raise DataError(
+            f"no run in {path}: looked for {directory / 'run.json'} and "
+            f"{directory / '<time>/run.json'}"
+        )
+    if not (run / "config.yaml").exists():
+        raise DataError(f"the run {run} is not complete: it has no config.yaml")
+    return run

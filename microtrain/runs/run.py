@@ -1,7 +1,8 @@
 """What a run left behind, read back: checked as data, and never executed.
 
 A run directory may be someone else's, still being written, or damaged. No import path in it is
-followed, and what is not of the expected kind is one DataError that names file and key.
+followed. run.json is looked at once, where it is read, as the type that it should be; what is not
+of the expected kind is one DataError that names file and key.
 """
 
 from __future__ import annotations
@@ -9,12 +10,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ..config.resolved import compare_configs
 from ..config.texts import Measure
 from ..errors import DataError, UserError
-from ..files import TORCH, beginning, from_torch, open_plain, read_plain, reason
+from ..files import Count, Number, beginning, open_plain, read_plain, reason, typed
 from .checkpoint import (
     MANIFEST,
     Checkpoint,
@@ -35,12 +35,108 @@ from .checkpoint import (
     peek_state,
     step_of,
 )
+from .directory import find_run, read_run_json
 from .metrics import RESERVED, SPLITS, History
-from .run_info import Best, RunInfo, read_info, typed
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best value of the monitored column."""
+
+    name: str
+    value: float | None
+    step: int
+
+
+@dataclass(frozen=True)
+class Git:
+    """The commit that a run was started from."""
+
+    commit: str
+    dirty: bool
+    diff: str = ""
+
+
+@dataclass(frozen=True)
+class ClassCounts:
+    """How often each class was predicted for each, by the model that a run is known by.
+
+    Attributes:
+        split: the part of the data that was counted.
+        names: of the classes, in the order of their codes.
+        support: rows of each class; the sums of their weights where they have such.
+        confusion: a list for each true class: how often each class was predicted.
+    """
+
+    split: str
+    names: list[str]
+    support: list[Count | Number]
+    confusion: list[list[Count | Number]]
+
+    def __post_init__(self) -> None:
+        count = len(self.names)
+        if {len(self.support), len(self.confusion), *map(len, self.confusion)} != {count}:
+            raise ValueError(f"expected counts of {count} classes")
+
+    @cached_property
+    def figures(self) -> list[tuple[float, float, float]]:
+        """Precision, recall and f1 of each class; 0 where one is not defined."""
+        counts = np.array(self.confusion, np.float64)
+        right, predicted, there = counts.diagonal(), counts.sum(axis=0), np.array(self.support)
+        parts = ((right, predicted), (right, there), (2 * right, predicted + there))
+        each = [above / np.where(below > 0, below, 1.0) for above, below in parts]
+        return [tuple(row) for row in np.transpose(each).tolist()]
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """run.json; any key may be absent, since a run is read at any moment of its life."""
+
+    id: str | None = None
+    status: str = "unknown"
+    exit_code: int | None = None
+    name: str = ""
+    started: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    git: Git | None = None
+    command: list[str] = field(default_factory=list)
+    parameters: int | None = None
+    hosts: list[str] = field(default_factory=list)
+    ranks: int = 1
+    device: str | None = None
+    compile: dict[str, Any] | None = None
+    steps: int | None = None
+    higher_is_better: dict[str, bool | None] = field(default_factory=lambda: {"loss": False})
+    best: Best | None = None
+    test: dict[str, float | None] | None = None
+    classes: ClassCounts | None = None
+    params_sha256: str | None = None
+    data_hash: str | None = None
+    error: str | None = None
+    timings: dict[str, Number | None] = field(default_factory=dict)
+    sweep: bool = False
+    members: dict[str, int] = field(default_factory=dict)
+    best_member: str | int | None = None
+    halved: dict[str, list[Count]] = field(default_factory=dict)
+    of_sweep: str | None = None
+    rung: int | None = None
+    has_checkpoints: bool = False
+    resumed_at: list[Count] = field(default_factory=list)
+
+    def seconds(self, timing: str) -> float | None:
+        """A timing in seconds, None where the run has not noted it."""
+        return self.timings.get(timing)
+
+
+def read_info(path: Path) -> RunInfo:
+    """A run.json; DataError for what is not as it should be."""
+    try:
+        return typed(RunInfo, read_run_json(path))
+    except ValueError as error:
+        raise DataError(f"damaged file: {path}: {error}") from None
+
 
 Series = tuple[NDArray[np.float64], NDArray[np.float64]]  # optimiser steps, values
-
-_DIRECTORY = re.compile(r"(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)(?:-(\d+))?")
 
 
 @dataclass(frozen=True)
@@ -70,7 +166,7 @@ class Run:
         Raises DataError (exit code 3) saying what is missing or damaged, and what was looked for.
         """
         try:
-            directory = _find(path).resolve()
+            directory = find_run(path).resolve()
             return cls(
                 path=directory,
                 info=read_info(directory / "run.json"),
@@ -309,34 +405,3 @@ def checkpoint_at(path: str | Path, warn: Callable[[str], None]) -> Checkpoint:
         return load_newest_checkpoint(directory, warn)
     run = Run.read(path).one()
     return load_newest_checkpoint(run.path / "checkpoints", warn, run.own)
-
-
-def newest_run(directory: Path) -> Path | None:
-    """What `latest` points at, else the run of the greatest time (and number) in its name."""
-    runs: dict[tuple[str, int], Path] = {}
-    for entry in directory.iterdir() if directory.is_dir() else ():
-        match = _DIRECTORY.fullmatch(entry.name)
-        if (match or entry.name == "latest") and (entry / "run.json").exists():
-            runs[(match[1], int(match[2] or 1)) if match else ("latest", 0)] = entry
-    return runs[max(runs)] if runs else None  # "latest" is greater than any digit
-
-
-def _find(path: str | Path) -> Path:
-    """The run directory that is meant by `path`."""
-    directory = Path(os.path.expanduser(path))
-    if not directory.is_dir():
-        link = "it is a link to nothing" if directory.is_symlink() else "there is no such directory"
-        raise DataError(
-            f"no run at {path}: {'it is a file' if directory.exists() else link}\n"
-            f"expected a run directory, or <run_dir>/<name> for the newest run of that name"
-            + (f"\n{from_torch(path)}" if directory.suffix.lower() in TORCH else "")
-        )
-    run = directory if (directory / "run.json").exists() else newest_run(directory)
-    if run is None:
-        raise DataError(
-            f"no run in {path}: looked for {directory / 'run.json'} and "
-            f"{directory / '<time>/run.json'}"
-        )
-    if not (run / "config.yaml").exists():
-        raise DataError(f"the run {run} is not complete: it has no config.yaml")
-    return run

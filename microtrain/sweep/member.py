@@ -19,14 +19,13 @@ from ..config.components import load
 from ..config.schema import Member
 from ..distributed.single import SingleCommunicator
 from ..errors import DivergedError
-from ..files import remove, sync_file, without_syncing
+from ..files import point, remove, sync_file, without_syncing
 from ..runs.arrays import params_sha256
 from ..runs.checkpoint import list_checkpoints, step_of
-from ..runs.directory import RunDirectory, point
+from ..runs.directory import RunDirectory
 from ..train.callbacks.base import Callback, Ending, Event
 from ..train.callbacks.checkpoints import Checkpoints
-from ..train.console.messages import next_command
-from ..train.console.terminal import Output
+from ..train.console import Output, next_command
 from ..train.model_state import model_arrays
 from ..train.resume import LOCK_WAIT
 from ..train.run import TrainingRun
@@ -172,7 +171,7 @@ def _class_of(kind: Any) -> Any:
     instead: dict[Any, list[Any]] = {
         "microtrain.train.callbacks.checkpoints:Checkpoints": [Rung, FewCheckpoints],
         "microtrain.train.callbacks.order:Bar": [],
-        "microtrain.train.console.messages:Summary": [],
+        "microtrain.train.console:Summary": [],
         "microtrain.report.observer:Report": [],
     }
     own = {

@@ -28,17 +28,17 @@ from ..config.texts import Duration
 from ..distributed import watchdog
 from ..distributed.agreement import from_root, settled
 from ..errors import ConfigError, DataError, UserError
-from ..files import remove
+from ..files import remove, set_aside
 from ..report.groups import summary
 from ..report.record import read_records
 from ..runs.checkpoint import OtherRun
-from ..runs.directory import RunDirectory, set_aside
-from ..runs.run import Run
-from ..runs.run_info import RunInfo
+from ..runs.directory import RunDirectory
+from ..runs.run import Run, RunInfo
 from ..train.callbacks.checkpoints import STOPPED
-from ..train.console.terminal import Output
-from ..train.data_cache import reading_once
-from ..train.resume import LOCK_WAIT, held
+from ..train.console import Output
+from ..train.resume import LOCK_WAIT
+from ..train.run import held
+from ..train.run_data import reading_once
 from ..words import elapsed, number, plural
 from .member import Sweep, train_member
 

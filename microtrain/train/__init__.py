@@ -13,7 +13,7 @@ _PUBLIC = {
     "EarlyStopping": "microtrain.train.callbacks.early_stopping",
     "MLflow": "microtrain.train.callbacks.trackers",
     "Metric": "microtrain.train.metrics.base",
-    "Schedule": "microtrain.train.components.schedules",
+    "Schedule": "microtrain.train.schedules",
     "TensorBoard": "microtrain.train.callbacks.trackers",
     "Trainer": "microtrain.train.trainer",
     "WandB": "microtrain.train.callbacks.trackers",

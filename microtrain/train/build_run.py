@@ -1,26 +1,22 @@
-"""What a run is made of, built and checked: device, data, model, loss, optimizer, loader."""
+"""What a run is made of, built and checked: device, data, model, loss, optimizer, loader, plan."""
 
 from __future__ import annotations
 
-import hashlib
 import socket
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
 from .. import backend, threads
 from ..backend import default_dtype
-from ..config.components import build, is_import_path, load, own, parameters
+from ..config.components import build, is_import_path, load, parameters
 from ..config.schema import Config
-from ..data import ArrayDataset, DataLoader, Encoder, Prepared, Preprocessing, prepare
-from ..data.kept.cache import CHECKED
-from ..data.kept.shared import during, share
-from ..data.rows import Rows, layout
+from ..config.texts import Duration
+from ..data import DataLoader, Prepared
 from ..distributed import watchdog
-from ..distributed.agreement import agreed, all_equal, first_word, settled, together
-from ..distributed.communicator import alone
+from ..distributed.agreement import first_word, settled, together
 from ..distributed.data_parallel import DataParallel
 from ..distributed.replicas import difference
 from ..distributed.shards import local_shards
@@ -28,18 +24,122 @@ from ..errors import ConfigError, DataError, LaunchError
 from ..nn import Module
 from ..optim import Optimizer
 from ..random import manual_seed
-from .components.losses import balance
-from .components.schedules import Rates, Schedule
-from .data_cache import cached, prepared, read
+from ..runs.run import checkpoint_at
 from .metrics.base import Metric
-from .model_outputs import described
-from .model_state import model_arrays
+from .model_state import load_model_arrays, model_arrays
+from .models_and_losses import balance, described
 from .rehearsal import build_metrics, refused, rehearse, trying
-from .run import Parts, Plan, shards_of
+from .run_data import data_state, load_run_data
+from .schedules import Rates, Schedule
 from .step.guard import Guard, Skips
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
+    from .evaluation import OfRow
+    from .run import TrainingRun
+
+
+STOP, EVALUATE, SAVE = range(3)  # what a run is asked for: places in `DataParallel.notes`
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every duration of a configuration: in optimiser steps, or in seconds where a clock counts.
+
+    Attributes:
+        epoch: steps of one epoch.
+        total: steps of the run; None where a clock ends it.
+        evaluate, save, row: steps between two evaluations, checkpoints, rows; None where others
+            say when.
+        ends: seconds until the run ends, by name: `duration`, `max_time`.
+        intervals: seconds between two evaluations and two checkpoints, by their place in the
+            notes.
+    """
+
+    epoch: int
+    total: int | None
+    evaluate: int | None
+    save: int | None
+    row: int | None
+    ends: dict[str, float]
+    intervals: dict[int, float]
+
+    @classmethod
+    def of(cls, config: Config, epoch: int) -> Plan:
+        """The durations of a configuration whose epochs have so many steps."""
+        ends: dict[str, float] = {}
+        intervals: dict[int, float] = {}
+        total: int | None = None
+
+        def steps(text: str, clocked: str | int) -> int | None:
+            duration = Duration(text)
+            if duration.unit != "min":
+                return duration.steps(epoch, total)
+            seconds = float(duration.amount * 60)
+            if isinstance(clocked, str):
+                ends[clocked] = seconds
+            else:
+                intervals[clocked] = min(seconds, intervals.get(clocked, seconds))
+            return None
+
+        total = steps(config.train.duration, "duration")
+        if config.train.max_time is not None:
+            steps(config.train.max_time, "max_time")
+        evaluate = steps(config.train.eval_every, EVALUATE)
+        save = None if config.checkpoint.every == "auto" else steps(config.checkpoint.every, SAVE)
+        row = None if config.log.every == "auto" else steps(config.log.every, EVALUATE)
+        return cls(epoch, total, evaluate, save, row, ends, intervals)
+
+
+@dataclass(eq=False, repr=False)
+class Parts:
+    """What a run is made of: from `build_run`, alike on every rank.
+
+    Attributes:
+        config: the whole configuration.
+        comm: the ranks of the run.
+        device: None for the CPU.
+        data: its parts, prepared.
+        model: the `DataParallel` model.
+        loss: a callable of prediction and target.
+        metrics: what is measured beside it.
+        optimizer: of the model's parameters.
+        loader: of the training data.
+        plan: every duration.
+        rates: sets the rates of a schedule; None where they stay.
+        guard: what every update passes.
+        skips: the policy `train.nan: skip`; None where what is not finite ends the run.
+        data_state: what a checkpoint holds of the data.
+        of_row: memory that a row takes; None where `eval_step` is in the model's place.
+    """
+
+    config: Config
+    comm: Communicator
+    device: Any
+    data: Prepared
+    model: DataParallel
+    loss: Any
+    metrics: Sequence[Metric]
+    optimizer: Optimizer
+    loader: DataLoader
+    plan: Plan
+    rates: Rates | None
+    guard: Guard
+    skips: Skips | None
+    data_state: dict[str, Any]
+    of_row: OfRow | None
+
+    @property
+    def shards(self) -> int | None:
+        """Slices of every batch whatever the number of ranks, under `reproducible: world`."""
+        return shards_of(self.config)
+
+
+def shards_of(config: Config) -> int | None:
+    """What `distributed.shards` says, where it counts."""
+    shared = config.distributed
+    return int(shared.shards) if shared.reproducible == "world" else None
+
 
 OVERLAP: Final[dict[Any, Literal["auto", "on", "off"]]] = {
     "auto": "auto", True: "on", False: "off",
@@ -185,101 +285,6 @@ def choose_device(config: Config, comm: Communicator, warn: Callable[[str], None
     return None
 
 
-def load_data(
-    config: Config,
-    preprocessing: Preprocessing | None = None,
-    encoder: Encoder | None = None,
-    found: Any = None,
-) -> Prepared:
-    """The configured data, split, encoded and standardised, cast.
-
-    `preprocessing` and `encoder` are those of a training before, `found` is what another rank of
-    the host has found in the same rows.
-    """
-    data, split = config.data, config.data.split
-    origin = f"data ({data.type})"
-    with trying(config, "data"), during(CHECKED, found is not None):
-        loaded = read(data, config.seed)
-        others = {
-            part: read(replace(data, arguments=data.arguments | keys), config.seed)
-            for part, keys in split.files.items()
-        }
-    try:
-        prepared = prepare(
-            loaded,
-            split=split.shares,
-            standardize=data.standardize,
-            dtype=np.dtype(config.dtype),
-            seed=split.seed,
-            stratify=split.stratify,
-            group=split.group,
-            time=split.time,
-            fold=None if split.folds is None or split.fold is None else (split.fold, split.folds),
-            others=others,
-            origin=origin,
-            preprocessing=preprocessing,
-            encoder=encoder,
-            found=found,
-        )
-    except DataError as error:
-        raise DataError(f"{error}\n{own('data')}") if is_import_path(data.type) else error from None
-    if prepared.classes is not None and len(prepared.classes) < 2:
-        found = ", ".join(prepared.classes)
-        raise DataError(f"{origin}: all rows are of one class, {found}; expected two or more")
-    return prepared
-
-
-def load_run_data(config: Config, comm: Communicator) -> tuple[Prepared, str]:
-    """The data of a run that begins or goes on, and their hash, as `load_once`; collective."""
-
-    def load(found: Any = None) -> Prepared:
-        return load_data(config) if found is None else load_data(config, found=found)
-
-    if config.data.cache is None:
-        return prepared(config, lambda: load_once(config, comm, load))
-    load = cached(config, load, data_hash)
-    if comm.size > comm.node().size:
-        with settled(comm):  # once, where all hosts see one directory
-            if comm.rank == 0:
-                with alone("it reads and prepares the data for all hosts"):
-                    load()
-    return load_once(config, comm, load)
-
-
-def load_once(
-    config: Config, comm: Communicator, load: Callable[..., Prepared]
-) -> tuple[Prepared, str]:
-    """The data that `load()` gives, once a host, and their hash; collective.
-
-    DataError unless all have loaded the same: the batches are cut from them.
-    """
-    given = config.data.instance is not None
-    if everyone := given or is_import_path(config.data.type):
-        # Apart from the rest: user-defined code may let its ranks wait for each other.
-        held = [together(comm, load)]
-        found = held[0]
-    else:
-        found = share(comm, load)
-    with alone("it reads the data for their hash"):
-        mine = data_hash(found) if everyone or comm.local_rank == 0 else ""
-    if not everyone:
-        mine = comm.node().broadcast_object(mine)
-    if not all_equal(comm, bytes.fromhex(mine)):
-        hashes = comm.all_gather_object((len(found.train), mine))
-        rank = next(rank for rank, (_, one) in enumerate(hashes) if one != hashes[0][1])
-        raise agreed(
-            DataError(
-                f"data ({config.data.type}): rank {rank} loaded different data from rank 0 "
-                f"({hashes[rank][0]:,} and {hashes[0][0]:,} training rows); every rank must load "
-                "the same: draw random numbers from the seed that a component may take"
-            )
-        )
-    if everyone:
-        del found
-        found = share(comm, held.pop, everyone=True, given=given)
-    return found, mine
-
-
 def compare_models(config: Config, module: Module, comm: Communicator) -> None:
     """ConfigError unless every rank has built a model of the same names, shapes and dtypes."""
     if what := difference(comm, module, {}):
@@ -287,38 +292,6 @@ def compare_models(config: Config, module: Module, comm: Communicator) -> None:
             f"model {config.model.type}: {what}; every rank must build the same: compare the files "
             "and the environment of the hosts"
         )
-
-
-def data_hash(data: Prepared) -> str:
-    """A hash of all rows of all parts as they are trained on."""
-    if data.digest is not None:
-        return data.digest
-    digest = hashlib.blake2b(digest_size=16)
-    for part in (data.train, data.val, data.test):
-        if isinstance(part, Rows):
-            digest.update(part.digest.encode())  # of the one pass that all of its rows were read in
-        for array in part.arrays if isinstance(part, ArrayDataset) else ():
-            digest.update(f"{array.dtype}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()
-
-
-def data_state(data: Prepared, its_hash: str) -> dict[str, Any]:
-    """What a checkpoint's state.json holds of the data a model was trained on."""
-    train = data.train
-    return {
-        "preprocessing": data.preprocessing.to_json(),
-        "table": None if data.encoder is None else data.encoder.to_json(),
-        "classes": None if data.classes is None else list(data.classes),
-        "feature_names": None if train.feature_names is None else list(train.feature_names),
-        "target_name": train.target_name,
-        "out_features": data.out_features,
-        "inputs": [
-            {"shape": list(array.shape[1:]), "dtype": array.dtype.name}
-            for array in layout(train)[0]
-        ],
-        "data_hash": its_hash,
-    }
 
 
 def build_model(config: Config, data: Any) -> Module:
@@ -357,3 +330,15 @@ def build_loss(config: Config, device: Any = None) -> Any:
     """The loss; what a module keeps, such as class weights, in the dtype of the model."""
     loss = build(config.loss)
     return loss.to(config.dtype, device) if isinstance(loss, Module) else loss
+
+
+def take_initial_values(run: TrainingRun) -> None:
+    """The values of another run's model, before the first step, where train.init_from names one."""
+    path = run.config.train.init_from
+    if path is None:
+        return
+    checkpoint = checkpoint_at(path, run.output.warn)
+    try:
+        load_model_arrays(run.model, checkpoint.model)
+    except RuntimeError as error:
+        raise DataError(f"train.init_from: {checkpoint.path} does not fit: {error}") from error

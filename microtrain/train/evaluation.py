@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..autograd import enable_grad, no_grad
-from ..backend import MODES, to_host
+from ..autograd.graph import AccumulateGrad
+from ..backend import ARRAYS, MODES, address, owner_of, to_host
 from ..creation import from_numpy
 from ..data import ArrayDataset, Source, contiguous_slice
 from ..data.kept.cache import Kept
@@ -18,16 +19,17 @@ from ..errors import ConfigError
 from ..nn import Module
 from ..random import begin_batch, kept_place
 from ..tensor import TENSORS, Tensor
-from .components.losses import loss_of_rows, one_loss, refuse_uncounted
 from .metrics.base import Metric, MetricSet
-from .model_outputs import OfRow, described, mapped
+from .models_and_losses import described, leaves, loss_of_rows, mapped, one_loss, refuse_uncounted
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
 
+
 Step = Callable[[Any, tuple[Tensor, ...]], tuple[Any, Any]]  # model, batch: prediction, loss
 
 EVALUATED = (-1, 0)  # the batch of what a model draws meanwhile, in place of a loader's
+
 ROWS = 4096  # a forward pass at a time: bounds memory, and costs nothing beside it
 OUTPUT = 2**23  # bytes that a model returns at a time: loss and metrics make several such arrays
 FEW = 256  # rows that are one pass whatever a model returns
@@ -227,3 +229,41 @@ def to_numpy(output: Any) -> Any:
 def _tensor(array: Any, device: Any) -> Tensor:
     tensor = from_numpy(array)
     return tensor if device is None else tensor.to(device=device)
+
+
+class OfRow(NamedTuple):
+    """What one row takes in a pass through the model, in bytes.
+
+    Attributes:
+        kept: by what the graph keeps for a backward pass, besides parameters.
+        output: by what the model returns.
+    """
+
+    kept: int
+    output: int
+
+    @classmethod
+    def of(cls, returned: Any, rows: int) -> OfRow:
+        """From what the model returned for so many rows."""
+        tensors = [each for each in leaves(returned) if type(each) in TENSORS]
+        seen: set[Any] = set()
+        kept: dict[int, int] = {}  # by address: views of one array are one
+        waiting: list[Any] = [each.grad_fn for each in tensors]
+        while waiting:
+            node = waiting.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            if type(node) is AccumulateGrad:
+                continue
+            waiting += [below for below, _ in node.next_functions]
+            for saved in node._saved or ():
+                array = saved._array if type(saved) in TENSORS else saved
+                if type(array) in ARRAYS:  # a view may repeat what its owner has once
+                    size = min(int(array.nbytes), int(owner_of(array).nbytes))
+                    kept[address(array)] = max(size, kept.get(address(array), 0))
+        for leaf in seen:
+            if type(leaf) is AccumulateGrad:
+                kept.pop(address(leaf.variable._array), None)
+        output = sum(int(each._array.nbytes) for each in tensors)
+        return cls(sum(kept.values()) // rows, output // rows)

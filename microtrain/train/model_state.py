@@ -27,8 +27,13 @@ from ..files import json_bytes, parse_json
 from ..nn.module import EXTRA_STATE
 from ..random import get_rng_state, set_rng_state
 from ..runs.arrays import copied
-from ..runs.checkpoint import Checkpoint, had_checkpoints, load_newest_checkpoint, save_checkpoint
-from ..runs.saver import prune
+from ..runs.checkpoint import (
+    Checkpoint,
+    had_checkpoints,
+    load_newest_checkpoint,
+    prune,
+    save_checkpoint,
+)
 from ..runs.state import check_loop, put_together, take_apart, word
 
 if TYPE_CHECKING:

@@ -5,9 +5,7 @@ Errors of the user's own code keep their traceback, with a note that names the p
 
 from __future__ import annotations
 
-import copy
 import inspect
-import io
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -17,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from ..autograd import enable_grad
-from ..backend import default_dtype, to_host
 from ..config.across import mode_missing
 from ..config.components import CLASSES, build, is_import_path, load, own
 from ..config.schema import Component, Config
@@ -29,18 +26,22 @@ from ..distributed.single import SingleCommunicator
 from ..errors import ConfigError, UserError
 from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, Module, MSELoss
 from ..tensor import TENSORS, Tensor
-from .components.losses import loss_of_rows, one_loss, refuse_unweighted
-from .console.terminal import Output
-from .evaluation import Outputs, evaluate, evaluating, step_of, to_numpy
-from .metrics.base import Metric, takes_weight
-from .metrics.class_table import is_of_numbers
-from .metrics.classification import ClassMetric
-from .model_outputs import OfRow, described, leaves, mapped
-from .step.guard import NotFinite
+from .evaluation import OfRow, Outputs, evaluate, evaluating, step_of, to_numpy
+from .metrics.base import Metric
+from .metrics.classification import ClassMetric, is_of_numbers
+from .models_and_losses import (
+    described,
+    leaves,
+    loss_of_rows,
+    mapped,
+    one_loss,
+    refuse_unweighted,
+    takes_weight,
+)
 
 COMPARE_NUMBERS = (MSELoss, L1Loss, HuberLoss, BCEWithLogitsLoss)
+
 BUILT_IN = (*COMPARE_NUMBERS, CrossEntropyLoss)
-ROWS = 8  # of the step that a check takes
 
 
 def part_of(config: Config, path: str) -> Component:
@@ -299,36 +300,3 @@ def _try_metric(config: Config, number: int, metric: Metric, rows: Sequence[Any]
     if not isinstance(value, Real) and getattr(value, "shape", None) != ():
         wrong = f"gave {described(value)}{given}; expected one number"
         raise refused(config, path, wrong)
-
-
-def try_step(config: Config) -> int:
-    """Build the run of a configuration on this process alone, and take one step on a few rows.
-
-    Nothing is left of it. Returns how many rows. Raises what a run would raise before its first
-    step and in it.
-    """
-    config = copy.copy(config)
-    config.distributed = copy.copy(config.distributed)
-    config.distributed.backend = config.device = "auto"  # another machine may be the one to train
-    kind: Any = load("trainer", config.trainer or "microtrain.train.trainer:Trainer")
-    unheard = Output(0, stream=io.StringIO(), errors=io.StringIO())
-    run = kind.from_config(config, SingleCommunicator(), unheard)
-    rows = run.data.train.read(slice(ROWS))
-    batch, passes, optimizer = _tensors(rows, None), run.shards or 1, run.optimizer
-    with np.errstate(all="ignore"), default_dtype(config.dtype):
-        before = [np.array(to_host(p._array)) for p in run.model.parameters()]
-        for number in range(passes):
-            with trying(config, "trainer"):
-                run.gradients(number == 0, number == passes - 1, batch)
-        moves = any(group.get("lr", 1) for group in optimizer.param_groups) and any(
-            p.grad is not None and bool((p.grad != 0).any()) for p in run.model.parameters()
-        )
-        with suppress(NotFinite), trying(config, "optimizer"):  # a run says so
-            run.update()
-            after = [to_host(p._array) for p in run.model.parameters()]
-            if moves and all(map(np.array_equal, before, after)):
-                found = (
-                    "has changed no parameter in a step; `update(run)` changes run.param in place"
-                )
-                raise refused(config, "optimizer", found)
-    return len(rows[0])

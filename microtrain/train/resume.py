@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..config.resolved import compare_configs, read_settings, whole_yaml
+from ..config.resolved import compare_configs, read_settings
 from ..config.schema import Config
 from ..data.loading.order import order_name
 from ..data.preparation.prepare import check_names
 from ..distributed.agreement import from_root, settled
 from ..errors import ConfigError, DataError, LaunchError
-from ..files import reason
+from ..files import reason, set_aside
 from ..random import begin_batch, place, set_rng_state
 from ..runs.checkpoint import (
     Checkpoint,
@@ -29,27 +28,28 @@ from ..runs.checkpoint import (
     peek_state,
     step_of,
 )
-from ..runs.directory import RunDirectory, set_aside
-from ..runs.run import Run, checkpoint_at, newest_run
+from ..runs.directory import RunDirectory, newest_run
+from ..runs.run import Run
 from ..runs.state import check_run
-from .model_state import from_rank_0, load_model_arrays, share_arrays, take_over
-from .run import TrainingRun
-from .stop_requests import STOP_FILE
+from .build_run import take_initial_values
+from .model_state import from_rank_0, share_arrays, take_over
+from .run import STOP_FILE, TrainingRun
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
-    from .console.terminal import Output
+
 
 LOCK_WAIT = 30.0  # seconds in which the ranks of a killed job have died
+
 Choice = tuple[Path | None, str, int | None]
 
 
-def choose_run(config: Config, resume: str | os.PathLike[str] | None, comm: Communicator) -> Choice:
+def choose_run(config: Config, resume: str | os.PathLike[str], comm: Communicator) -> Choice:
     """The run directory to go on with, what to say of it, and an exit code if none is needed.
 
     Args:
         config: of the run that is asked for.
-        resume: None for a new run, `auto` for the newest of this name if there is one, or a path.
+        resume: `auto` for the newest of this name if there is one, or a path.
         comm: whose first rank looks, for all.
 
     Raises DataError on every rank where a run cannot be read.
@@ -57,9 +57,7 @@ def choose_run(config: Config, resume: str | os.PathLike[str] | None, comm: Comm
     return from_root(comm, lambda: _chosen(config, resume))
 
 
-def _chosen(config: Config, resume: str | os.PathLike[str] | None) -> Choice:
-    if resume is None:
-        return None, "", None
+def _chosen(config: Config, resume: str | os.PathLike[str]) -> Choice:
     if resume == "auto":
         try:
             path = newest_run(Path(os.path.expanduser(config.run_dir)) / config.name)
@@ -93,45 +91,6 @@ def _reached(run: Run, config: Config) -> bool:
     """Whether a finished run has done what `config` asks for; a longer duration goes on."""
     stored = read_settings(run.config_text, run.path / "config.yaml").get("train.duration")
     return stored is None or str(stored.value) == str(config.train.duration)
-
-
-@contextlib.contextmanager
-def held(
-    comm: Communicator, output: Output, open_directory: Callable[[], RunDirectory]
-) -> Iterator[RunDirectory | None]:
-    """The directory of a run, open and locked by rank 0 meanwhile; None on others. Collective."""
-    directory = None
-    try:
-        with settled(comm):
-            if comm.rank == 0:
-                directory = open_directory()
-                output.log = directory.log
-        yield directory
-        if directory is not None:
-            directory.flush()  # else nobody would hear of a line that cannot be written
-    finally:
-        output.end_bar()
-        if directory is not None:
-            directory.close()
-
-
-@contextlib.contextmanager
-def run_directory(run: TrainingRun, resume: Path | None) -> Iterator[None]:
-    """The directory of `run`, a new one or that of `resume`; its path is known to all ranks."""
-
-    def opened() -> RunDirectory:
-        run.config_text = whole_yaml(run.config)  # once: as long as many steps
-        return run.open_directory(resume)
-
-    with held(run.comm, run.output, opened) as run.directory:
-        try:
-            own = "" if run.directory is None else str(run.directory.path)
-            run.path = Path(run.comm.broadcast_object(own))
-            yield
-        finally:
-            run.output.end_bar()
-            if run.checkpoints is not None:
-                run.checkpoints.wait()
 
 
 def take_up(run: TrainingRun) -> None:
@@ -187,18 +146,6 @@ def _check_order(run: TrainingRun, checkpoint: Checkpoint) -> None:
             "finish the run with the version that began it (see its run.json), or "
             f"start a new one from its model: train.init_from={checkpoint.path}"
         )
-
-
-def take_initial_values(run: TrainingRun) -> None:
-    """The values of another run's model, before the first step, where train.init_from names one."""
-    path = run.config.train.init_from
-    if path is None:
-        return
-    checkpoint = checkpoint_at(path, run.output.warn)
-    try:
-        load_model_arrays(run.model, checkpoint.model)
-    except RuntimeError as error:
-        raise DataError(f"train.init_from: {checkpoint.path} does not fit: {error}") from error
 
 
 def _newest(run: TrainingRun) -> Checkpoint | None:

@@ -1,133 +1,38 @@
-"""What a run is made of, where it is, and what is due when: the types of all."""
+"""A run as it goes on: where it is, what it is asked for, and its directory.
+
+It is asked to end by a signal, a file named STOP or the clock. That, or an evaluation by the clock,
+is noted on one rank and travels with the next gradient (`DataParallel.notes`), so all ranks stop
+after the same step without a collective of their own.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import signal
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..config.schema import Config
-from ..config.texts import Duration
+from ..config.resolved import whole_yaml
+from ..distributed.agreement import settled
 from ..distributed.communicator import alone
+from ..distributed.data_parallel import DataParallel
+from ..runs.directory import RunDirectory
+from ..threads import LAUNCH
+from .build_run import STOP, Parts
 from .callbacks.base import Callback, call
-from .stop_requests import EVALUATE, SAVE
 
 if TYPE_CHECKING:
-    from ..data import DataLoader, Prepared
     from ..distributed.communicator import Communicator
-    from ..distributed.data_parallel import DataParallel
-    from ..optim import Optimizer
-    from ..runs.directory import RunDirectory
-    from ..runs.saver import Saver
     from ..tensor import Tensor
-    from .components.schedules import Rates
-    from .console.terminal import Output
-    from .metrics.base import Metric
-    from .model_outputs import OfRow
-    from .step.guard import Guard, Skips
-    from .stop_requests import Requests
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Every duration of a configuration: in optimiser steps, or in seconds where a clock counts.
-
-    Attributes:
-        epoch: steps of one epoch.
-        total: steps of the run; None where a clock ends it.
-        evaluate, save, row: steps between two evaluations, checkpoints, rows; None where others
-            say when.
-        ends: seconds until the run ends, by name: `duration`, `max_time`.
-        intervals: seconds between two evaluations and two checkpoints, by their place in the
-            notes.
-    """
-
-    epoch: int
-    total: int | None
-    evaluate: int | None
-    save: int | None
-    row: int | None
-    ends: dict[str, float]
-    intervals: dict[int, float]
-
-    @classmethod
-    def of(cls, config: Config, epoch: int) -> Plan:
-        """The durations of a configuration whose epochs have so many steps."""
-        ends: dict[str, float] = {}
-        intervals: dict[int, float] = {}
-        total: int | None = None
-
-        def steps(text: str, clocked: str | int) -> int | None:
-            duration = Duration(text)
-            if duration.unit != "min":
-                return duration.steps(epoch, total)
-            seconds = float(duration.amount * 60)
-            if isinstance(clocked, str):
-                ends[clocked] = seconds
-            else:
-                intervals[clocked] = min(seconds, intervals.get(clocked, seconds))
-            return None
-
-        total = steps(config.train.duration, "duration")
-        if config.train.max_time is not None:
-            steps(config.train.max_time, "max_time")
-        evaluate = steps(config.train.eval_every, EVALUATE)
-        save = None if config.checkpoint.every == "auto" else steps(config.checkpoint.every, SAVE)
-        row = None if config.log.every == "auto" else steps(config.log.every, EVALUATE)
-        return cls(epoch, total, evaluate, save, row, ends, intervals)
-
-
-@dataclass(eq=False, repr=False)
-class Parts:
-    """What a run is made of: from `build_run`, alike on every rank.
-
-    Attributes:
-        config: the whole configuration.
-        comm: the ranks of the run.
-        device: None for the CPU.
-        data: its parts, prepared.
-        model: the `DataParallel` model.
-        loss: a callable of prediction and target.
-        metrics: what is measured beside it.
-        optimizer: of the model's parameters.
-        loader: of the training data.
-        plan: every duration.
-        rates: sets the rates of a schedule; None where they stay.
-        guard: what every update passes.
-        skips: the policy `train.nan: skip`; None where what is not finite ends the run.
-        data_state: what a checkpoint holds of the data.
-        of_row: memory that a row takes; None where `eval_step` is in the model's place.
-    """
-
-    config: Config
-    comm: Communicator
-    device: Any
-    data: Prepared
-    model: DataParallel
-    loss: Any
-    metrics: Sequence[Metric]
-    optimizer: Optimizer
-    loader: DataLoader
-    plan: Plan
-    rates: Rates | None
-    guard: Guard
-    skips: Skips | None
-    data_state: dict[str, Any]
-    of_row: OfRow | None
-
-    @property
-    def shards(self) -> int | None:
-        """Slices of every batch whatever the number of ranks, under `reproducible: world`."""
-        return shards_of(self.config)
-
-
-def shards_of(config: Config) -> int | None:
-    """What `distributed.shards` says, where it counts."""
-    shared = config.distributed
-    return int(shared.shards) if shared.reproducible == "world" else None
+    from .callbacks.checkpoints import Saver
+    from .console import Output
 
 
 @dataclass
@@ -401,3 +306,156 @@ class TrainingRun(Parts):
 def next_multiple(step: int, every: int | None) -> float:
     """The first step after `step` that is a multiple of `every`."""
     return math.inf if every is None else (step // every + 1) * every
+
+
+STOP_FILE = "STOP"
+POLL = 0.2  # seconds
+
+# Open MPI's mpirun kills its ranks 0.2 s after it has passed on one of these.
+_NO_TIME = LAUNCH.kind in ("openmpi",)
+
+
+class Requests:
+    """Notes on `model` what should happen after the next step; a context manager.
+
+    Args:
+        model: whose reductions carry the notes.
+        path: the run directory, on rank 0; None elsewhere.
+        ends: seconds from now on the clock until the run ends, by name: `duration`, `max_time`.
+        intervals: seconds between two evaluations and two checkpoints, by kind; rank 0's count.
+
+    Attributes:
+        reason: on the rank that asks for the end, why.
+    """
+
+    def __init__(
+        self,
+        model: DataParallel,
+        path: Path | None,
+        ends: dict[str, float],
+        intervals: dict[int, float],
+    ) -> None:
+        self.model = model
+        self.reason = ""
+        self._path = path
+        now = time.monotonic()
+        self._ends = {name: now + seconds for name, seconds in ends.items()}
+        self._intervals = intervals
+        self._due = {kind: now + seconds for kind, seconds in intervals.items()}
+        self._asked = [0.0, 0.0, 0.0]
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._before: dict[int, Any] = {}
+
+    def ask(self, reason: str) -> None:
+        """Let all ranks stop after the step under way."""
+        self.reason = self.reason or reason
+        self.note(STOP)
+
+    def note(self, kind: int) -> None:
+        """Let all ranks do after the step under way what `kind` stands for."""
+        self._asked[kind] = 1.0
+        self.model.notes = tuple(self._asked)
+
+    def done(self, kind: int) -> None:
+        """An evaluation or a checkpoint was made: count anew."""
+        if self._asked[kind]:
+            self._asked[kind] = 0.0
+            while self.model.notes != tuple(self._asked):  # a signal may come in between
+                self.model.notes = tuple(self._asked)
+        if kind in self._intervals:
+            self._due[kind] = time.monotonic() + self._intervals[kind]
+
+    def __enter__(self) -> Requests:
+        try:
+            if threading.current_thread() is threading.main_thread():
+                numbers = [signal.SIGUSR1] + ([] if _NO_TIME else [signal.SIGTERM, signal.SIGINT])
+                for number in numbers:
+                    before = signal.getsignal(number)
+                    if before not in (signal.SIG_IGN, None):  # None: not one of Python's
+                        self._before[number] = before
+                        signal.signal(number, self._signal)
+            if self._path is not None:
+                for name, end in self._ends.items():  # over before a resume: not a look later
+                    if time.monotonic() >= end:
+                        self.ask(name)
+                self._thread = threading.Thread(target=self._watch, name="stop", daemon=True)
+                self._thread.start()
+            return self
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._give_back()
+        finally:
+            self._give_back()  # a Ctrl-C may have come into the first one
+        if self._thread is not None and self._thread.ident is not None:  # it has begun
+            self._thread.join()
+        self.model.notes = (0.0, 0.0, 0.0)
+
+    def _give_back(self) -> None:
+        """Signals go where they went before, and the thread ends."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._over.set()
+
+    def _signal(self, number: int, frame: FrameType | None) -> None:
+        name = signal.Signals(number).name
+        if number == signal.SIGINT and self.reason == name:  # Ctrl-C again: now
+            raise KeyboardInterrupt
+        self.ask(name)
+
+    def _watch(self) -> None:
+        assert self._path is not None
+        file = self._path / STOP_FILE
+        while not self._over.wait(POLL):
+            now = time.monotonic()
+            if os.path.exists(file):
+                self.ask(f"{file} is there")
+            for name, end in self._ends.items():
+                if now >= end:
+                    self.ask(name)
+            for kind, due in [*self._due.items()]:
+                if now >= due and not self._asked[kind]:
+                    self.note(kind)
+
+
+@contextlib.contextmanager
+def held(
+    comm: Communicator, output: Output, open_directory: Callable[[], RunDirectory]
+) -> Iterator[RunDirectory | None]:
+    """The directory of a run, open and locked by rank 0 meanwhile; None on others. Collective."""
+    directory = None
+    try:
+        with settled(comm):
+            if comm.rank == 0:
+                directory = open_directory()
+                output.log = directory.log
+        yield directory
+        if directory is not None:
+            directory.flush()  # else nobody would hear of a line that cannot be written
+    finally:
+        output.end_bar()
+        if directory is not None:
+            directory.close()
+
+
+@contextlib.contextmanager
+def run_directory(run: TrainingRun, resume: Path | None) -> Iterator[None]:
+    """The directory of `run`, a new one or that of `resume`; its path is known to all ranks."""
+
+    def opened() -> RunDirectory:
+        run.config_text = whole_yaml(run.config)  # once: as long as many steps
+        return run.open_directory(resume)
+
+    with held(run.comm, run.output, opened) as run.directory:
+        try:
+            own = "" if run.directory is None else str(run.directory.path)
+            run.path = Path(run.comm.broadcast_object(own))
+            yield
+        finally:
+            run.output.end_bar()
+            if run.checkpoints is not None:
+                run.checkpoints.wait()

@@ -38,19 +38,18 @@ from ..distributed.connection import ranks_of
 from ..errors import ConfigError, DivergedError
 from ..runs.directory import EVERY, RunDirectory
 from ..tensor import TENSORS, Tensor
-from .build_run import build_run
+from .build_run import EVALUATE, SAVE, build_run, take_initial_values
 from .callbacks.base import Callback, Ending, Event, States, call, of_configuration, steps_between
 from .callbacks.checkpoints import STOPPED
 from .callbacks.order import CALLBACKS, OF_CONFIGURATION
-from .components.losses import loss_of_rows
-from .console.messages import dry_run, next_command, peak_memory
-from .console.terminal import Output
-from .resume import LOCK_WAIT, choose_run, run_directory, take_initial_values, take_up
-from .run import Progress, RunState, Stateful, TrainingRun, next_multiple
+from .console import Output, next_command, peak_memory
+from .dry_run import dry_run
+from .models_and_losses import loss_of_rows
+from .resume import LOCK_WAIT, choose_run, take_up
+from .run import Progress, Requests, RunState, Stateful, TrainingRun, next_multiple, run_directory
 from .step.diagnosis import autopsy
 from .step.executor import BEGIN, Execution
 from .step.guard import NotFinite, worst_gradient
-from .stop_requests import EVALUATE, SAVE, Requests
 
 if TYPE_CHECKING:
     from ..data.loading.loader import MicroBatches
@@ -131,11 +130,11 @@ class Trainer(TrainingRun):
         parts = {"model": model, "data": data, "loss": loss, "optimizer": optimizer}
         ranks = ranks_of(comm)
         config = library_config(ranks, {"name": "run", **parts, **settings})
-        place, message, code = choose_run(config, resume, ranks)
-        output = output or Output(ranks.rank)
-        if message:
-            output.say(message)
-        self._nothing_to_do = code
+        output, place = output or Output(ranks.rank), None
+        if resume is not None:
+            place, message, self._nothing_to_do = choose_run(config, resume, ranks)
+            if message:
+                output.say(message)
         self._set_up(config, ranks, output, trace, place)
 
     @classmethod
@@ -364,7 +363,7 @@ class Trainer(TrainingRun):
 
     def dry_run(self) -> list[str]:
         """Take a few steps, write nothing; returns what the run needs. Collective, once."""
-        return dry_run(self, self.state, self.take_step, self.execution.settle)
+        return dry_run(self)
 
     # One optimiser step ---------------------------------------------------------------------------
 

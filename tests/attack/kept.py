@@ -14,7 +14,7 @@ from pathlib import Path
 import mpi_run
 
 from attack.campaign import Defect, Kind
-from microtrain.runs.run import newest_run
+from microtrain.runs.directory import newest_run
 
 RUN = """
 name: kept

@@ -16,7 +16,7 @@ from resuming import facts, write_run
 
 from attack.campaign import Defect, Kind, started
 from microtrain.cli.mpirun import open_mpi_settings
-from microtrain.runs.run import newest_run
+from microtrain.runs.directory import newest_run
 
 LIMIT = 150  # seconds for one command, on a machine that does other things as well
 TEMPLATES = {  # of configs/, made short

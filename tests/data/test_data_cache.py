@@ -28,8 +28,8 @@ from microtrain.data.readers.stores import Chunked
 from microtrain.distributed import Communicator, in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError, DataError
-from microtrain.train.build_run import load_run_data
-from microtrain.train.console.terminal import Output
+from microtrain.train.console import Output
+from microtrain.train.run_data import load_run_data
 from microtrain.train.trainer import Trainer
 
 Mpirun = Callable[..., mpi_run.Job]

@@ -23,7 +23,7 @@ from microtrain.distributed import Communicator
 from microtrain.errors import ConfigError, DataError
 from microtrain.inference.evaluate import evaluate_run
 from microtrain.train import build_run as assembly
-from microtrain.train.console.terminal import Output
+from microtrain.train.console import Output
 from microtrain.train.trainer import Trainer
 
 Mpirun = Callable[..., mpi_run.Job]

@@ -33,7 +33,7 @@ from microtrain.data.rows import is_lazy
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError, DataError
 from microtrain.random import begin_batch
-from microtrain.train.build_run import data_hash
+from microtrain.train.run_data import data_hash
 
 N = 1000
 SPLIT = {"train": 0.7, "val": 0.2, "test": 0.1}

@@ -22,7 +22,7 @@ from microtrain.distributed.compression import (
     nothing_owed,
     to_bfloat16,
 )
-from microtrain.train.console.terminal import Output
+from microtrain.train.console import Output
 from microtrain.train.trainer import Trainer
 
 BITS = {"fp16": 11, "bf16": 8}

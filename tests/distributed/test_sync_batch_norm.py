@@ -24,7 +24,7 @@ from microtrain.distributed.batch_norm import batch_norm
 from microtrain.distributed.data_parallel import DataParallel
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.nn import functional as F
-from microtrain.train.console.terminal import Output
+from microtrain.train.console import Output
 from microtrain.train.trainer import Trainer
 
 nn = mt.nn

@@ -20,9 +20,9 @@ from microtrain.distributed import Communicator, DataParallel, in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError
 from microtrain.runs.metrics import read_metrics
-from microtrain.train.components.losses import bce, one_loss
-from microtrain.train.console.terminal import Output
+from microtrain.train.console import Output
 from microtrain.train.evaluation import evaluate
+from microtrain.train.models_and_losses import bce, one_loss
 from microtrain.train.trainer import Trainer
 
 F = mt.nn.functional

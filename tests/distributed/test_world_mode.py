@@ -16,7 +16,7 @@ from microtrain.config.load import load_config
 from microtrain.distributed import Communicator
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError
-from microtrain.train.console.terminal import Output
+from microtrain.train.console import Output
 from microtrain.train.trainer import Trainer
 
 MODEL = """

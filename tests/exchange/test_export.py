@@ -12,7 +12,7 @@ import microtrain as mt
 from microtrain.cli.main import main
 from microtrain.config.load import load_config
 from microtrain.distributed.single import SingleCommunicator
-from microtrain.train.console.terminal import Output
+from microtrain.train.console import Output
 from microtrain.train.trainer import Trainer
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -23,7 +23,7 @@ from microtrain.errors import LaunchError
 from microtrain.inference.evaluate import evaluate_run
 from microtrain.inference.model import load
 from microtrain.runs.checkpoint import list_checkpoints, load_checkpoint
-from microtrain.runs.run import newest_run
+from microtrain.runs.directory import newest_run
 from microtrain.train.model_state import model_arrays
 
 nn, F = mt.nn, mt.nn.functional

@@ -17,7 +17,7 @@ from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import DataError
 from microtrain.inference.evaluate import evaluate_run
-from microtrain.train.console.terminal import Output
+from microtrain.train.console import Output
 from microtrain.train.trainer import Trainer
 
 pytest.importorskip("sklearn")

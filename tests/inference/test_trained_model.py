@@ -17,7 +17,7 @@ from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError, DataError
 from microtrain.runs.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from microtrain.runs.metrics import read_metrics
-from microtrain.train.console.terminal import Output
+from microtrain.train.console import Output
 from microtrain.train.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]

@@ -27,10 +27,10 @@ from microtrain.runs.checkpoint import (
     load_checkpoint,
     load_newest_checkpoint,
     name_of,
+    prune,
     save_checkpoint,
     step_of,
 )
-from microtrain.runs.saver import prune
 
 MODEL = {
     "layers.1.weight": np.arange(6, dtype="float32").reshape(2, 3),

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from microtrain.errors import LaunchError
-from microtrain.runs import saver as keeper
-from microtrain.runs.checkpoint import list_checkpoints, save_checkpoint
-from microtrain.runs.directory import Gone, Unwritten
-from microtrain.runs.saver import Saver, prune
+from microtrain.runs.checkpoint import list_checkpoints, prune, save_checkpoint
+from microtrain.runs.directory import Gone
+from microtrain.runs.metrics import Unwritten
+from microtrain.train.callbacks import checkpoints as keeper
+from microtrain.train.callbacks.checkpoints import Saver
 
 MONITOR = "val/loss", "min"
 

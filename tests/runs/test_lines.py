@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from microtrain.runs.directory import Lines
+from microtrain.runs.metrics import Lines
 
 
 @contextlib.contextmanager
@@ -65,7 +65,7 @@ def test_lines_of_a_limited_file_are_there_up_to_the_one_that_found_no_room(tmp_
         "import pathlib, resource\n"
         "from contextlib import contextmanager\n"
         "from microtrain.errors import LaunchError\n"
-        "from microtrain.runs.directory import Lines, Unwritten\n"
+        "from microtrain.runs.metrics import Lines, Unwritten\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
         "@contextmanager\n"
         "def refusing():\n"

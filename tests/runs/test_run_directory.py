@@ -23,10 +23,9 @@ import microtrain
 from microtrain.errors import ConfigError, DataError, LaunchError
 from microtrain.runs.arrays import params_sha256
 from microtrain.runs.checkpoint import save_checkpoint
-from microtrain.runs.directory import RunDirectory
+from microtrain.runs.directory import RunDirectory, git_state, versions
 from microtrain.runs.metrics import read_metrics
 from microtrain.runs.run import Run
-from microtrain.runs.run_info import git_state, versions
 
 NOON = datetime(2026, 11, 21, 12, 0, 7, tzinfo=timezone(timedelta(hours=2)))
 

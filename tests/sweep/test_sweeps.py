@@ -22,10 +22,10 @@ from microtrain.cli.main import main
 from microtrain.files import without_syncing
 from microtrain.report.overview import in_csv, table_of_runs
 from microtrain.report.record import read_records
-from microtrain.runs.directory import RunDirectory
+from microtrain.runs.directory import RunDirectory, newest_run
 from microtrain.runs.metrics import WALL_CLOCK
-from microtrain.runs.run import Run, newest_run
-from microtrain.train.build_run import load_data
+from microtrain.runs.run import Run
+from microtrain.train.run_data import load_data
 
 BASE = """\
 data: {type: sklearn, name: iris, standardize: true, split: {train: 0.8, test: 0.2, stratify: true}}
@@ -163,7 +163,7 @@ def test_rows_are_prepared_once_for_members_that_differ_in_the_seed(place, monke
         asked.append((config.data.split.fold, config.data.standardize))
         return load_data(config)
 
-    monkeypatch.setattr("microtrain.train.build_run.load_data", load)
+    monkeypatch.setattr("microtrain.train.run_data.load_data", load)
     text = "sweep: {seeds: 3, folds: 2, grid: {data.standardize: [true, false]}}\n"
     (place / "s.yaml").write_text((place / "one.yaml").read_text() + text)
     assert main(["train", "s.yaml"]) == 0

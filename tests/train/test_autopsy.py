@@ -10,7 +10,7 @@ from microtrain.autograd import is_anomaly_enabled
 from microtrain.config.load import load_config
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import DivergedError
-from microtrain.train.console.terminal import Output
+from microtrain.train.console import Output
 from microtrain.train.trainer import Trainer
 
 PARTS = """

@@ -15,7 +15,7 @@ import microtrain as mt
 from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError
-from microtrain.train.console.terminal import Output
+from microtrain.train.console import Output
 from microtrain.train.trainer import Trainer
 
 X = np.linspace(-1, 1, 40, dtype=np.float32)[:, None]

@@ -26,21 +26,23 @@ from microtrain.train.metrics.base import (
     MedianAbsoluteError,
     RootMeanSquaredError,
 )
-from microtrain.train.metrics.class_table import Confusion
 from microtrain.train.metrics.classification import (
     F1,
     Accuracy,
-    AveragePrecision,
     BalancedAccuracy,
-    Brier,
-    CalibrationError,
-    LogLoss,
+    Confusion,
     LogOdds,
     Precision,
     Recall,
-    RocAuc,
     TopK,
     sigmoid,
+)
+from microtrain.train.metrics.probabilities import (
+    AveragePrecision,
+    Brier,
+    CalibrationError,
+    LogLoss,
+    RocAuc,
 )
 
 Arrays = tuple[np.ndarray, ...]

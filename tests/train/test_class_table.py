@@ -13,12 +13,12 @@ import pytest
 import microtrain as mt
 from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
+from microtrain.files import typed
 from microtrain.inference.evaluate import evaluate_run
-from microtrain.runs.run import Run
-from microtrain.runs.run_info import ClassCounts, typed
+from microtrain.runs.run import ClassCounts, Run
 from microtrain.train import Trainer
-from microtrain.train.console.terminal import Output
-from microtrain.train.metrics.class_table import class_lines, never_predicted
+from microtrain.train.console import Output
+from microtrain.train.metrics.classification import class_lines, never_predicted
 
 
 def rows(classes: int = 3, weights: bool = False, target: str = "classes") -> Any:

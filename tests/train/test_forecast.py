@@ -12,8 +12,7 @@ import pytest
 from microtrain.config.load import load_config
 from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
-from microtrain.train.console.messages import memory, peak_memory, sizes
-from microtrain.train.console.terminal import Output
+from microtrain.train.console import Output, memory, peak_memory, sizes
 from microtrain.train.trainer import Trainer
 from microtrain.words import size
 

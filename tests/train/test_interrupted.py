@@ -21,8 +21,7 @@ from resuming import RUN, differences, facts, train, write_run
 
 from microtrain.errors import ConfigError, DataError, LaunchError
 from microtrain.runs.checkpoint import list_checkpoints, load_checkpoint
-from microtrain.runs.directory import RunDirectory
-from microtrain.runs.run import newest_run
+from microtrain.runs.directory import RunDirectory, newest_run
 
 LONG = RUN.replace("23 steps", "300 steps").replace("every: 3 steps", "every: 20 steps")
 SLOWLY = "callbacks=[./net.py:Count, ./net.py:Slow]"

@@ -13,7 +13,7 @@ import microtrain as mt
 from microtrain.cli.main import main
 from microtrain.data import npy
 from microtrain.runs.checkpoint import list_checkpoints, load_checkpoint
-from microtrain.train.console.terminal import Output
+from microtrain.train.console import Output
 
 YAML = """
 name: large

@@ -13,8 +13,9 @@ import pytest
 import terminal
 
 from microtrain.threads import LAUNCH
-from microtrain.train.console import terminal as bars
-from microtrain.train.console.terminal import Output, TerminalBar, why_no_bar
+from microtrain.train import progress_bar
+from microtrain.train.console import Output, why_no_bar
+from microtrain.train.progress_bar import TerminalBar
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(LAUNCH.parallel, reason="starts runs itself, on one process")
@@ -59,7 +60,7 @@ def test_an_interrupted_run_takes_its_bar_away(tmp_path):
     script = tmp_path / "run.py"
     script.write_text(
         "import sys, time\n"
-        "from microtrain.train.console.terminal import Output\n"
+        "from microtrain.train.console import Output\n"
         "output = Output()\n"
         "at = output.start_bar(100)\n"
         "try:\n"
@@ -139,7 +140,7 @@ class Screen(io.StringIO):
 def clock(monkeypatch):
     """A clock that the test moves."""
     now = [0.0]
-    monkeypatch.setattr(bars.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress_bar.time, "monotonic", lambda: now[0])
     for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")

@@ -14,7 +14,7 @@ from microtrain.distributed.single import SingleCommunicator
 from microtrain.runs.checkpoint import list_checkpoints
 from microtrain.train.callbacks.base import Callback, Ending, Event
 from microtrain.train.callbacks.order import CALLBACKS
-from microtrain.train.console.terminal import Output
+from microtrain.train.console import Output
 from microtrain.train.trainer import Trainer
 
 

@@ -20,7 +20,7 @@ from microtrain.inference.evaluate import evaluate_run
 from microtrain.report.page import write_report
 from microtrain.runs.arrays import params_sha256
 from microtrain.train.callbacks.checkpoints import Checkpoints
-from microtrain.train.console.terminal import Output
+from microtrain.train.console import Output
 from microtrain.train.model_state import model_arrays
 from microtrain.train.trainer import Trainer
 from microtrain.words import number

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from microtrain.train.callbacks.base import Ending
 from microtrain.train.callbacks.order import Rows, RowSchedule
-from microtrain.train.console.messages import header, summary, truth_lines
-from microtrain.train.console.terminal import Output
+from microtrain.train.console import Output, header, summary
+from microtrain.train.models_and_losses import truth_lines
 from microtrain.train.run import RunState
 from microtrain.version import __version__
 from microtrain.words import elapsed, number, plural, rate, size
@@ -42,10 +42,10 @@ def parts(**more):
 
 @pytest.fixture(autouse=True)
 def library(monkeypatch):
-    monkeypatch.setattr("microtrain.runs.run_info.versions", lambda: {"mpi": "MPICH 5.0.2"})
+    monkeypatch.setattr("microtrain.runs.directory.versions", lambda: {"mpi": "MPICH 5.0.2"})
     monkeypatch.setattr("microtrain.threads.blas_threads", lambda: 1)
     needs = {"model": "2 parameters", "memory": "at least 60 MB: data 8 B"}
-    monkeypatch.setattr("microtrain.train.console.messages.sizes", lambda run: needs)
+    monkeypatch.setattr("microtrain.train.console.sizes", lambda run: needs)
 
 
 def test_header():
@@ -64,7 +64,7 @@ def test_header():
 
 
 def test_header_of_one_process_does_not_speak_of_communication(monkeypatch):
-    monkeypatch.setattr("microtrain.runs.run_info.versions", dict)
+    monkeypatch.setattr("microtrain.runs.directory.versions", dict)
     endless = parts(plan=SimpleNamespace(epoch=125, total=None))
     text = "\n".join(header(endless, ["here"], "off", RESULTS))
     assert "ranks    1 on 1 host (here)\n" in text
@@ -351,7 +351,7 @@ def test_a_command_without_a_run_that_cannot_print_does_not_speak_of_one(full_di
 
 PRINT = """
 import sys
-from microtrain.train.console.terminal import Output
+from microtrain.train.console import Output
 with open(sys.argv[1], "w") as file:
     output = Output(0, lambda line: print(line, file=file))
     for i in range(20_000):

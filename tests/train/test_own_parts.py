@@ -131,7 +131,7 @@ def test_a_function_that_takes_the_target_first_gets_it_first(tmp_path):
 
     import numpy as np
 
-    from microtrain.train.console.terminal import Output
+    from microtrain.train.console import Output
 
     metrics = pytest.importorskip("sklearn.metrics")
     x = np.random.default_rng(0).standard_normal((40, 2))

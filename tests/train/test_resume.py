@@ -22,7 +22,7 @@ from microtrain.data.loading.order import TABLE
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError, DataError
 from microtrain.runs.checkpoint import FILES, MANIFEST, list_checkpoints, name_of, step_of
-from microtrain.runs.run import newest_run
+from microtrain.runs.directory import newest_run
 from microtrain.train.resume import choose_run
 
 CASES: dict[str, list[str]] = {
@@ -462,7 +462,7 @@ def test_the_step_at_which_a_run_is_stopped_has_one_row(tmp_path, row):
 
 @pytest.mark.parametrize(("every", "least", "most"), [("60 min", 1, 1), ("0.0008 min", 2, 23)])
 def test_rows_by_the_clock_are_the_only_ones(tmp_path, monkeypatch, every, least, most):
-    monkeypatch.setattr("microtrain.train.stop_requests.POLL", 0.001)
+    monkeypatch.setattr("microtrain.train.run.POLL", 0.001)
     slow = f"callbacks=[{tmp_path}/net.py:Slow]"  # 0.23 s, and 0.05 s from row to row
     trainer = train(write_run(tmp_path), f"log.every={every}", "train.eval_every=2 steps", slow)
     steps = [row["step"] for row in metrics(trainer.path) if row["split"] == "train"]

@@ -21,7 +21,7 @@ from microtrain.distributed.single import SingleCommunicator
 from microtrain.runs.arrays import params_sha256
 from microtrain.runs.checkpoint import list_checkpoints, load_checkpoint
 from microtrain.runs.metrics import read_metrics
-from microtrain.train.console.terminal import Output
+from microtrain.train.console import Output
 from microtrain.train.evaluation import evaluate
 from microtrain.train.trainer import Trainer
 
@@ -657,5 +657,5 @@ def test_a_csv_file_to_a_trained_model_enters_few_files(tmp_path):
         sys.setprofile(before[0])
         threading.setprofile(before[1])
     found = sorted(str(path) for path in entered if path.parts[0] in upper)
-    assert {"data/readers/csv.py", "train/trainer.py", "runs/saver.py"} < {*found}
+    assert {"data/readers/csv.py", "train/trainer.py", "runs/checkpoint.py"} < {*found}
     assert len(found) <= 62, found

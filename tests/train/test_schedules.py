@@ -6,7 +6,7 @@ from pace import daily
 
 import microtrain as mt
 from microtrain.errors import ConfigError
-from microtrain.train.components.schedules import Constant, Cosine, Linear, Rates, Step
+from microtrain.train.schedules import Constant, Cosine, Linear, Rates, Step
 
 PER_EPOCH, TOTAL = 7, 70
 BASES = (0.5, 0.02)

@@ -21,7 +21,7 @@ from microtrain.train import evaluation
 from microtrain.train.evaluation import evaluate, own_step
 from microtrain.train.metrics.base import FunctionMetric
 from microtrain.train.metrics.classification import Accuracy
-from microtrain.train.model_outputs import described, joined, leaves, mapped
+from microtrain.train.models_and_losses import described, joined, leaves, mapped
 
 F = mt.nn.functional
 CODE = next(block for block in pages.blocks("docs/your-loop.md") if block.file == "vae.py").text

@@ -25,11 +25,10 @@ from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import LaunchError
 from microtrain.runs.checkpoint import list_checkpoints
-from microtrain.runs.directory import RunDirectory
-from microtrain.runs.run import newest_run
+from microtrain.runs.directory import RunDirectory, newest_run
 from microtrain.train.callbacks.base import Callback
 from microtrain.train.callbacks.checkpoints import contents
-from microtrain.train.console.terminal import Output
+from microtrain.train.console import Output
 from microtrain.train.resume import choose_run
 from microtrain.train.run import RunState
 from microtrain.train.trainer import Trainer
@@ -246,7 +245,7 @@ def test_a_disk_that_is_full_for_the_last_file(tmp_path, whole, monkeypatch):
 @pytest.mark.parametrize("ended", [True, False])
 def test_a_time_that_has_run_out_is_not_begun_again(tmp_path, monkeypatch, ended):
     """`duration` in minutes: the end is kept, and what is over before a resume ends it at once."""
-    monkeypatch.setattr("microtrain.train.stop_requests.POLL", 0.001)
+    monkeypatch.setattr("microtrain.train.run.POLL", 0.001)
     config, settings = configuration(tmp_path, "the last step")
     settings = (*settings[:-1], f"callbacks=[{tmp_path}/net.py:Slow]", "train.duration=0.002 min")
     monkeypatch.setattr(

@@ -21,7 +21,7 @@ from microtrain.errors import ConfigError, DivergedError
 from microtrain.runs.checkpoint import list_checkpoints
 from microtrain.runs.metrics import read_metrics
 from microtrain.stack_frames import REPLAY
-from microtrain.train.console.terminal import Output
+from microtrain.train.console import Output
 from microtrain.train.step import executor as execution
 from microtrain.train.trainer import Trainer
 
@@ -451,7 +451,7 @@ from microtrain.distributed import world
 from microtrain.errors import UserError
 from microtrain.train.step import executor
 from microtrain.config.load import load_config
-from microtrain.train.console.terminal import Output
+from microtrain.train.console import Output
 from microtrain.train.trainer import Trainer
 
 executor.FEW = 10

@@ -18,7 +18,7 @@ from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError
 from microtrain.runs.metrics import read_metrics
 from microtrain.train import Trainer
-from microtrain.train.console.terminal import Output
+from microtrain.train.console import Output
 from microtrain.train.metrics.base import Metric
 
 ROWS = 61

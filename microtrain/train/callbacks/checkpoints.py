@@ -1,12 +1,22 @@
-"""What a run keeps: its checkpoints, and what it is known by once it has ended."""
+"""What a run keeps: its checkpoints, and what it is known by once it has ended.
+
+Rank 0 writes checkpoints beside the training: the loop hands over the state, which is copied, and
+goes on; a thread writes the copy, since waiting for a disk would cost a fast run more than its
+steps. A newer state takes the place of one that still waits, but that of the best only if it is
+better. So the best at the end is the best of all that were measured; it is written with the next
+checkpoint, and before it, so that a run that goes on from that finds the best as well.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from ...config.schema import Component
@@ -15,19 +25,148 @@ from ...distributed.abort import exit_status
 from ...distributed.agreement import from_root, settled
 from ...distributed.communicator import alone
 from ...errors import DivergedError, LaunchError, UserError
-from ...runs.arrays import params_sha256
-from ...runs.checkpoint import name_of
-from ...runs.run import Run
-from ...runs.run_info import ClassCounts
-from ...runs.saver import Saver
+from ...runs.arrays import copied, params_sha256
+from ...runs.checkpoint import name_of, prune, save_checkpoint
+from ...runs.directory import Gone
+from ...runs.metrics import Unwritten
+from ...runs.run import ClassCounts, Run
 from ...words import listed, number
-from ..console.messages import truth_beside
-from ..metrics.class_table import Confusion, class_counts, class_lines, class_names, never_predicted
+from ..build_run import SAVE
+from ..metrics.classification import (
+    Confusion,
+    class_counts,
+    class_lines,
+    class_names,
+    never_predicted,
+)
 from ..model_state import checkpoint_of, load_model_arrays, model_arrays
+from ..models_and_losses import truth_beside
 from ..run import TrainingRun, next_multiple
-from ..stop_requests import SAVE
 from .base import Callback, Ending, Event
 from .order import measure
+
+APART = 16  # steps: `auto` looks at the clock less often, which costs as much as a small step
+
+
+class Saver:
+    """Writes checkpoints into one directory.
+
+    Args:
+        directory: the run's `checkpoints`.
+        keep_last, keep_best: how many of the newest and of the best stay.
+        monitor: what is best, such as `val/loss`, and which way: `min` or `max`.
+        warn: gets the text of a failure that the run survives.
+        sync: called before a checkpoint is written: the disk has all that it speaks of.
+        sealed: called after, from any thread.
+        epoch: steps of one epoch, where a checkpoint is wanted at the ends of epochs (of short ones
+            every few), as often as takes a twentieth of the time at most (`auto`); what is handed
+            over meanwhile waits in memory. None: others say when.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        keep_last: int,
+        keep_best: int,
+        monitor: tuple[str, str],
+        warn: Callable[[str], None],
+        sync: Callable[[], None],
+        epoch: int | None = None,
+        sealed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.directory = directory
+        self._keep = keep_last, keep_best, monitor
+        self._warn, self._sync, self._sealed = warn, sync, sealed
+        self._every = math.inf if epoch is None else -(-APART // epoch) * epoch
+        self._error: BaseException | None = None  # of the last one
+        self._free_at = 0.0  # of time.monotonic: when `auto` may write the next
+        self._waiting: dict[bool, dict[str, Any]] = {}  # copies by whether they are of the best
+        self._wanted = False  # whether one of them is a checkpoint of its own
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def next_step(self, step: int) -> float:
+        """The first step after `step` at which to ask `due`; infinite where others say when.
+
+        It is the one before an epoch's last: the request reaches all ranks with the step after it.
+        """
+        return ((step + 1) // self._every + 1) * self._every - 1
+
+    def due(self, step: int) -> bool:
+        """Whether one is to be written after the step that follows, and would be now."""
+        at_end = (step + 1) % self._every == 0
+        return at_end and self._thread is None and time.monotonic() >= self._free_at
+
+    def rest(self, seconds: float) -> None:
+        """Let `auto` write none for so long."""
+        self._free_at = time.monotonic() + seconds
+
+    def submit(self, contents: dict[str, Any], best: bool, save: bool = True) -> None:
+        """Copy this; `contents` are `save_checkpoint`'s.
+
+        save: write it as soon as the disk is free; else before the next that is written.
+
+        Raises LaunchError where the one before found that there is no run directory any more, or a
+        row that could not be written.
+        """
+        if isinstance(self._error, Gone | Unwritten):
+            raise self._error
+        copies = {
+            kind: {name: copied(array) for name, array in contents[kind].items()}
+            for kind in ("model", "optimizer")
+        }
+        with self._lock:
+            if best:
+                self._waiting.clear()
+            self._waiting[best] = {**contents, **copies}
+            self._wanted |= save
+            if self._wanted and self._thread is None:
+                self._thread = threading.Thread(target=self._write, name="saver")
+                try:
+                    self._thread.start()
+                except BaseException:  # there can be none, or a Ctrl-C: nobody waits for it
+                    self._thread = None
+                    self._waiting.clear()
+                    raise
+
+    def save(self, contents: dict[str, Any]) -> None:
+        """Write this now, as the last; LaunchError where the file system refuses."""
+        self.wait()
+        self._save(contents)
+
+    def wait(self) -> None:
+        """Wait until all that was submitted is on disk, or has failed."""
+        if (thread := self._thread) is not None:
+            thread.join()
+        self._wanted = True
+        self._write()
+
+    def _write(self) -> None:
+        """All that waits, the best first, where one is wanted."""
+        while True:
+            with self._lock:
+                if not self._wanted or not self._waiting:
+                    self._wanted, self._thread = False, None
+                    return
+                contents = self._waiting.pop(next(iter(self._waiting)))
+                self._wanted = bool(self._waiting)
+            began = time.monotonic()
+            try:
+                self._save(contents)
+            except Exception as error:  # in a thread nobody else would hear of it
+                if self._error is None and not isinstance(error, Gone | Unwritten):
+                    with contextlib.suppress(LaunchError):  # a full disk takes no line of the log
+                        self._warn(f"the run continues without a new checkpoint: {error}")
+                self._error = error
+            else:
+                self._error = None
+            self._free_at = time.monotonic() + 19 * (time.monotonic() - began)
+
+    def _save(self, contents: dict[str, Any]) -> None:
+        self._sync()
+        save_checkpoint(self.directory, **contents)
+        self._sealed()
+        prune(self.directory, *self._keep)
 
 
 class Checkpoints(Callback):

@@ -24,17 +24,17 @@ from ...data import Source
 from ...distributed.replicas import check_replicas
 from ...files import make_directory, write_whole
 from ...words import number, rate
+from ..build_run import EVALUATE, STOP
 from ..evaluation import evaluate, own_step
 from ..metrics.base import Metric
 from ..run import TrainingRun, next_multiple
-from ..stop_requests import EVALUATE, STOP
 from .base import Callback, Ending, Event
 
 OF_CONFIGURATION: Final = "callbacks"  # where those stand that a configuration lists
 # Each finds in the event what those before it have left there. Those of layers above are named.
 CALLBACKS: Final = (
     "microtrain.train.callbacks.order:Bar",
-    "microtrain.train.console.messages:Header",
+    "microtrain.train.console:Header",
     OF_CONFIGURATION,
     "microtrain.train.callbacks.order:Evaluator",
     "microtrain.train.callbacks.order:RowWriter",
@@ -43,7 +43,7 @@ CALLBACKS: Final = (
     "microtrain.train.callbacks.checkpoints:Results",
     "microtrain.report.observer:Report",
     "microtrain.train.callbacks.order:Timeline",
-    "microtrain.train.console.messages:Summary",
+    "microtrain.train.console:Summary",
 )
 
 

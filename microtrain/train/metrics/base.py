@@ -12,7 +12,6 @@ predictions and targets of all ranks at once, in the order of the data.
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import math
 from collections.abc import Sequence
@@ -25,12 +24,14 @@ from ...creation import from_numpy
 from ...distributed.collectives import gather
 from ...errors import ConfigError
 from ...runs.metrics import RESERVED
-from ..model_outputs import joined, mapped
+from ..models_and_losses import joined, mapped, takes_weight
 
 if TYPE_CHECKING:
     from ...distributed.communicator import Communicator
 
+
 Array = NDArray[Any]
+
 Sums = NDArray[np.float64]
 
 
@@ -391,16 +392,6 @@ class MetricSet:
                 values |= {m.name: float(m.of_rows(*rows)) for m in self._whole if len(rows[1])}
         self.reset()
         return values
-
-
-def takes_weight(function: Any) -> bool:
-    """Whether the third argument of a loss or of a metric's method is `weight`."""
-    try:
-        third = [*inspect.signature(function).parameters.values()][2:3]
-    except (TypeError, ValueError):  # some built-in callables
-        return False
-    # Beside what a configuration gives by its name: `functools.partial(f, weight=0.5)`.
-    return [p.name for p in third if p.kind is p.POSITIONAL_OR_KEYWORD] == ["weight"]
 
 
 def _of_all_ranks(rows: Array, comm: Communicator) -> Array:

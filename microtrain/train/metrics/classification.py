@@ -1,18 +1,17 @@
-"""Metrics of classes: of the class that a model names, of its probabilities, of its ranking.
+"""Metrics of the class that a model names, and how well each class is told from the others.
 
 A model's raw outputs come in two forms, and all metrics here take both: a score for each class,
 (n, classes), with one integer class a row (the loss `cross_entropy`), and one score a row, (n, 1),
 with targets 0.0 and 1.0 (the loss `bce`). Probabilities are the softmax of the first and the
 sigmoid of the second, in float64. The predicted class is that of the highest score, the lower of
-equal ones; of one score it is 1 where its probability is at least 0.5. Rankings are by the log-odds
-of a class, which do not run into 1 as probabilities do.
+equal ones; of one score it is 1 where its probability is at least 0.5.
 
 Values are scikit-learn's. A row of weight 0 is not there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -20,9 +19,14 @@ from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from ...creation import from_numpy
+from ...data import Source
+from ...data.rows import known_of_target
 from ...errors import ConfigError, DataError
+from ...nn import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, MSELoss
 from ...nn.functional import softmax
+from ...runs.run import ClassCounts
 from ...spelling import did_you_mean
+from ...words import table
 from .base import Metric, ratio
 
 Array = NDArray[Any]
@@ -298,76 +302,115 @@ class F1(Recall):
         return 2 * right, support + predicted
 
 
-# Probabilities ------------------------------------------------------------------------------------
+def _at(name: str, threshold: float | None) -> str:
+    return name if threshold is None else f"{name}_at_{threshold:g}"
 
 
-class LogLoss(ClassMetric):
-    """Mean of -log(probability of the row's class), the probability from 2.2e-16 to 1 - 2.2e-16."""
-
-    name = "log_loss"
-
-    def losses(self, chances: Sums, codes: Codes) -> Sums:
-        """What is averaged, one a row."""
-        eps = np.finfo(np.float64).eps
-        return -np.log(np.clip(chances[np.arange(len(codes)), codes], eps, 1 - eps))
-
-    def sums(self, prediction: Array, target: Array, weight: Sums | None = None) -> Sums:
-        prediction, target, weight = _counted(prediction, target, weight)
-        codes = self.codes(prediction, target)
-        return _shares(self.losses(self.chances(prediction), codes), weight)
-
-    def value(self, sums: Sums) -> float:
-        return ratio(sums[1], sums[0])
+def _shares(values: Array, weight: Sums | None) -> Sums:
+    """How many rows there are, and the sum of their values."""
+    if weight is None:
+        return np.array([len(values), values.sum()], dtype=np.float64)
+    return np.array([weight.sum(), (values * weight).sum()])
 
 
-class Brier(LogLoss):
-    """The mean squared error of the probabilities.
+def _counts(codes: Codes, predicted: Codes, prediction: Array, weight: Sums | None) -> Sums:
+    """Of each class its rows, how often it was predicted, and how often it was right."""
+    classes, there = max(prediction.shape[1], 2), predicted >= 0
+    right = predicted == codes
+    each = ((codes, codes >= 0), (predicted, there), (codes, right))
+    counts = [
+        np.bincount(which[rows], None if weight is None else weight[rows], classes)
+        for which, rows in each
+    ]
+    return np.concatenate(counts).astype(np.float64)
 
-    G. W. Brier, "Verification of forecasts expressed in terms of probability", 1950.
 
-    Of two classes that of the second's probability, from 0 to 1; of more the sum over all classes,
-    from 0 to 2. So does scikit-learn from 1.7 on.
+MOST = 100  # classes that are counted
+SHOWN = 20  # rows of a table
+
+
+class Confusion(ClassMetric):
+    """The confusion matrix: no single number, and so not among the registered metrics.
+
+    Its `value` is of shape (classes, classes + 1): a row for each true class, a column for each
+    predicted one, and a last column of the rows whose scores are not numbers.
     """
 
-    name = "brier"
-
-    def losses(self, chances: Sums, codes: Codes) -> Sums:
-        if chances.shape[1] == 2:
-            return np.square(chances[:, 1] - codes)
-        truth = np.eye(chances.shape[1])[codes]
-        return np.asarray(np.square(chances - truth).sum(axis=1))
-
-
-class CalibrationError(ClassMetric):
-    """The expected calibration error: confidence against accuracy, in bins of confidence.
-
-    C. Guo et al., "On calibration of modern neural networks", 2017. The confidence p of a row is
-    its highest probability; bin m of M holds the rows with (m - 1) / M < p <= m / M. The error is
-    the mean over rows of |accuracy - mean p| of their bin.
-
-    Args:
-        bins: the number of bins, of equal width.
-    """
-
-    name = "calibration_error"
-
-    def __init__(self, bins: Annotated[int, Ge(1)] = 15) -> None:
-        self.bins = bins
+    name = "confusion matrix"
 
     def sums(self, prediction: Array, target: Array, weight: Sums | None = None) -> Sums:
-        prediction, target, weight = _counted(prediction, target, weight)
-        codes, highest = self.codes(prediction, target), self.chances(prediction).max(axis=1)
-        if np.isnan(highest).any():
-            return np.full(3 * self.bins, np.nan)
-        place = np.clip(np.ceil(highest * self.bins).astype(np.int64) - 1, 0, self.bins - 1)
-        one = np.ones(len(codes)) if weight is None else weight
-        right = one * (self.predicted(prediction, None) == codes)
-        each = (one, one * highest, right)
-        return np.concatenate([np.bincount(place, what, self.bins) for what in each])
+        codes, classes = self.codes(prediction, target), max(prediction.shape[1], 2)
+        predicted = self.predicted(prediction, None)
+        places = codes * (classes + 1) + np.where(predicted < 0, classes, predicted)
+        counts = np.bincount(places, weight, classes * (classes + 1))
+        return counts.astype(np.float64)
 
-    def value(self, sums: Sums) -> float:
-        rows, highest, right = sums.reshape(3, -1)
-        return ratio(np.abs(right - highest).sum(), rows.sum())
+    def value(self, sums: Sums) -> Any:
+        classes = int(np.sqrt(sums.size))
+        return sums.reshape(classes, classes + 1)
+
+
+def is_of_numbers(loss: Any, classes: Sequence[str] | None, parts: Iterable[Source | None]) -> bool:
+    """Whether a target is not classes: neither codes, nor one column of 0.0 and 1.0 for `bce`."""
+    if classes is not None or isinstance(loss, MSELoss | L1Loss | HuberLoss):
+        return classes is None
+    return not all(known_of_target(part).binary for part in parts if part is not None)
+
+
+def class_names(
+    loss: Any,
+    metrics: Sequence[Metric],
+    classes: Sequence[str] | None,
+    parts: Iterable[Source | None],
+) -> Sequence[str] | None:
+    """What the classes are called whose rows can be counted; None where there are no such.
+
+    Of a user-defined loss it takes a metric of classes to know what a prediction is.
+    """
+    known = isinstance(loss, CrossEntropyLoss | BCEWithLogitsLoss)
+    if not (known or any(isinstance(metric, ClassMetric) for metric in metrics)):
+        return None
+    if is_of_numbers(loss, classes, parts):
+        return None
+    names = classes or ("0", "1")
+    return names if len(names) <= MOST else None
+
+
+def class_counts(values: dict[str, Any], split: str, names: Sequence[str]) -> ClassCounts:
+    """What `Confusion` has left among the values of an evaluation, taken out of them."""
+    counts = values.pop(Confusion.name)
+    if (counts == counts.round()).all():
+        counts = counts.astype(np.int64)
+    return ClassCounts(split, list(names), counts.sum(axis=1).tolist(), counts[:, :-1].tolist())
+
+
+def class_lines(counts: ClassCounts, which: str = "") -> list[str]:
+    """A table of the classes, of many those of lowest f1; `which` says of which model."""
+    order, note = [*range(len(counts.names))], ""
+    if len(order) > SHOWN:
+        by_f1 = sorted(order, key=lambda i: counts.figures[i][2])
+        order, note = sorted(by_f1[:SHOWN]), f", the {SHOWN} of lowest f1 of {len(order)}"
+    rows = [["class", "precision", "   recall", "       f1", f"{'rows':>9}"]]
+    for i in order:
+        many = counts.support[i]
+        rows.append(
+            [counts.names[i], *(f"{figure:>9.4f}" for figure in counts.figures[i])]
+            + [f"{many:>9,}" if isinstance(many, int) else f"{many:>9,.2f}"]
+        )
+    heading, *lines = table(rows)
+    lines = [f"{heading}  ({counts.split}{note}{which and f', {which}'})", *lines]
+    if total := sum(counts.support):
+        largest = int(np.argmax(counts.support))
+        share = counts.support[largest] / total
+        lines.append(f"majority-class baseline ({counts.names[largest]}): {share:.1%}")
+    return lines
+
+
+def never_predicted(counts: ClassCounts) -> list[str]:
+    """The classes that occur and are never predicted."""
+    predicted = np.sum(counts.confusion, axis=0)
+    each = zip(counts.names, counts.support, predicted, strict=True)
+    return [name for name, rows, times in each if rows and not times]
 
 
 # Rankings -----------------------------------------------------------------------------------------
@@ -401,102 +444,3 @@ class LogOdds:
             rest = self._below_first - np.exp(score - self._first)
             beside = np.log(1 + np.where(highest, self._below_second, rest))
             return np.asarray(np.where(np.isinf(ahead), ahead, ahead - beside))
-
-
-class RocAuc(ClassMetric):
-    """Area under the receiver operating characteristic curve, rows ranked by `LogOdds`.
-
-    Two classes: of the second. More: the mean of one-vs-rest, over the classes for which it is
-    defined; it is not for a class without rows, or with all of them. nan where no class is left.
-
-    Args:
-        positive: the name of one class, against the rest.
-    """
-
-    higher_is_better = True
-    _name = "roc_auc"
-
-    def __init__(self, positive: str | None = None) -> None:
-        self.positive = None if positive is None else str(positive)
-        self.name = self._name if positive is None else f"{self._name}_{positive}"
-
-    def of_rows(self, prediction: Array, target: Array, weight: Sums | None = None) -> float:
-        """The metric of all rows."""
-        prediction, target, weight = _counted(prediction, target, weight)
-        codes, classes = self.codes(prediction, target), max(prediction.shape[1], 2)
-        if self.positive is not None:
-            wanted: Sequence[int] = [self.index(self.positive, classes)]
-        else:
-            wanted = [1] if classes == 2 else range(classes)
-        one, odds = np.ones(len(codes)) if weight is None else weight, LogOdds(prediction)
-        if np.isnan(odds[wanted[0]]).any():
-            return float("nan")
-        values = [self.area(*_curve(odds[k], codes == k, one)) for k in wanted]
-        defined = [value for value in values if not np.isnan(value)]
-        return float(np.mean(defined)) if defined else float("nan")
-
-    def area(self, yes: Sums, no: Sums) -> float:
-        """Of the weights of rows of the class, and of others, down to each rank."""
-        if not yes[-1:].any() or not no[-1:].any():
-            return float("nan")
-        heights = np.concatenate([[0.0], yes / yes[-1]])
-        widths = np.diff(no / no[-1], prepend=0.0)
-        return float(np.sum(widths * (heights[1:] + heights[:-1]) / 2))
-
-
-class AveragePrecision(RocAuc):
-    """The sum over thresholds of precision times the gain in recall.
-
-    Several classes and `positive`: as `roc_auc`; a class without rows is left out.
-
-    Args:
-        positive: as `RocAuc`.
-    """
-
-    _name = "average_precision"
-
-    def area(self, yes: Sums, no: Sums) -> float:
-        if not yes[-1:].any():
-            return float("nan")
-        return float(np.sum(np.diff(yes / yes[-1], prepend=0.0) * yes / (yes + no)))
-
-
-def _curve(odds: Sums, is_it: Array, weight: Sums) -> tuple[Sums, Sums]:
-    """For each rank that occurs, highest first: the weight down to it, of the class and of
-    others."""
-    order = np.argsort(-odds, kind="stable")
-    odds, is_it, weight = odds[order], is_it[order], weight[order]
-    ends = np.flatnonzero(np.append(odds[1:] != odds[:-1], [True] * (len(odds) > 0)))
-    return np.cumsum(weight * is_it)[ends], np.cumsum(weight * ~is_it)[ends]
-
-
-def _at(name: str, threshold: float | None) -> str:
-    return name if threshold is None else f"{name}_at_{threshold:g}"
-
-
-def _counted(
-    prediction: Array, target: Array, weight: Sums | None
-) -> tuple[Array, Array, Sums | None]:
-    """The rows that count: one of weight 0 is not there, whatever is predicted for it."""
-    if weight is None or weight.all():
-        return prediction, target, weight
-    return prediction[weight > 0], target[weight > 0], weight[weight > 0]
-
-
-def _shares(values: Array, weight: Sums | None) -> Sums:
-    """How many rows there are, and the sum of their values."""
-    if weight is None:
-        return np.array([len(values), values.sum()], dtype=np.float64)
-    return np.array([weight.sum(), (values * weight).sum()])
-
-
-def _counts(codes: Codes, predicted: Codes, prediction: Array, weight: Sums | None) -> Sums:
-    """Of each class its rows, how often it was predicted, and how often it was right."""
-    classes, there = max(prediction.shape[1], 2), predicted >= 0
-    right = predicted == codes
-    each = ((codes, codes >= 0), (predicted, there), (codes, right))
-    counts = [
-        np.bincount(which[rows], None if weight is None else weight[rows], classes)
-        for which, rows in each
-    ]
-    return np.concatenate(counts).astype(np.float64)

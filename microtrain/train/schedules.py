@@ -15,12 +15,12 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Le
 
-from ...config.components import own
-from ...config.schema import Expects
-from ...config.texts import Duration
-from ...distributed.agreement import agreed
-from ...errors import ConfigError
-from ...optim.lr_scheduler import cosine, line
+from ..config.components import own
+from ..config.schema import Expects
+from ..config.texts import Duration
+from ..distributed.agreement import agreed
+from ..errors import ConfigError
+from ..optim.lr_scheduler import cosine, line
 
 Lasting = Annotated[str, Duration, Expects("a duration such as `5%` or `100 steps`")]
 

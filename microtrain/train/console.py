@@ -1,52 +1,179 @@
-"""What a run says of itself: what it needs, what it has come to, and what to type next.
+"""The one place that prints: lines of rank 0, which log.txt keeps, and a progress bar beside them.
 
-Parameters, gradients, optimizer states and data are counted before a run begins, and what the graph
-of a micro-batch keeps, by the two rows which go through the model before each run anyway. With what
-the process has in memory already, that is the least that the run takes. What kernels, evaluations,
-checkpoints and compilers take for a while is not known before.
-
-How long a run takes is not known before its steps are taken: captured steps, communication and
-evaluation are each of them more than the rest. `dry_run` takes steps, of a run that then does not
-happen.
+Lines are plain text that a pipe or a log can hold: no control characters, no colours, no wrapping.
+The bar is there only where standard output is a terminal of this process's own, or the cell of a
+notebook. Under a launcher that is never so, even if it looks so: Open MPI gives ranks a
+pseudo-terminal whose other end may be a file.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import resource
 import shlex
 import socket
-import statistics
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from itertools import islice
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal, TextIO
 
-import numpy as np
-
-from ... import threads
-from ...backend import default_dtype
-from ...config.components import import_paths
-from ...data import ArrayDataset
-from ...words import elapsed, labelled, number, plural, rate, size, table
-from ..callbacks.base import Callback, Ending
-from ..components.models import learned_line
-from ..run import Parts, TrainingRun
-from ..step.guard import NotFinite
+from .. import threads
+from ..config.components import import_paths
+from ..data import ArrayDataset
+from ..threads import LAUNCH, launch_environment
+from ..words import elapsed, labelled, number, plural, printable, rate, size
+from .build_run import Parts
+from .callbacks.base import Callback, Ending
+from .progress_bar import Bar, NotebookBar, TerminalBar
+from .run import TrainingRun
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from ..config.schema import Config
+    from ..optim import Optimizer
 
-    from ...config.schema import Config
-    from ...data import Prepared
-    from ...data.loading.loader import MicroBatches
-    from ...nn import Module
-    from ...optim import Optimizer
-    from ..run import RunState, TrainingRun
+
+ProgressMode = Literal["auto", "on", "off"]
+
+
+def in_notebook(stream: TextIO | None) -> bool:
+    """Whether what is written to this stream is shown below the cell of a notebook."""
+    kernel = sys.modules.get("ipykernel.iostream")
+    return kernel is not None and isinstance(stream, kernel.OutStream)
+
+
+def why_no_bar(stream: TextIO | None) -> str:
+    """Why no bar can be drawn on this stream; empty where one can."""
+    launch = launch_environment()
+    if launch.kind != "none":
+        return f"the ranks of {launch.launcher} cannot tell where their output goes"
+    if in_notebook(stream):
+        return ""
+    if stream is None or not stream.isatty():
+        return "standard output is not a terminal"
+    if os.environ.get("TERM", "") in ("", "dumb"):
+        return f"the terminal cannot redraw a line (TERM={os.environ.get('TERM', '')})"
+    return ""
+
+
+class Output:
+    """Prints on rank 0 and keeps the same lines in the log; other ranks only warn.
+
+    Args:
+        rank: of this process.
+        log: receives each printed line (`RunDirectory.log`); may be set later.
+        stream, errors: where lines and warnings go; standard output and error by default.
+        progress: whether `start_bar` draws one: `auto` where it can, `on` says where it cannot.
+    """
+
+    quiet = False  # whether nobody hears what it says
+
+    def __init__(
+        self,
+        rank: int = 0,
+        log: Callable[[str], None] | None = None,
+        stream: TextIO | None = None,
+        errors: TextIO | None = None,
+        progress: ProgressMode = "auto",
+    ) -> None:
+        self.rank = rank
+        self.log = log
+        # None where it was closed, and once it cannot be written to.
+        self._streams: dict[str, TextIO | None] = {
+            "stdout": stream or sys.stdout,
+            "stderr": errors or sys.stderr,
+        }
+        self._warned: set[str] = set()
+        self._progress = progress
+        self._bar: Bar | None = None
+
+    def say(self, *lines: str) -> None:
+        """Print lines on rank 0, flushed, so that a piped log is never behind."""
+        if self.rank == 0:
+            self._write("stdout", lines)
+
+    def warn(self, text: str) -> None:
+        """Print a warning with this rank's number on standard error; the same text only once."""
+        if text not in self._warned:
+            self._warned.add(text)
+            rank = f" (rank {self.rank})" if self.rank or LAUNCH.parallel else ""
+            self._write("stderr", [f"warning{rank}: {text}"])
+
+    def start_bar(self, total: int | None, start: int = 0, noun: str = "step") -> float:
+        """Draw a progress bar, on rank 0, where standard output is a terminal or a notebook's.
+
+        Args:
+            total: optimiser steps of the run, None where only a clock ends it.
+            start: steps taken before.
+            noun: what is counted.
+
+        Returns the step at which `look` wants to be called first: infinity where there is no bar.
+        """
+        if self.rank != 0 or self._progress == "off":
+            return math.inf
+        stream = self._streams["stdout"]
+        reason = why_no_bar(stream)
+        if reason or stream is None:
+            if self._progress == "on":
+                self.warn(f"no progress bar: {reason}")
+            return math.inf
+        notebook = in_notebook(stream)
+        self._bar = (
+            NotebookBar(total, start, noun) if notebook else TerminalBar(stream, total, start, noun)
+        )
+        return start
+
+    @property
+    def draws(self) -> bool:
+        """Whether there is a progress bar."""
+        return self._bar is not None
+
+    def look(self, step: int, loss: float = math.nan, samples_per_s: float = math.nan) -> float:
+        """Move the bar on, as `Bar.look`; returns the step at which to call this again."""
+        try:
+            return math.inf if self._bar is None else self._bar.look(step, loss, samples_per_s)
+        except OSError:  # the terminal has gone, which the next row will tell
+            self.end_bar()
+            return math.inf
+
+    def end_bar(self) -> None:
+        """Take the bar away, if there is one."""
+        bar, self._bar = self._bar, None
+        if bar is not None:
+            with contextlib.suppress(OSError):
+                bar.close()
+
+    def _write(self, name: str, texts: Sequence[str]) -> None:
+        for line in (line for text in texts for line in text.split("\n")):
+            line = printable(line).rstrip()  # a host, file or column may be named anyhow
+            if (stream := self._streams[name]) is not None:
+                try:
+                    self._print(stream, line)
+                except OSError as error:  # the reader left (`| head`), or the disk is full
+                    self._streams[name] = None
+                    if name == "stdout":
+                        self._lose_terminal(stream, error)
+            if self.rank == 0 and self.log is not None:
+                self.log(line)
+
+    def _print(self, stream: TextIO, line: str) -> None:
+        encoding = stream.encoding or "utf-8"
+        line = line.encode(encoding, "backslashreplace").decode(encoding)
+        if self._bar is not None and stream.isatty():
+            self._bar.print(line)  # above it
+        else:
+            stream.write(line + "\n")
+            stream.flush()
+
+    def _lose_terminal(self, stream: TextIO, error: OSError) -> None:
+        """Losing the terminal is no reason to lose the run: its rows are in log.txt."""
+        self.end_bar()
+        sink = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(sink, stream.fileno())  # or the interpreter fails at exit, flushing what is left
+        os.close(sink)
+        goes_on = "; the run goes on, its rows are in log.txt" if self.log is not None else ""
+        self.warn(f"cannot print: {error.strerror}{goes_on}")
 
 
 class Header(Callback):
@@ -102,8 +229,8 @@ def header(run: TrainingRun, hosts: Sequence[str], compiled: str, results: Path)
         compiled: what executes the steps, and why.
         results: the run directory.
     """
-    from ...runs.run_info import versions
-    from ...version import __version__
+    from ..runs.directory import versions
+    from ..version import __version__
 
     config, data, plan, ranks = run.config, run.data, run.plan, len(hosts)
     names = list(dict.fromkeys(hosts))
@@ -184,38 +311,6 @@ def next_command(config: Config, path: Path, command: str) -> str:
     return f"{program} {command} {shlex.quote(str(path))}{trust}"
 
 
-def truth_beside(module: Module, data: Prepared, which: str) -> list[str]:
-    """Learned weights beside the true ones, where there are such; `which` says of which model."""
-    line, truth = learned_line(module, data), data.train.truth
-    if line is None or truth is None or len(truth.get("weights", ())) != len(line[0]):
-        return []
-    names = data.train.feature_names or [f"x{i}" for i in range(len(line[0]))]
-    heading, *lines = truth_lines(*line, truth, names)
-    return ["", f"{heading}  ({which})", *lines]
-
-
-def truth_lines(
-    weights: Sequence[float], bias: float, truth: Mapping[str, Any], names: Sequence[str]
-) -> list[str]:
-    """A table of learned weights and bias beside the true ones.
-
-    Args:
-        weights, names: one a feature; the first ten are shown, the rest is summed up in one line.
-        truth: `{"weights": [2.0], "bias": 3.0}`, as ArrayDataset.truth has it.
-    """
-    entries = [*zip(names, weights, truth["weights"], strict=True)]
-    rows = [["weight", f"{'learned':>11}", f"{'truth':>11}", f"{'difference':>11}"]]
-    for name, learned, true in [*entries[:10], ("bias", bias, truth.get("bias", 0.0))]:
-        rows.append([name, *(f"{number(x):>11}" for x in (learned, true, learned - true))])
-    lines = table(rows)
-    if rest := entries[10:]:
-        worst = max(abs(learned - true) for _, learned, true in rest)
-        many = plural(len(rest), "more weight")
-        lines.append(f"{many}, the largest difference is {number(worst)}")
-    return lines
-
-
-STEPS, SECONDS = 300, 5.0  # what a dry run takes at most
 COMING = "gradients", "shards", "optimizer", "activations"  # not there before the first step
 
 
@@ -268,53 +363,6 @@ def optimizer_bytes(optimizer: Optimizer) -> int:
         states = len(optimizer.states_of_group(group))
         total += states * sum(p.numel() * p._array.dtype.itemsize for p in group["params"])
     return total
-
-
-def dry_run(
-    run: TrainingRun,
-    state: RunState,
-    take_step: Callable[[MicroBatches], None],
-    settle: Callable[[], None],
-) -> list[str]:
-    """Take some real steps, write nothing, and say what the run would take; collective.
-
-    The parts cannot be used for a run afterwards.
-
-    Args:
-        run, state: of a run that has not begun.
-        take_step: takes an optimiser step.
-        settle: learns what other ranks have met; collective.
-    """
-    plan, facts = run.plan, sizes(run)
-    began, times, waited = time.perf_counter(), [], 0.0
-    ended = began
-    with np.errstate(all="ignore"), default_dtype(run.config.dtype):
-        most = min(STEPS, plan.total or STEPS)
-        for micro_batches in islice(run.loader.steps(passes=None), most):
-            started = time.perf_counter()
-            waited += started - ended
-            with suppress(NotFinite):  # a run would say so
-                take_step(micro_batches)
-            state.step += 1
-            times.append(time.perf_counter() - started)
-            if state.step & (state.step - 1) == 0:
-                settle()
-                enough = time.perf_counter() - began > SECONDS and state.step >= 8
-                if run.comm.any(enough):
-                    break
-            ended = time.perf_counter()
-    # Steps that are recorded and compiled take longer, and are few. Rows come many at once.
-    typical = statistics.median(times[len(times) // 2 :]) + waited / len(times)
-    total = plan.total  # None where a clock ends the run
-    if total:
-        seconds = max(0, total - len(times)) * typical + sum(times) + waited
-        step = elapsed(typical) if typical >= 0.01 else f"{typical * 1e6:,.0f} us"
-        facts["time"] = (
-            f"{elapsed(seconds)} without evaluations, {step} per step: {len(times):,} of "
-            f"{plural(total, 'step')} were measured"
-        )
-    facts["measured"] = f"peak memory {size(peak_memory())}; nothing was written"
-    return labelled(facts)
 
 
 def peak_memory() -> int:

@@ -1,1 +1,0 @@
-"""What a name in a YAML file stands for: losses, models, schedules."""

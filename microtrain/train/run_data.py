@@ -1,0 +1,260 @@
+"""The data of a run: read and prepared once a host, and kept for later runs where they may be."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..config.components import build, import_paths, is_import_path, load, own, parameters
+from ..config.resolved import as_yaml
+from ..config.schema import Config, Data
+from ..data import ArrayDataset, Encoder, Prepared, Preprocessing, prepare
+from ..data.kept.cache import CHECKED, find, keep, key_of, opened, stamps, written
+from ..data.kept.shared import during, share
+from ..data.rows import Rows, layout
+from ..distributed.agreement import agreed, all_equal, settled, together
+from ..distributed.communicator import alone
+from ..errors import DataError
+from ..words import size
+from .rehearsal import trying
+
+if TYPE_CHECKING:
+    from ..distributed.communicator import Communicator
+
+
+def load_data(
+    config: Config,
+    preprocessing: Preprocessing | None = None,
+    encoder: Encoder | None = None,
+    found: Any = None,
+) -> Prepared:
+    """The configured data, split, encoded and standardised, cast.
+
+    `preprocessing` and `encoder` are those of a training before, `found` is what another rank of
+    the host has found in the same rows.
+    """
+    data, split = config.data, config.data.split
+    origin = f"data ({data.type})"
+    with trying(config, "data"), during(CHECKED, found is not None):
+        loaded = read(data, config.seed)
+        others = {
+            part: read(replace(data, arguments=data.arguments | keys), config.seed)
+            for part, keys in split.files.items()
+        }
+    try:
+        prepared = prepare(
+            loaded,
+            split=split.shares,
+            standardize=data.standardize,
+            dtype=np.dtype(config.dtype),
+            seed=split.seed,
+            stratify=split.stratify,
+            group=split.group,
+            time=split.time,
+            fold=None if split.folds is None or split.fold is None else (split.fold, split.folds),
+            others=others,
+            origin=origin,
+            preprocessing=preprocessing,
+            encoder=encoder,
+            found=found,
+        )
+    except DataError as error:
+        raise DataError(f"{error}\n{own('data')}") if is_import_path(data.type) else error from None
+    if prepared.classes is not None and len(prepared.classes) < 2:
+        found = ", ".join(prepared.classes)
+        raise DataError(f"{origin}: all rows are of one class, {found}; expected two or more")
+    return prepared
+
+
+def load_run_data(config: Config, comm: Communicator) -> tuple[Prepared, str]:
+    """The data of a run that begins or goes on, and their hash, as `load_once`; collective."""
+
+    def load(found: Any = None) -> Prepared:
+        return load_data(config) if found is None else load_data(config, found=found)
+
+    if config.data.cache is None:
+        return prepared(config, lambda: load_once(config, comm, load))
+    load = cached(config, load, data_hash)
+    if comm.size > comm.node().size:
+        with settled(comm):  # once, where all hosts see one directory
+            if comm.rank == 0:
+                with alone("it reads and prepares the data for all hosts"):
+                    load()
+    return load_once(config, comm, load)
+
+
+def load_once(
+    config: Config, comm: Communicator, load: Callable[..., Prepared]
+) -> tuple[Prepared, str]:
+    """The data that `load()` gives, once a host, and their hash; collective.
+
+    DataError unless all have loaded the same: the batches are cut from them.
+    """
+    given = config.data.instance is not None
+    if everyone := given or is_import_path(config.data.type):
+        # Apart from the rest: user-defined code may let its ranks wait for each other.
+        held = [together(comm, load)]
+        found = held[0]
+    else:
+        found = share(comm, load)
+    with alone("it reads the data for their hash"):
+        mine = data_hash(found) if everyone or comm.local_rank == 0 else ""
+    if not everyone:
+        mine = comm.node().broadcast_object(mine)
+    if not all_equal(comm, bytes.fromhex(mine)):
+        hashes = comm.all_gather_object((len(found.train), mine))
+        rank = next(rank for rank, (_, one) in enumerate(hashes) if one != hashes[0][1])
+        raise agreed(
+            DataError(
+                f"data ({config.data.type}): rank {rank} loaded different data from rank 0 "
+                f"({hashes[rank][0]:,} and {hashes[0][0]:,} training rows); every rank must load "
+                "the same: draw random numbers from the seed that a component may take"
+            )
+        )
+    if everyone:
+        del found
+        found = share(comm, held.pop, everyone=True, given=given)
+    return found, mine
+
+
+def data_hash(data: Prepared) -> str:
+    """A hash of all rows of all parts as they are trained on."""
+    if data.digest is not None:
+        return data.digest
+    digest = hashlib.blake2b(digest_size=16)
+    for part in (data.train, data.val, data.test):
+        if isinstance(part, Rows):
+            digest.update(part.digest.encode())  # of the one pass that all of its rows were read in
+        for array in part.arrays if isinstance(part, ArrayDataset) else ():
+            digest.update(f"{array.dtype}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def data_state(data: Prepared, its_hash: str) -> dict[str, Any]:
+    """What a checkpoint's state.json holds of the data a model was trained on."""
+    train = data.train
+    return {
+        "preprocessing": data.preprocessing.to_json(),
+        "table": None if data.encoder is None else data.encoder.to_json(),
+        "classes": None if data.classes is None else list(data.classes),
+        "feature_names": None if train.feature_names is None else list(train.feature_names),
+        "target_name": train.target_name,
+        "out_features": data.out_features,
+        "inputs": [
+            {"shape": list(array.shape[1:]), "dtype": array.dtype.name}
+            for array in layout(train)[0]
+        ],
+        "data_hash": its_hash,
+    }
+
+
+def cached(
+    config: Config, load_data: Callable[..., Prepared], digest_of: Callable[[Prepared], str]
+) -> Callable[..., Prepared]:
+    """`load_data` that keeps what it gives in the directory that `data.cache` names."""
+    assert config.data.cache is not None
+    directory = Path(config.data.cache)
+    first: dict[str, Prepared] = {}
+
+    def load_kept(found: Any = None) -> Prepared:
+        """found: where another rank of this host has found or put it."""
+        if isinstance(found, str):
+            return opened(Path(found), checked=True)
+        if found is not None:
+            return load_data(found)
+        key, files = _key(config)
+        if key in first:  # asked twice where there are several hosts
+            return first[key]
+        words, data = "an earlier run has kept the rows in", None
+        if find(directory, key) is None or None in files:
+            data = load_data()  # says what is wrong with a file that is not there
+            if data.cache:  # decoded, and kept so
+                return first.setdefault(key, data)
+
+        def make(place: Path) -> dict[str, Any]:
+            assert data is not None
+            about = written(place, data, digest_of(data))
+            if _key(config)[0] != key:
+                raise DataError(
+                    "data.cache: a file was changed while it was being read; start again, and "
+                    "write other versions of a file under another name"
+                )
+            return about
+
+        place, made = keep(directory, key, make)
+        if data is not None:
+            words = "the rows are kept for runs to come in"
+        kept = sum(each.stat().st_size for each in place.iterdir())
+        data = replace(opened(place, checked=made), cache=f"{words} {place} ({size(kept)})")
+        return first.setdefault(key, data)
+
+    return load_kept
+
+
+def _key(config: Config) -> tuple[str, list[Any]]:
+    """The name of these rows, prepared as they are to be; and what tells their files apart."""
+    data = config.data
+    accepted = parameters(load("data", data.type))
+    paths = []
+    for keys in (data.arguments, *data.split.files.values()):
+        for name, value in keys.items():
+            if value is not None and "Path" in str(accepted[name].annotation):
+                paths += value if isinstance(value, list) else [value]
+    files = stamps([Path(path) for path in paths])
+    how = data.type, data.arguments, asdict(data.split), data.standardize, config.dtype
+    return key_of(how, files), files
+
+
+@contextmanager
+def reading_once() -> Iterator[None]:
+    """Runs that are built in this block, one after the other, share the rows that they name alike.
+
+    Of rows as they are trained on, those of the run before. Not those of the user's own components,
+    which may hand out what they change later.
+    """
+    before = [*_ROWS]
+    try:
+        _ROWS.append({})
+        yield
+    finally:
+        _ROWS[:] = before
+
+
+_ROWS: list[dict[str, Any]] = []  # by what names them; empty where each run reads its own
+
+_PREPARED = "prepared"  # names those of the last run
+
+
+def read(data: Data, seed: int) -> Any:
+    """The rows of a data component."""
+    known = {"seed": seed} | ({} if data.cache is None else {"cache": Path(data.cache)})
+    if not _ROWS or is_import_path(data.type) or data.instance is not None:
+        return build(data, **known)
+    name = f"{data.type} {as_yaml(_seed_of(data, seed) | data.arguments)}"
+    if name not in _ROWS[-1]:
+        _ROWS[-1][name] = build(data, **known)
+    return _ROWS[-1][name]
+
+
+def prepared(config: Config, prepare: Callable[[], tuple[Prepared, str]]) -> tuple[Prepared, str]:
+    """What `prepare()` gives: the rows that the configuration names as they are trained on."""
+    if not _ROWS or import_paths(config) or config.data.instance is not None:
+        return prepare()
+    name = repr((config.data, config.dtype, _seed_of(config.data, config.seed)))
+    if _PREPARED not in _ROWS[-1] or _ROWS[-1][_PREPARED][0] != name:
+        _ROWS[-1].pop(_PREPARED, None)  # there need not be room for both
+        _ROWS[-1][_PREPARED] = name, prepare()
+    found: tuple[Prepared, str] = _ROWS[-1][_PREPARED][1]
+    return found
+
+
+def _seed_of(data: Data, seed: int) -> dict[str, int]:
+    """The seed, where the component takes one."""
+    return {"seed": seed} if "seed" in parameters(load("data", data.type)) else {}
