@@ -72,7 +72,7 @@ from microtrain.nn.normalization import BatchNorm
 from microtrain.threads import cores
 from microtrain.train import Trainer
 from microtrain.train.console import Output
-from microtrain.train.step.guard import NotFinite
+from microtrain.train.step.divergence import NotFinite
 from microtrain.words import plural, rate
 
 ROOT = Path(__file__).resolve().parent.parent

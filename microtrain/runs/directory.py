@@ -74,7 +74,7 @@ class RunDirectory:
 
     Example:
         with RunDirectory.create("runs", "linreg") as run:
-            run.write_config(text)
+            run.write("config.yaml", text)
             run.log_metrics({"split": "train", "step": 1, "epoch": 0.1, "samples": 64, "loss": 2.5})
             run.update(status="finished", exit_code=0)
     """
@@ -149,7 +149,7 @@ class RunDirectory:
     ) -> RunDirectory:
         run = cls(path)
         try:
-            run.write_config(text)
+            run.write("config.yaml", text)
             if latest and (latest.is_symlink() or not latest.exists()):  # else someone's own
                 point(latest, path)
             run.update(
@@ -170,10 +170,6 @@ class RunDirectory:
     def info(self, field: str, default: Any = None) -> Any:
         """A field of run.json."""
         return self._info.get(field, default)
-
-    def write_config(self, text: str) -> None:
-        """Write config.yaml: the resolved configuration."""
-        self.write("config.yaml", text)
 
     def update(self, **fields: Any) -> None:
         """Set fields of run.json: status, exit_code, params_sha256, hosts, ranks, timings, best.

@@ -31,7 +31,7 @@ from .models_and_losses import balance, described
 from .rehearsal import build_metrics, refused, rehearse, trying
 from .run_data import data_state, load_run_data
 from .schedules import Rates, Schedule
-from .step.guard import Guard, Skips
+from .step.divergence import Guard, Skips
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator

@@ -160,7 +160,7 @@ class Output:
     def _print(self, stream: TextIO, line: str) -> None:
         encoding = stream.encoding or "utf-8"
         line = line.encode(encoding, "backslashreplace").decode(encoding)
-        if self._bar is not None and stream.isatty():
+        if isinstance(self._bar, TerminalBar) and stream.isatty():
             self._bar.print(line)  # above it
         else:
             stream.write(line + "\n")

@@ -18,8 +18,9 @@ from ..config.schema import Config
 from ..distributed.single import SingleCommunicator
 from ..words import elapsed, labelled, plural, size
 from .console import Output, peak_memory, sizes
-from .rehearsal import _tensors, refused, trying
-from .step.guard import NotFinite
+from .evaluation import tensors
+from .rehearsal import refused, trying
+from .step.divergence import NotFinite
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -79,7 +80,7 @@ def try_step(config: Config) -> int:
     unheard = Output(0, stream=io.StringIO(), errors=io.StringIO())
     run = kind.from_config(config, SingleCommunicator(), unheard)
     rows = run.data.train.read(slice(ROWS))
-    batch, passes, optimizer = _tensors(rows, None), run.shards or 1, run.optimizer
+    batch, passes, optimizer = tensors(rows, None), run.shards or 1, run.optimizer
     with np.errstate(all="ignore"), default_dtype(config.dtype):
         before = [np.array(to_host(p._array)) for p in run.model.parameters()]
         for number in range(passes):

@@ -85,7 +85,7 @@ def evaluate(
         if step is None and -(-len(dataset) // count) > FEW:
             if row_bytes is None:
                 begin_batch(0, EVALUATED, rows=1, ranks=comm.size)
-                one = [_tensor(array, device) for array in dataset.read(slice(0, 1))[:at]]
+                one = tensors(dataset.read(slice(0, 1))[:at], device)
                 row_bytes = OfRow.of(model(*one), 1).output
             at_once = rows_at_once(row_bytes)
         for shard in range(comm.rank * each, (comm.rank + 1) * each):
@@ -95,7 +95,7 @@ def evaluate(
             largest = -(-len(dataset) // count)
             for first in range(start, start + max(largest, 1), at_once):
                 rows = dataset.read(slice(min(first, stop), min(first + at_once, stop)))
-                batch = tuple(_tensor(array, device) for array in rows)
+                batch = tensors(rows, device)
                 begin_batch(first, EVALUATED, rows=len(rows[at]), ranks=comm.size)
                 outputs = Outputs(model, others, batch)
                 prediction, value = _outcome(
@@ -226,9 +226,10 @@ def to_numpy(output: Any) -> Any:
     return to_host(output._array) if type(output) in TENSORS else output
 
 
-def _tensor(array: Any, device: Any) -> Tensor:
-    tensor = from_numpy(array)
-    return tensor if device is None else tensor.to(device=device)
+def tensors(arrays: Sequence[Any], device: Any) -> tuple[Tensor, ...]:
+    """What a batch of rows is to a model."""
+    made = map(from_numpy, arrays)
+    return tuple(made if device is None else (one.to(device=device) for one in made))
 
 
 class OfRow(NamedTuple):

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
+from .. import nn
 from ..autograd.graph import leaves_of
 from ..backend import to_host
 from ..config.schema import Config
@@ -22,23 +23,6 @@ from ..creation import tensor
 from ..data import Prepared
 from ..data.rows import targets
 from ..errors import ConfigError, DataError
-from ..nn import (
-    BCEWithLogitsLoss,
-    CrossEntropyLoss,
-    Embedding,
-    HuberLoss,
-    L1Loss,
-    Linear,
-    Module,
-    ModuleList,
-    MSELoss,
-    NLLLoss,
-    ReLU,
-    Sequential,
-    Sigmoid,
-    Tanh,
-    init,
-)
 from ..ops import cat
 from ..ops.loss.losses import mean_loss
 from ..ops.pointwise.elementwise import where
@@ -46,10 +30,10 @@ from ..tensor import TENSORS, Tensor
 from ..words import number, plural, table
 
 Count = Annotated[int, Ge(1)]
-_ACTIVATIONS: dict[str, type[Module]] = {"relu": ReLU, "tanh": Tanh, "sigmoid": Sigmoid}
+_ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}
 
 
-def linear_regression(in_features: Count, out_features: Count = 1, bias: bool = True) -> Linear:
+def linear_regression(in_features: Count, out_features: Count = 1, bias: bool = True) -> nn.Linear:
     """`y = x @ weight.T + bias`: (n, in_features) to (n, out_features).
 
     Args:
@@ -57,17 +41,17 @@ def linear_regression(in_features: Count, out_features: Count = 1, bias: bool = 
         out_features: columns of the output.
         bias: whether to add a bias; without it the line goes through 0.
     """
-    return Linear(in_features, out_features, bias)
+    return nn.Linear(in_features, out_features, bias)
 
 
-def logistic_regression(in_features: Count, classes: Count) -> Linear:
+def logistic_regression(in_features: Count, classes: Count) -> nn.Linear:
     """One linear score a class, for `loss: cross_entropy`: (n, in_features) to (n, classes).
 
     Args:
         in_features: columns of the input.
         classes: number of classes.
     """
-    return Linear(in_features, classes)
+    return nn.Linear(in_features, classes)
 
 
 def mlp(
@@ -77,7 +61,7 @@ def mlp(
     activation: Literal["relu", "tanh", "sigmoid"] = "relu",
     categories: list[Count] | None = None,
     embedding: Count | None = None,
-) -> Sequential | WithEmbeddings:
+) -> nn.Sequential | WithEmbeddings:
     """Linear layers with an activation between: (n, in_features) to (n, out_features).
 
     Args:
@@ -95,13 +79,13 @@ def mlp(
             categories, widths, mlp(in_features + sum(widths), hidden, out_features, activation)
         )
     widths = [in_features, *hidden, out_features]
-    layers: list[Module] = []
+    layers: list[nn.Module] = []
     for before, after in pairwise(widths):
-        layers += [Linear(before, after), _ACTIVATIONS[activation]()]
-    return Sequential(*layers[:-1])
+        layers += [nn.Linear(before, after), _ACTIVATIONS[activation]()]
+    return nn.Sequential(*layers[:-1])
 
 
-class WithEmbeddings(Module):
+class WithEmbeddings(nn.Module):
     """Numbers of shape (n, features), if any, and codes (n, columns): the columns are looked up.
 
     Code 0, an unknown category, stays at zeros.
@@ -112,10 +96,10 @@ class WithEmbeddings(Module):
         network: takes the numbers and all of these, side by side.
     """
 
-    def __init__(self, categories: list[int], widths: list[int], network: Module) -> None:
+    def __init__(self, categories: list[int], widths: list[int], network: nn.Module) -> None:
         super().__init__()
         pairs = zip(categories, widths, strict=True)
-        self.embeddings = ModuleList([Embedding(*pair, padding_idx=0) for pair in pairs])
+        self.embeddings = nn.ModuleList([nn.Embedding(*pair, padding_idx=0) for pair in pairs])
         self.network = network
 
     def forward(self, *inputs: Tensor) -> Tensor:
@@ -126,7 +110,7 @@ class WithEmbeddings(Module):
 
 
 # The network of PyTorch's tutorial.
-class TwoLayerReLU(Module):
+class TwoLayerReLU(nn.Module):
     """`relu(x @ w1) @ w2` with weights from N(0, 1): (n, in_features) to (n, out_features).
 
     Args:
@@ -137,10 +121,10 @@ class TwoLayerReLU(Module):
 
     def __init__(self, in_features: Count, hidden: Count, out_features: Count) -> None:
         super().__init__()
-        self.linear1 = Linear(in_features, hidden, False)
-        self.linear2 = Linear(hidden, out_features, False)
-        init.normal_(self.linear1.weight)
-        init.normal_(self.linear2.weight)
+        self.linear1 = nn.Linear(in_features, hidden, False)
+        self.linear2 = nn.Linear(hidden, out_features, False)
+        nn.init.normal_(self.linear1.weight)
+        nn.init.normal_(self.linear2.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, in_features) to (n, out_features)."""
@@ -149,7 +133,7 @@ class TwoLayerReLU(Module):
 
 def learned_line(model: Any, data: Prepared) -> tuple[list[float], float] | None:
     """Weights and bias of a linear model with one output, in the units of the data; else None."""
-    if not isinstance(model, Linear) or model.out_features != 1:
+    if not isinstance(model, nn.Linear) or model.out_features != 1:
         return None
     mean, scale = data.preprocessing.mean, data.preprocessing.scale
     weight = to_host(model.weight._array).astype(np.float64)[0] / scale
@@ -157,7 +141,7 @@ def learned_line(model: Any, data: Prepared) -> tuple[list[float], float] | None
     return weight.tolist(), bias - float((weight * mean).sum())
 
 
-def truth_beside(module: Module, data: Prepared, which: str) -> list[str]:
+def truth_beside(module: nn.Module, data: Prepared, which: str) -> list[str]:
     """Learned weights beside the true ones, where there are such; `which` says of which model."""
     line, truth = learned_line(module, data), data.train.truth
     if line is None or truth is None or len(truth.get("weights", ())) != len(line[0]):
@@ -191,38 +175,38 @@ def truth_lines(
 Positive = Annotated[float, Gt(0)]
 
 
-def mse(reduction: Literal["mean", "sum"] = "mean") -> MSELoss:
+def mse(reduction: Literal["mean", "sum"] = "mean") -> nn.MSELoss:
     """The squared difference of prediction and target in one shape, averaged or summed.
 
     Args:
         reduction: the mean over rows and targets, or their sum.
     """
-    return MSELoss(reduction=reduction)
+    return nn.MSELoss(reduction=reduction)
 
 
-def mae(reduction: Literal["mean", "sum"] = "mean") -> L1Loss:
+def mae(reduction: Literal["mean", "sum"] = "mean") -> nn.L1Loss:
     """The absolute difference of prediction and target in one shape, averaged or summed.
 
     Args:
         reduction: the mean over rows and targets, or their sum.
     """
-    return L1Loss(reduction=reduction)
+    return nn.L1Loss(reduction=reduction)
 
 
-def huber(reduction: Literal["mean", "sum"] = "mean", delta: Positive = 1.0) -> HuberLoss:
+def huber(reduction: Literal["mean", "sum"] = "mean", delta: Positive = 1.0) -> nn.HuberLoss:
     """The squared difference halved within `delta`, beyond it `delta` times the absolute one.
 
     Args:
         reduction: the mean over rows and targets, or their sum.
         delta: where the quadratic part ends.
     """
-    return HuberLoss(reduction, delta)
+    return nn.HuberLoss(reduction, delta)
 
 
 def bce(
     reduction: Literal["mean", "sum"] = "mean",
     pos_weight: Positive | Literal["balanced"] | Sequence[Positive] | None = None,
-) -> BCEWithLogitsLoss:
+) -> nn.BCEWithLogitsLoss:
     """The binary cross entropy of scores with targets from 0.0 to 1.0, in one shape.
 
     The model gives scores: the sigmoid is part of the loss.
@@ -234,7 +218,7 @@ def bce(
     """
     if isinstance(pos_weight, str):
         raise ValueError("pos_weight: balanced is counted in the training rows of a run")
-    return BCEWithLogitsLoss(reduction=reduction, pos_weight=_weights(pos_weight))
+    return nn.BCEWithLogitsLoss(reduction=reduction, pos_weight=_weights(pos_weight))
 
 
 def cross_entropy(
@@ -243,7 +227,7 @@ def cross_entropy(
     weight: Sequence[Annotated[float, Ge(0)]] | None = None,
     ignore_index: int = -100,
     class_weight: Literal["balanced"] | Sequence[Annotated[float, Ge(0)]] | None = None,
-) -> CrossEntropyLoss:
+) -> nn.CrossEntropyLoss:
     """The cross entropy of scores (n, classes) with class indices (n,), averaged or summed.
 
     Args:
@@ -259,7 +243,7 @@ def cross_entropy(
         raise ValueError("class_weight: balanced is counted in the training rows of a run")
     if weight is not None and class_weight is not None:
         raise ValueError("weight is the same as class_weight; leave one of them out")
-    return CrossEntropyLoss(
+    return nn.CrossEntropyLoss(
         weight=_weights(weight if class_weight is None else class_weight),
         ignore_index=ignore_index,
         reduction=reduction,
@@ -401,7 +385,7 @@ def loss_of_rows(loss: Any, prediction: Any, target: Any, weight: Any = None) ->
     if loss.reduction == "sum":
         return (losses * weight).sum()
     divisor = weight
-    if isinstance(loss, CrossEntropyLoss | NLLLoss):
+    if isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss):
         kept = target != loss.ignore_index
         of_class = 1.0 if loss.weight is None else loss.weight[where(kept, target, 0)]
         divisor = where(kept, weight * of_class, 0.0)
@@ -409,7 +393,7 @@ def loss_of_rows(loss: Any, prediction: Any, target: Any, weight: Any = None) ->
 
 
 def _of_library(loss: Any) -> bool:
-    return type(loss).__module__ == MSELoss.__module__
+    return type(loss).__module__ == nn.MSELoss.__module__
 
 
 def refuse_unweighted(loss: Any, name: str) -> None:
@@ -418,7 +402,7 @@ def refuse_unweighted(loss: Any, name: str) -> None:
         if loss.reduction in ("mean", "sum"):
             return
         raise ConfigError(f"loss {name}: rows with weights have a mean or a sum")
-    function = loss.forward if isinstance(loss, Module) else loss
+    function = loss.forward if isinstance(loss, nn.Module) else loss
     own = not (getattr(function, "__module__", None) or "").startswith("microtrain.")
     if not (own and takes_weight(function)):
         raise ConfigError(

@@ -68,10 +68,6 @@ class Bar:
         """Show what it says now."""
         raise NotImplementedError
 
-    def print(self, line: str) -> None:
-        """Write a line above the bar, as it is."""
-        raise NotImplementedError
-
     def close(self) -> None:
         """Take the bar away; may be called again."""
         raise NotImplementedError
@@ -154,10 +150,6 @@ class NotebookBar(Bar):
     def draw(self) -> None:
         """Show what it says now."""
         self._handle.update(self._bundle(), raw=True)
-
-    def print(self, line: str) -> None:
-        """The page puts what is written below the bar by itself."""
-        raise AssertionError
 
     def close(self) -> None:
         """Take the bar away; may be called again."""

@@ -19,14 +19,13 @@ from ..config.across import mode_missing
 from ..config.components import CLASSES, build, is_import_path, load, own
 from ..config.schema import Component, Config
 from ..config.texts import Measure
-from ..creation import from_numpy
 from ..data import Prepared
 from ..data.rows import in_memory, known_of_target, layout
 from ..distributed.single import SingleCommunicator
 from ..errors import ConfigError, UserError
 from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, Module, MSELoss
 from ..tensor import TENSORS, Tensor
-from .evaluation import OfRow, Outputs, evaluate, evaluating, step_of, to_numpy
+from .evaluation import OfRow, Outputs, evaluate, evaluating, step_of, tensors, to_numpy
 from .metrics.base import Metric
 from .metrics.classification import ClassMetric, is_of_numbers
 from .models_and_losses import (
@@ -145,7 +144,7 @@ def rehearse(
         with evaluating(module):  # running statistics begin with the first step
             if step is not None:
                 with trying(config, "trainer"):
-                    outputs, value = step(module, _tensors(rows.arrays, device))
+                    outputs, value = step(module, tensors(rows.arrays, device))
                 value = one_loss(value)
                 _check_loss(config, value)
             else:
@@ -203,15 +202,11 @@ def _check_kinds(config: Config, data: Prepared, loss: Any, metrics: list[Metric
         )
 
 
-def _tensors(arrays: Sequence[Any], device: Any) -> tuple[Tensor, ...]:
-    return tuple(from_numpy(array).to(device=device) for array in arrays)
-
-
 def _try_model_and_loss(
     config: Config, module: Module, loss: Any, rows: Any, device: Any
 ) -> tuple[Any, OfRow]:
     """A prediction, and what a row takes; ConfigError for what cannot be used."""
-    batch, at = _tensors(rows.arrays, device), len(rows.inputs)
+    batch, at = tensors(rows.arrays, device), len(rows.inputs)
     with trying(config, "model"), enable_grad():
         returned = module(*batch[:at])
         of_row, outputs = OfRow.of(returned, len(rows)), Outputs(module, (), batch)
@@ -234,7 +229,7 @@ def _try_model_and_loss(
         value = one_loss(loss_of_rows(loss, prediction, *batch[at:]))
     _check_loss(config, value)
     if is_own(config.loss) and not isinstance(loss, BUILT_IN):
-        twice = _tensors([np.concatenate([each, each]) for each in rows.arrays], device)
+        twice = tensors([np.concatenate([each, each]) for each in rows.arrays], device)
         again = one_loss(loss_of_rows(loss, module(*twice[:at]), *twice[at:])).item()
         _check_reduction(config, loss, value.item(), again)
     if not value.requires_grad:

@@ -33,10 +33,11 @@ from ..runs.run import Run
 from ..runs.state import check_run
 from .build_run import take_initial_values
 from .model_state import from_rank_0, share_arrays, take_over
-from .run import STOP_FILE, TrainingRun
+from .run import STOP_FILE
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
+    from .trainer import Trainer
 
 
 LOCK_WAIT = 30.0  # seconds in which the ranks of a killed job have died
@@ -93,7 +94,7 @@ def _reached(run: Run, config: Config) -> bool:
     return stored is None or str(stored.value) == str(config.train.duration)
 
 
-def take_up(run: TrainingRun) -> None:
+def take_up(run: Trainer) -> None:
     """Take over where the run in `run.directory` has come to, and go on in it; collective."""
     checkpoint = from_rank_0(run.comm, lambda: _newest(run))
     with settled(run.comm):
@@ -108,7 +109,7 @@ def take_up(run: TrainingRun) -> None:
             _go_on(run, run.directory, checkpoint.state if checkpoint else None)
 
 
-def restore(run: TrainingRun, checkpoint: Checkpoint) -> None:
+def restore(run: Trainer, checkpoint: Checkpoint) -> None:
     """Let `run` be where `checkpoint` was taken; DataError for another model or other data."""
     total, state = run.total_steps, checkpoint.state
     if total is not None and checkpoint.step > total:
@@ -134,7 +135,7 @@ def restore(run: TrainingRun, checkpoint: Checkpoint) -> None:
             keeper.load_state_dict(state[name])
 
 
-def _check_order(run: TrainingRun, checkpoint: Checkpoint) -> None:
+def _check_order(run: Trainer, checkpoint: Checkpoint) -> None:
     """ConfigError where the rest of an epoch would not be what the run has left of it."""
     rows, shuffle = len(run.loader.dataset), run.loader.shuffle
     now = order_name(rows, shuffle)
@@ -148,7 +149,7 @@ def _check_order(run: TrainingRun, checkpoint: Checkpoint) -> None:
         )
 
 
-def _newest(run: TrainingRun) -> Checkpoint | None:
+def _newest(run: Trainer) -> Checkpoint | None:
     """The newest checkpoint that can be used; None: the run begins anew.
 
     Raises ConfigError for settings that make it another run, DataError for a run that diverged or
@@ -188,7 +189,7 @@ def _newest(run: TrainingRun) -> Checkpoint | None:
     return newest
 
 
-def _go_on(run: TrainingRun, directory: RunDirectory, state: dict[str, Any] | None) -> None:
+def _go_on(run: Trainer, directory: RunDirectory, state: dict[str, Any] | None) -> None:
     """Make the run directory ready to go on from a checkpoint, on rank 0.
 
     Only once the checkpoint is taken over: a run that cannot go on stays as it is.
@@ -203,7 +204,7 @@ def _go_on(run: TrainingRun, directory: RunDirectory, state: dict[str, Any] | No
     before = directory.info("resumed_at")
     before = before if isinstance(before, list) else []
     directory.update(status="running", exit_code=None, error=None, resumed_at=[*before, step])
-    directory.write_config(run.config_text)
+    directory.write("config.yaml", run.config_text)
     say(f"resuming {directory.path} after step {step:,}")
     ranks = directory.info("ranks", run.comm.size)
     if ranks != run.comm.size and run.shards is None:

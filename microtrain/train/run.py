@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..config.resolved import whole_yaml
 from ..distributed.agreement import settled
@@ -30,9 +30,10 @@ from .callbacks.base import Callback, call
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
-    from ..tensor import Tensor
     from .callbacks.checkpoints import Saver
     from .console import Output
+    from .step.executor import Execution
+    from .trainer import Trainer
 
 
 @dataclass
@@ -177,23 +178,6 @@ class Progress:
         return now, loss, speed
 
 
-class Stateful(Protocol):
-    """What gives its state to a checkpoint, as JSON has it, and takes it back."""
-
-    def state_dict(self) -> Any: ...
-
-    def load_state_dict(self, state: Any) -> None: ...
-
-
-class Executor(Protocol):
-    """What executes the steps of a run, as its callbacks see it."""
-
-    name: str
-    pending: bool
-
-    def about(self) -> dict[str, Any]: ...
-
-
 class TrainingRun(Parts):
     """A run as its executor and callbacks see it: its parts, its state; the Trainer is one.
 
@@ -207,7 +191,6 @@ class TrainingRun(Parts):
         checkpoints: what writes them, on rank 0; of a large state on all ranks.
         path: the run directory, on all ranks.
         started: when training began, of `time.perf_counter`; earlier after a resume.
-        predicted: bytes that this rank would need, as the run began; 0 before.
         wants_trace, trace: whether timelines were asked for, and that of this rank.
         execution: what executes the steps.
         eval_step: what evaluations measure instead of `loss(model(inputs), target)`.
@@ -223,10 +206,9 @@ class TrainingRun(Parts):
     path: Path
     config_text: str = ""
     started: float
-    predicted: int = 0
     wants_trace: bool = False
     trace: Any = None
-    execution: Executor
+    execution: Execution
     eval_step: Any = None
 
     def __init__(self, parts: Parts, state: RunState, output: Output) -> None:
@@ -281,26 +263,6 @@ class TrainingRun(Parts):
         """Call a hook of all callbacks, in their order."""
         for callback in self.callbacks:
             call(callback, hook, self, *arguments)
-
-    def open_directory(self, resume: Path | None) -> RunDirectory:
-        """The run's directory, a new one or that of `resume`, open for writing; on rank 0."""
-        raise NotImplementedError
-
-    def gradients(self, first: bool, last: bool, batch: tuple[Tensor, ...]) -> None:
-        """Add the gradients of one micro-batch to those of its step."""
-        raise NotImplementedError
-
-    def update(self) -> None:
-        """The optimiser's step."""
-        raise NotImplementedError
-
-    def train_step(self, batch: tuple[Tensor, ...]) -> Tensor:
-        """The loss of one micro-batch."""
-        raise NotImplementedError
-
-    def stateful(self) -> dict[str, Stateful]:
-        """What keeps a state of its own in a checkpoint, by the name of that."""
-        raise NotImplementedError
 
 
 def next_multiple(step: int, every: int | None) -> float:
@@ -443,7 +405,7 @@ def held(
 
 
 @contextlib.contextmanager
-def run_directory(run: TrainingRun, resume: Path | None) -> Iterator[None]:
+def run_directory(run: Trainer, resume: Path | None) -> Iterator[None]:
     """The directory of `run`, a new one or that of `resume`; its path is known to all ranks."""
 
     def opened() -> RunDirectory:

@@ -80,7 +80,7 @@ def load_run_data(config: Config, comm: Communicator) -> tuple[Prepared, str]:
 
     if config.data.cache is None:
         return prepared(config, lambda: load_once(config, comm, load))
-    load = cached(config, load, data_hash)
+    load = cached(config, load)
     if comm.size > comm.node().size:
         with settled(comm):  # once, where all hosts see one directory
             if comm.rank == 0:
@@ -155,10 +155,8 @@ def data_state(data: Prepared, its_hash: str) -> dict[str, Any]:
     }
 
 
-def cached(
-    config: Config, load_data: Callable[..., Prepared], digest_of: Callable[[Prepared], str]
-) -> Callable[..., Prepared]:
-    """`load_data` that keeps what it gives in the directory that `data.cache` names."""
+def cached(config: Config, load: Callable[..., Prepared]) -> Callable[..., Prepared]:
+    """`load` that keeps what it gives in the directory that `data.cache` names."""
     assert config.data.cache is not None
     directory = Path(config.data.cache)
     first: dict[str, Prepared] = {}
@@ -168,19 +166,19 @@ def cached(
         if isinstance(found, str):
             return opened(Path(found), checked=True)
         if found is not None:
-            return load_data(found)
+            return load(found)
         key, files = _key(config)
         if key in first:  # asked twice where there are several hosts
             return first[key]
         words, data = "an earlier run has kept the rows in", None
         if find(directory, key) is None or None in files:
-            data = load_data()  # says what is wrong with a file that is not there
+            data = load()  # says what is wrong with a file that is not there
             if data.cache:  # decoded, and kept so
                 return first.setdefault(key, data)
 
         def make(place: Path) -> dict[str, Any]:
             assert data is not None
-            about = written(place, data, digest_of(data))
+            about = written(place, data, data_hash(data))
             if _key(config)[0] != key:
                 raise DataError(
                     "data.cache: a file was changed while it was being read; start again, and "

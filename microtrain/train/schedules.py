@@ -113,7 +113,7 @@ class Step(Schedule):
         gamma: above 0.
         warmup: as `Schedule`; it scales what the steps would be.
 
-    Raises ValueError for what is not a duration, and for a gamma that is not above 0.
+    Raises ValueError for what is not a duration.
     """
 
     def __init__(
@@ -121,8 +121,6 @@ class Step(Schedule):
     ) -> None:
         super().__init__(warmup)
         self.every = _duration("every", every)
-        if not gamma > 0:
-            raise ValueError(f"gamma must be greater than 0, got {gamma!r}")
         self.gamma = gamma
 
     def begin(self, steps_per_epoch: int, total_steps: int | None) -> None:
@@ -146,7 +144,7 @@ class Cosine(Schedule):
         warmup: as `Schedule`.
         min_lr: a rate, not a share of one; the same for all parameter groups.
 
-    Raises ValueError for what is not a duration, and for a `min_lr` below 0.
+    Raises ValueError for what is not a duration.
     """
 
     needs_end = True
@@ -155,8 +153,6 @@ class Cosine(Schedule):
         self, warmup: Lasting | None = None, min_lr: Annotated[float, Ge(0)] = 0.0
     ) -> None:
         super().__init__(warmup)
-        if not min_lr >= 0:
-            raise ValueError(f"min_lr must be a number of at least 0, got {min_lr!r}")
         self.min_lr = min_lr
 
     def after_warmup(self, step: int, base: float) -> float:
@@ -175,7 +171,7 @@ class Linear(Schedule):
         warmup: as `Schedule`.
         end: a share of the rate, from 0 to 1.
 
-    Raises ValueError for what is not a duration, and for an `end` outside 0 .. 1.
+    Raises ValueError for what is not a duration.
     """
 
     needs_end = True
@@ -184,8 +180,6 @@ class Linear(Schedule):
         self, warmup: Lasting | None = None, end: Annotated[float, Ge(0), Le(1)] = 0.0
     ) -> None:
         super().__init__(warmup)
-        if not 0 <= end <= 1:
-            raise ValueError(f"end must be a number from 0 to 1, got {end!r}")
         self.end = end
 
     def after_warmup(self, step: int, base: float) -> float:

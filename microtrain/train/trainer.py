@@ -39,17 +39,16 @@ from ..errors import ConfigError, DivergedError
 from ..runs.directory import EVERY, RunDirectory
 from ..tensor import TENSORS, Tensor
 from .build_run import EVALUATE, SAVE, build_run, take_initial_values
-from .callbacks.base import Callback, Ending, Event, States, call, of_configuration, steps_between
+from .callbacks.base import Callback, Ending, Event, States, call, callback_of, steps_between
 from .callbacks.checkpoints import STOPPED
 from .callbacks.order import CALLBACKS, OF_CONFIGURATION
 from .console import Output, next_command, peak_memory
 from .dry_run import dry_run
 from .models_and_losses import loss_of_rows
 from .resume import LOCK_WAIT, choose_run, take_up
-from .run import Progress, Requests, RunState, Stateful, TrainingRun, next_multiple, run_directory
-from .step.diagnosis import autopsy
+from .run import Progress, Requests, RunState, TrainingRun, next_multiple, run_directory
+from .step.divergence import NotFinite, autopsy, worst_gradient
 from .step.executor import BEGIN, Execution
-from .step.guard import NotFinite, worst_gradient
 
 if TYPE_CHECKING:
     from ..data.loading.loader import MicroBatches
@@ -192,7 +191,7 @@ class Trainer(TrainingRun):
             self.callbacks = []
             for each in self.callback_types:
                 if each == OF_CONFIGURATION:
-                    self.callbacks += of_configuration(config.callbacks)
+                    self.callbacks += map(callback_of, config.callbacks)
                 else:
                     kind: Any = load("callback", each) if isinstance(each, str) else each
                     self.callbacks.append(kind())
@@ -332,9 +331,8 @@ class Trainer(TrainingRun):
         with ending.undo:
             self.notify("on_end", ending)
         self.notify("on_stop")
-        process_monitor.tell(
-            words=""
-        )  # a rank that is killed from now on has nothing left to go on with
+        # A rank that is killed from now on has nothing left to go on with.
+        process_monitor.tell(words="")
         return 0 if finished else STOPPED
 
     def __repr__(self) -> str:
@@ -426,9 +424,9 @@ class Trainer(TrainingRun):
         loss: Tensor = loss_of_rows(self.loss, self.model(*batch[:at]), *batch[at:])
         return loss
 
-    def stateful(self) -> dict[str, Stateful]:
+    def stateful(self) -> dict[str, Any]:
         """What keeps a state of its own in a checkpoint, in the order in which it is restored."""
-        keepers: dict[str, Stateful] = {"compile": self.execution, "progress": self.progress}
+        keepers: dict[str, Any] = {"compile": self.execution, "progress": self.progress}
         if self.skips is not None:
             keepers["skips"] = self.skips
         named = {each.state_name: each for each in self.callbacks if each.state_name}

@@ -649,6 +649,8 @@ def test_the_names_of_the_users_own_metrics(directory):
         (["schedule={type: cosine, warmup: 0%}"], "schedule.warmup", "expected a duration"),
         (["schedule={type: cosine, min_lr: -1}"], "schedule.min_lr", "at least 0"),
         (["schedule={type: linear, end: 2}"], "schedule.end", "a number from 0 to 1"),
+        (["schedule={type: linear, end: .nan}"], "schedule.end", "a number from 0 to 1"),
+        (["schedule={type: step, every: 1 epoch, gamma: 0}"], "schedule.gamma", "greater than 0"),
         (["schedule={type: step}"], "schedule.every", "step needs every"),
         (["schedule=cosin"], "schedule.type", "did you mean cosine?"),
     ],

@@ -10,7 +10,7 @@ from test_adam import close, train, trained
 from test_optim import PATTERNS, leaves, loss_of, values_of
 
 import microtrain as mt
-from microtrain.train.step.guard import Snapshot
+from microtrain.train.step.snapshot import Snapshot
 
 OPTIONS = {
     "Adadelta": [

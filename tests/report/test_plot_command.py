@@ -32,11 +32,12 @@ def no_launcher(monkeypatch):
 def make_run(parent, name="line", *, losses=(3.0, 2.0, 1.5), lr="0.1  # line.yaml:3", **info):
     """A run directory as the trainer leaves it, without training."""
     with RunDirectory.create(parent, name) as run:
-        run.write_config(
+        run.write(
+            "config.yaml",
             f"name: {json.dumps(name)}  # command line\n"
             "loss:\n  type: mse  # line.yaml:2\n"
             f"optimizer:\n  type: sgd  # default\n  lr: {lr}\n"
-            f'note: "one  # two"  # line.yaml:9\nrun_dir: {json.dumps(str(parent))}\n'
+            f'note: "one  # two"  # line.yaml:9\nrun_dir: {json.dumps(str(parent))}\n',
         )
         for step, loss in enumerate(losses, start=1):
             row = {"step": step, "epoch": step / 3, "samples": 8 * step}

@@ -184,7 +184,7 @@ def noisy(tmp_path_factory):
     """One run whose loss goes up and down, two rows an epoch, four a second."""
     folder = tmp_path_factory.mktemp("noisy")
     with RunDirectory.create(folder, "noisy") as run:
-        run.write_config("name: noisy\n")
+        run.write("config.yaml", "name: noisy\n")
         for row in range(1, 41):
             where = {"step": 10 * row, "epoch": row / 2, "samples": row, "time": row / 4}
             run.log_metrics({"split": "train", **where, "loss": 5 + (-1) ** row})

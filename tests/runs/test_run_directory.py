@@ -333,8 +333,8 @@ def test_log_and_config(run):
     run.log("   1  0.5 \udcff")  # a surrogate from a file name does not stop a run
     run.flush()
     assert (run.path / "log.txt").read_text() == "step  loss\n   1  0.5 \\udcff\n"
-    run.write_config("name: ä\n")
-    run.write_config("name: b\n")
+    run.write("config.yaml", "name: ä\n")
+    run.write("config.yaml", "name: b\n")
     assert (run.path / "config.yaml").read_text(encoding="utf-8") == "name: b\n"
 
 
@@ -378,7 +378,11 @@ run.close()
     [
         ("log_metrics", '[{"loss": 0.5}]', "cannot write metrics.jsonl in the run directory"),
         ("log", '["row"]', "cannot write log.txt in the run directory"),
-        ("write_config", json.dumps(["x" * 6000]), "cannot write config.yaml in the run directory"),
+        (
+            "write",
+            json.dumps(["config.yaml", "x" * 6000]),
+            "cannot write config.yaml in the run directory",
+        ),
     ],
 )
 def test_a_disk_that_refuses_is_one_readable_message(tmp_path, method, arguments, what):
@@ -396,7 +400,7 @@ def test_a_disk_that_refuses_is_one_readable_message(tmp_path, method, arguments
 
 @pytest.fixture
 def finished(run):
-    run.write_config("name: linreg\n")
+    run.write("config.yaml", "name: linreg\n")
     run.log_metrics({"split": "val", "step": 1, "loss": math.inf})
     save_checkpoint(run.checkpoints, 1, model={}, optimizer={}, state={}, config_text="")
     run.update(status="finished", exit_code=0)
@@ -418,7 +422,7 @@ def test_reading_takes_the_directory_the_link_or_the_name(finished, given):
 def test_by_name_the_newest_run_is_opened_also_without_links(tmp_path):
     for _ in range(12):
         with RunDirectory.create(tmp_path, "linreg", NOON) as run:
-            run.write_config("")
+            run.write("config.yaml", "")
     (tmp_path / "linreg" / "latest").unlink()
     (tmp_path / "linreg" / "notes").mkdir()
     (tmp_path / "linreg" / "2027-01-01_00-00-00").mkdir()  # no run.json: not a run

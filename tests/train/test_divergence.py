@@ -19,7 +19,7 @@ from microtrain.nn.utils.clip_grad import flat_norm
 from microtrain.random import get_rng_state
 from microtrain.runs.metrics import read_metrics
 from microtrain.train.console import Output
-from microtrain.train.step.guard import Guard, NotFinite, Skips
+from microtrain.train.step.divergence import Guard, NotFinite, Skips
 from microtrain.train.trainer import Trainer
 
 PARTS = """

@@ -257,12 +257,6 @@ def test_data_that_do_not_fit_are_named(metric, prediction, target, error, messa
         metric.sums(prediction, target)
 
 
-@pytest.mark.parametrize("k", [0, -1, True, 2.0, "3"])
-def test_topk_refuses_other_k(k):
-    with pytest.raises(ConfigError, match="at least 1"):
-        TopK(k)
-
-
 def test_metric_set_refuses_what_would_mislead():
     with pytest.raises(ConfigError, match="mse is used twice"):
         MetricSet([MeanSquaredError(), MeanSquaredError()])

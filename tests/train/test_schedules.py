@@ -93,10 +93,6 @@ def test_warm_up_begins_above_zero_and_ends_at_the_rate():
         (lambda: Constant(warmup=5), "warmup is a duration"),
         (lambda: Constant("soon"), "not a duration"),
         (lambda: Step("10"), "not a duration"),
-        (lambda: Step("1 epoch", gamma=0.0), "gamma must be greater than 0"),
-        (lambda: Cosine(min_lr=-1.0), "min_lr must be"),
-        (lambda: Linear(end=1.5), "end must be"),
-        (lambda: Linear(end=float("nan")), "end must be"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(make, words):

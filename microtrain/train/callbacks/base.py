@@ -226,11 +226,6 @@ class States:
                     ) from error
 
 
-def of_configuration(components: list[Component]) -> list[Callback]:
-    """The callbacks that a configuration lists; ConfigError for what is not one."""
-    return [*map(_callback, components)]
-
-
 def steps_between(callback: Callback, epoch: int, total: int | None) -> int | None:
     """Its interval in steps; None without one, ConfigError for what is not a duration."""
     if callback.interval is None:
@@ -241,7 +236,8 @@ def steps_between(callback: Callback, epoch: int, total: int | None) -> int | No
         raise ConfigError(str(error)) from error
 
 
-def _callback(component: Component) -> Callback:
+def callback_of(component: Component) -> Callback:
+    """The callback that a configuration lists; ConfigError for what is not one."""
     target = component.instance or load("callbacks", component.type)
     # What `every` has decorated is a callback already, as is an object.
     callback = build(component) if isinstance(target, type) else target

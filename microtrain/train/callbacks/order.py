@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from ...config.texts import Measure
 from ...data import Source
@@ -152,8 +152,6 @@ def agree_to_stop(run: TrainingRun) -> str:
 
 MOST = 200_000  # events; a file of some 20 MB, which browsers still open
 
-R = TypeVar("R")
-
 
 class Trace:
     """The events of one rank."""
@@ -168,11 +166,11 @@ class Trace:
         if len(self.events) < MOST:
             self.events.append((name, start, end))
 
-    def timed(self, name: str, function: Callable[..., R]) -> Callable[..., R]:
+    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function`, each call of which is an event."""
 
         @wraps(function)
-        def call(*args: Any, **named: Any) -> R:
+        def call(*args: Any, **named: Any) -> Any:
             start = time.perf_counter()
             try:
                 return function(*args, **named)

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 
 Array = NDArray[Any]
-
 Sums = NDArray[np.float64]
 
 

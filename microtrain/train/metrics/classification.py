@@ -27,10 +27,8 @@ from ...nn.functional import softmax
 from ...runs.run import ClassCounts
 from ...spelling import did_you_mean
 from ...words import table
-from .base import Metric, ratio
+from .base import Array, Metric, Sums, ratio
 
-Array = NDArray[Any]
-Sums = NDArray[np.float64]
 Codes = NDArray[np.int64]
 Share = Annotated[float, Ge(0), Le(1)]
 Average = Literal["binary", "micro", "macro", "weighted"]
@@ -133,14 +131,13 @@ class TopK(ClassMetric):
     Args:
         k: how many classes count as predicted: at least 1, less than the number of classes.
 
-    Raises ConfigError for a k or shapes that cannot work, DataError for a class out of range.
+    Raises ConfigError for shapes that cannot work, and for a k that is not below the number of
+    classes, DataError for a class out of range.
     """
 
     higher_is_better = True
 
     def __init__(self, k: Annotated[int, Ge(1)] = 5) -> None:
-        if type(k) is not int or k < 1:
-            raise ConfigError(f"topk: k must be an integer of at least 1, got {k!r}")
         self.k = k
         self.name = f"top{k}"
 
@@ -150,7 +147,7 @@ class TopK(ClassMetric):
             raise ConfigError(
                 f"metric {self.name} is always 1 with {classes} classes: choose a smaller k"
             )
-        return _shares(self.right(prediction, codes), weight)
+        return shares(self.right(prediction, codes), weight)
 
     def right(self, prediction: Array, codes: Codes) -> Array:
         """Which rows are right."""
@@ -306,7 +303,7 @@ def _at(name: str, threshold: float | None) -> str:
     return name if threshold is None else f"{name}_at_{threshold:g}"
 
 
-def _shares(values: Array, weight: Sums | None) -> Sums:
+def shares(values: Array, weight: Sums | None) -> Sums:
     """How many rows there are, and the sum of their values."""
     if weight is None:
         return np.array([len(values), values.sum()], dtype=np.float64)

@@ -13,7 +13,7 @@ import numpy as np
 from annotated_types import Ge
 
 from .base import ratio
-from .classification import Array, ClassMetric, Codes, LogOdds, Sums, _shares
+from .classification import Array, ClassMetric, Codes, LogOdds, Sums, shares
 
 # Probabilities ------------------------------------------------------------------------------------
 
@@ -31,7 +31,7 @@ class LogLoss(ClassMetric):
     def sums(self, prediction: Array, target: Array, weight: Sums | None = None) -> Sums:
         prediction, target, weight = _counted(prediction, target, weight)
         codes = self.codes(prediction, target)
-        return _shares(self.losses(self.chances(prediction), codes), weight)
+        return shares(self.losses(self.chances(prediction), codes), weight)
 
     def value(self, sums: Sums) -> float:
         return ratio(sums[1], sums[0])

@@ -1,17 +1,8 @@
-"""How the steps of a run are executed: by the user's Python, or by a capture of it.
+"""Between the backward pass and the update: values that are not finite, gradients that are long.
 
-`train.compile: auto` captures where the run is long enough, and takes native code where every rank
-has a compiler. What cannot be captured runs eagerly, and the run is then what it would have been
-had it run eagerly from its start: a recording that fails is undone and its micro-batch done again.
-
-Native code rounds differently, and a capture's first calls are Python's: a run that is resumed
-captures anew, at other steps, and would have other bits. So before native code takes its first step
-the calls that capture it are made and undone (`rehearse`), and every step from there on is native.
-Until then NumPy's calls are captured, whose bits are those of Python.
-
-Ranks may record at different steps (a tail batch changes the local size on some only) and so fail
-at different steps. A rank that fails goes on alone, with the same collectives; what all must know
-is settled by all after the steps 1, 2, 4, 8 ... and before every evaluation.
+Loss and gradients are global here, the same bits on every rank, so all ranks decide alike. What a
+pass may change is kept in a Snapshot, so that a recording that failed can be undone; it also tells
+the trainer what no replay would do: an attribute of the model that is set anew at every call.
 """
 
 from __future__ import annotations
@@ -36,12 +27,13 @@ from ...distributed.agreement import agreed, first_word, together
 from ...errors import CaptureError, ConfigError, UserError
 from ...stack_frames import is_own, with_code
 from ...tensor import TENSORS
-from .guard import Snapshot
+from .snapshot import Snapshot
 
 if TYPE_CHECKING:
     from ...data.loading.loader import MicroBatches
     from ...tensor import Tensor
-    from ..run import TrainingRun
+    from ..trainer import Trainer
+
 
 BEGIN = 4  # the first step that native code may take: by then a step has been captured
 FEW = 100  # steps: a shorter run ends before it has earned back what capturing costs
@@ -82,7 +74,7 @@ class Execution:
     for cannot be had.
     """
 
-    def __init__(self, run: TrainingRun) -> None:
+    def __init__(self, run: Trainer) -> None:
         self._steps: dict[str, Any] = {}  # what is captured, by executor
         self._recorders: weakref.WeakSet[Any] = weakref.WeakSet()
         self.run, self.comm, self.guard = run, run.comm, run.guard
@@ -289,8 +281,7 @@ class Execution:
             raise agreed(
                 ConfigError(
                     f"train.compile: {self.requested} was asked for, but the step cannot be "
-                    "captured\n"
-                    f"{problem}\nhint: train.compile=off"
+                    f"captured\n{problem}\nhint: train.compile=off"
                 )
             )
         self.compiled, self.pending = None, False

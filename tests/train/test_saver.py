@@ -13,7 +13,7 @@ from microtrain.errors import LaunchError
 from microtrain.runs.checkpoint import list_checkpoints, prune, save_checkpoint
 from microtrain.runs.directory import Gone
 from microtrain.runs.metrics import Unwritten
-from microtrain.train.callbacks import checkpoints as keeper
+from microtrain.train.callbacks import checkpoints as saver
 from microtrain.train.callbacks.checkpoints import Saver
 
 MONITOR = "val/loss", "min"
@@ -45,7 +45,7 @@ def state(step, **arrays):
 @pytest.fixture
 def disk(monkeypatch):
     disk = Disk()
-    monkeypatch.setattr(keeper, "save_checkpoint", disk.save)
+    monkeypatch.setattr(saver, "save_checkpoint", disk.save)
     return disk
 
 
