@@ -22,17 +22,13 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, TypeVar
-
-from annotated_types import Ge, Gt, Lt
+from typing import Any, BinaryIO, TypeVar
 
 from .errors import DataError, LaunchError, absent
 from .spelling import did_you_mean
 
 Place = str | os.PathLike[str]
 T = TypeVar("T")
-Count = Annotated[int, Ge(0), Lt(2**53)]
-Number = Annotated[float, Gt(-(2.0**1023)), Lt(2.0**1023)]
 
 PIECE = 2**20
 MOST = 64 * 2**20  # bytes of a file that is read whole and of which nothing tells the length

@@ -249,11 +249,8 @@ class _Failed(Exception):
 
 
 def _hashes(run: Run) -> dict[str, str]:
-    optimizer = load_checkpoint(run.checkpoints[-1]).optimizer
-    return {
-        "parameters": str(run.info.params_sha256),
-        "optimizer states": params_sha256(optimizer),
-    }
+    states = params_sha256(load_checkpoint(run.checkpoints[-1]).optimizer)
+    return {"parameters": str(run.info.params_sha256), "optimizer states": states}
 
 
 def _differing(first: Record, second: Record) -> list[str]:

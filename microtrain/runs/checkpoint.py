@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
-from annotated_types import Len
+from annotated_types import Ge, Gt, Len, Lt
 from numpy.typing import NDArray
 
 from ..errors import DataError, LaunchError
 from ..files import (
-    Count,
     json_bytes,
     make_directory,
     open_plain,
@@ -40,6 +39,8 @@ from ..files import (
 from .arrays import Content, array_content, arrays_in
 
 Array = NDArray[Any]
+Count = Annotated[int, Ge(0), Lt(2**53)]
+Number = Annotated[float, Gt(-(2.0**1023)), Lt(2.0**1023)]
 FORMAT = 3
 File = Literal["model.safetensors", "optimizer.safetensors", "state.json", "config.yaml"]
 FILES: tuple[File, ...] = get_args(File)

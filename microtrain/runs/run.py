@@ -22,10 +22,12 @@ from numpy.typing import NDArray
 from ..config.resolved import compare_configs
 from ..config.texts import Measure
 from ..errors import DataError, UserError
-from ..files import Count, Number, beginning, open_plain, read_plain, reason, typed
+from ..files import beginning, open_plain, read_plain, reason, typed
 from .checkpoint import (
     MANIFEST,
     Checkpoint,
+    Count,
+    Number,
     OtherRun,
     config_of,
     had_checkpoints,

@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 
 from ..backend import ARRAYS, to_host
 from ..errors import DataError
-from ..files import Count, Number, is_unicode, typed
+from ..files import is_unicode, typed
 from ..random import get_rng_state, set_rng_state
 from ..tensor import TENSORS, Size, kind_of, wrap
 from ..words import listed
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, Count, Number
 
 Array = NDArray[Any]
 SCALARS = (str, int, float, bool, type(None))

@@ -28,6 +28,7 @@ from ..train.callbacks.checkpoints import Checkpoints
 from ..train.console import Output, next_command
 from ..train.model_state import model_arrays
 from ..train.resume import LOCK_WAIT
+from ..train.run import TrainingRun
 from ..train.trainer import Trainer
 
 PAUSED = "halving"  # why a member stops that is to be compared with others
@@ -139,13 +140,13 @@ class Rung(Callback):
 class FewCheckpoints(Checkpoints):
     """Of a run that has finished the best one is all that is kept; a short one writes no other."""
 
-    def on_start(self, run: Trainer) -> None:
+    def on_start(self, run: TrainingRun) -> None:
         """At first the best stays in memory, unless a checkpoint was asked for."""
         super().on_start(run)
         if run.checkpoints is not None:
             run.checkpoints.rest(PATIENCE)
 
-    def on_end(self, run: Trainer, ending: Ending) -> None:
+    def on_end(self, run: TrainingRun, ending: Ending) -> None:
         """The best; the last where that is the best, or none was kept."""
         saver, best = run.checkpoints, run.state.best
         if saver is None or best is None or not ending.finished or best[2] == run.step:

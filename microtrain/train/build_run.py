@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,7 +36,6 @@ from .step.divergence import Guard, Skips
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
     from .evaluation import OfRow
-    from .run import TrainingRun
 
 
 STOP, EVALUATE, SAVE = range(3)  # what a run is asked for: places in `DataParallel.notes`
@@ -141,11 +140,6 @@ def shards_of(config: Config) -> int | None:
     return int(shared.shards) if shared.reproducible == "world" else None
 
 
-OVERLAP: Final[dict[Any, Literal["auto", "on", "off"]]] = {
-    "auto": "auto", True: "on", False: "off",
-}  # fmt: skip
-
-
 def build_run(
     config: Config, comm: Communicator, warn: Callable[[str], None], trainer: Any
 ) -> Parts:
@@ -169,7 +163,11 @@ def build_run(
         with settled(comm):
             module, loss, metrics = build_parts(config, data, device)
         with settled(comm):
-            compare_models(config, module, comm)
+            if what := difference(comm, module, {}):
+                raise ConfigError(
+                    f"model {config.model.type}: {what}; every rank must build the same: compare "
+                    "the files and the environment of the hosts"
+                )
         with settled(comm):
             of_row = rehearse(config, data, module, loss, metrics, device, trainer)
             model_arrays(module)  # what cannot be saved is said at once
@@ -178,7 +176,7 @@ def build_run(
             comm,
             "sum" if getattr(loss, "reduction", "mean") == "sum" else "mean",
             sync_batchnorm=shared.sync_batchnorm,
-            overlap=OVERLAP[shared.overlap],
+            overlap="auto" if shared.overlap == "auto" else "on" if shared.overlap else "off",
             bucket_mb=None if shared.bucket_mb == "auto" else shared.bucket_mb,
             compression=shared.compression,
             shards=shards,
@@ -285,15 +283,6 @@ def choose_device(config: Config, comm: Communicator, warn: Callable[[str], None
     return None
 
 
-def compare_models(config: Config, module: Module, comm: Communicator) -> None:
-    """ConfigError unless every rank has built a model of the same names, shapes and dtypes."""
-    if what := difference(comm, module, {}):
-        raise ConfigError(
-            f"model {config.model.type}: {what}; every rank must build the same: compare the files "
-            "and the environment of the hosts"
-        )
-
-
 def build_model(config: Config, data: Any) -> Module:
     """The configured model, with the sizes that the configuration leaves to the data.
 
@@ -332,13 +321,13 @@ def build_loss(config: Config, device: Any = None) -> Any:
     return loss.to(config.dtype, device) if isinstance(loss, Module) else loss
 
 
-def take_initial_values(run: TrainingRun) -> None:
+def take_initial_values(config: Config, model: Module, warn: Callable[[str], None]) -> None:
     """The values of another run's model, before the first step, where train.init_from names one."""
-    path = run.config.train.init_from
+    path = config.train.init_from
     if path is None:
         return
-    checkpoint = checkpoint_at(path, run.output.warn)
+    checkpoint = checkpoint_at(path, warn)
     try:
-        load_model_arrays(run.model, checkpoint.model)
+        load_model_arrays(model, checkpoint.model)
     except RuntimeError as error:
         raise DataError(f"train.init_from: {checkpoint.path} does not fit: {error}") from error

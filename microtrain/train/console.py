@@ -17,17 +17,15 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from .. import threads
 from ..config.components import import_paths
 from ..data import ArrayDataset
 from ..threads import LAUNCH, launch_environment
 from ..words import elapsed, labelled, number, plural, printable, rate, size
-from .build_run import Parts
 from .callbacks.base import Callback, Ending
 from .progress_bar import Bar, NotebookBar, TerminalBar
-from .run import TrainingRun
 
 if TYPE_CHECKING:
     from ..config.schema import Config
@@ -179,7 +177,7 @@ class Output:
 class Header(Callback):
     """Says what is known before the first step; run.json has it, too."""
 
-    def on_start(self, run: TrainingRun) -> None:
+    def on_start(self, run: Any) -> None:
         """Where mpirun names a process that was killed, run.json says which rank that was."""
         everyone = run.comm.gather_object((socket.gethostname(), os.getpid()))
         if everyone is None:
@@ -202,16 +200,16 @@ class Header(Callback):
 class Summary(Callback):
     """Says what a run has come to, and what to type next."""
 
-    def on_end(self, run: TrainingRun, ending: Ending) -> None:
+    def on_end(self, run: Any, ending: Ending) -> None:
         """What it is to say."""
         self._ending = ending
 
-    def on_stop(self, run: TrainingRun) -> None:
+    def on_stop(self, run: Any) -> None:
         """After all else."""
         if run.directory is not None:
             run.output.say(*self._ending.lines, "", *summary(run, self._ending))
 
-    def on_error(self, run: TrainingRun, error: BaseException) -> None:
+    def on_error(self, run: Any, error: BaseException) -> None:
         """Of a run that somebody has interrupted."""
         if isinstance(error, KeyboardInterrupt) and run.directory is not None:
             run.output.say(
@@ -220,7 +218,7 @@ class Summary(Callback):
             )
 
 
-def header(run: TrainingRun, hosts: Sequence[str], compiled: str, results: Path) -> list[str]:
+def header(run: Any, hosts: Sequence[str], compiled: str, results: Path) -> list[str]:
     """What is known before the first step, one fact a line.
 
     Args:
@@ -260,7 +258,7 @@ def header(run: TrainingRun, hosts: Sequence[str], compiled: str, results: Path)
     return [f"microtrain {__version__}: {config.name}", *labelled(facts)]
 
 
-def _shared(parts: Parts) -> str:
+def _shared(parts: Any) -> str:
     """How the ranks work together, where there is something to say."""
     model, compression = parts.model, parts.config.distributed.compression
     if (shards := parts.shards) is not None:
@@ -276,7 +274,7 @@ def _shared(parts: Parts) -> str:
     return "; ".join(notes)
 
 
-def summary(run: TrainingRun, ending: Ending) -> list[str]:
+def summary(run: Any, ending: Ending) -> list[str]:
     """What a run ends with, one fact a line."""
     state, seconds = run.state, ending.seconds
     status = "finished" if ending.finished else "stopped"
@@ -314,7 +312,7 @@ def next_command(config: Config, path: Path, command: str) -> str:
 COMING = "gradients", "shards", "optimizer", "activations"  # not there before the first step
 
 
-def memory(run: TrainingRun) -> dict[str, int]:
+def memory(run: Any) -> dict[str, int]:
     """The bytes that can be counted of what this rank needs, by what they are for."""
     storage = run.model.storage
     gradients = sum(buffer.wide.nbytes for buffer in storage.buffers)
@@ -329,7 +327,7 @@ def memory(run: TrainingRun) -> dict[str, int]:
     }
 
 
-def sizes(run: TrainingRun) -> dict[str, str]:
+def sizes(run: Any) -> dict[str, str]:
     """For the header: `model` and `memory`."""
     needed = memory(run)
     count = plural(sum(p.numel() for p in run.model.parameters()), "parameter")
@@ -347,13 +345,13 @@ def sizes(run: TrainingRun) -> dict[str, str]:
     return {"model": count + sent, "memory": f"at least {least}{each}: {counted}"}
 
 
-def _activations(run: TrainingRun) -> int:
+def _activations(run: Any) -> int:
     """What the graph of a micro-batch keeps for its backward pass; 0 where that is not known."""
     if run.of_row is None:
         return 0
     rows = min(run.loader.batch_size, len(run.data.train))
     parts = run.loader.accumulate * (run.shards or run.comm.size)
-    return -(-rows // parts) * run.of_row.kept
+    return int(-(-rows // parts) * run.of_row.kept)
 
 
 def optimizer_bytes(optimizer: Optimizer) -> int:

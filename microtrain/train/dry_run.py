@@ -8,7 +8,7 @@ import statistics
 import time
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,15 +22,11 @@ from .evaluation import tensors
 from .rehearsal import refused, trying
 from .step.divergence import NotFinite
 
-if TYPE_CHECKING:
-    from .trainer import Trainer
-
-
 STEPS, SECONDS = 300, 5.0  # what a dry run takes at most
 ROWS = 8  # of the step that a check takes
 
 
-def dry_run(run: Trainer) -> list[str]:
+def dry_run(run: Any) -> list[str]:
     """Take some real steps, write nothing, and say what the run would take; collective, once.
 
     The parts of `run`, which has not begun, cannot be used for a run afterwards.
@@ -55,8 +51,7 @@ def dry_run(run: Trainer) -> list[str]:
             ended = time.perf_counter()
     # Steps that are recorded and compiled take longer, and are few. Rows come many at once.
     typical = statistics.median(times[len(times) // 2 :]) + waited / len(times)
-    total = plan.total  # None where a clock ends the run
-    if total:
+    if total := plan.total:  # else a clock ends the run
         seconds = max(0, total - len(times)) * typical + sum(times) + waited
         step = elapsed(typical) if typical >= 0.01 else f"{typical * 1e6:,.0f} us"
         facts["time"] = (

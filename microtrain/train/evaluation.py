@@ -87,7 +87,7 @@ def evaluate(
                 begin_batch(0, EVALUATED, rows=1, ranks=comm.size)
                 one = tensors(dataset.read(slice(0, 1))[:at], device)
                 row_bytes = OfRow.of(model(*one), 1).output
-            at_once = rows_at_once(row_bytes)
+            at_once = max(1, min(ROWS, OUTPUT // max(1, row_bytes)))
         for shard in range(comm.rank * each, (comm.rank + 1) * each):
             start, stop = contiguous_slice(len(dataset), count, shard)
             # As many passes on every rank, the last ones perhaps without rows: a model may
@@ -214,11 +214,6 @@ def own_step(trainer: Any) -> Step | None:
         return returned
 
     return step
-
-
-def rows_at_once(row_bytes: int) -> int:
-    """How many rows a pass takes, by the bytes that a model returns for one."""
-    return max(1, min(ROWS, OUTPUT // max(1, row_bytes)))
 
 
 def to_numpy(output: Any) -> Any:

@@ -33,11 +33,10 @@ from ..runs.run import Run
 from ..runs.state import check_run
 from .build_run import take_initial_values
 from .model_state import from_rank_0, share_arrays, take_over
-from .run import STOP_FILE
+from .run import STOP_FILE, TrainingRun
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
-    from .trainer import Trainer
 
 
 LOCK_WAIT = 30.0  # seconds in which the ranks of a killed job have died
@@ -94,14 +93,14 @@ def _reached(run: Run, config: Config) -> bool:
     return stored is None or str(stored.value) == str(config.train.duration)
 
 
-def take_up(run: Trainer) -> None:
+def take_up(run: TrainingRun) -> None:
     """Take over where the run in `run.directory` has come to, and go on in it; collective."""
     checkpoint = from_rank_0(run.comm, lambda: _newest(run))
     with settled(run.comm):
         if checkpoint is not None:
             restore(run, checkpoint)
         else:  # nothing was saved
-            take_initial_values(run)
+            take_initial_values(run.config, run.model, run.output.warn)
     if checkpoint is not None:
         share_arrays(run.comm, run.model, run.optimizer)
     with settled(run.comm):
@@ -109,7 +108,7 @@ def take_up(run: Trainer) -> None:
             _go_on(run, run.directory, checkpoint.state if checkpoint else None)
 
 
-def restore(run: Trainer, checkpoint: Checkpoint) -> None:
+def restore(run: Any, checkpoint: Checkpoint) -> None:
     """Let `run` be where `checkpoint` was taken; DataError for another model or other data."""
     total, state = run.total_steps, checkpoint.state
     if total is not None and checkpoint.step > total:
@@ -135,7 +134,7 @@ def restore(run: Trainer, checkpoint: Checkpoint) -> None:
             keeper.load_state_dict(state[name])
 
 
-def _check_order(run: Trainer, checkpoint: Checkpoint) -> None:
+def _check_order(run: TrainingRun, checkpoint: Checkpoint) -> None:
     """ConfigError where the rest of an epoch would not be what the run has left of it."""
     rows, shuffle = len(run.loader.dataset), run.loader.shuffle
     now = order_name(rows, shuffle)
@@ -149,7 +148,7 @@ def _check_order(run: Trainer, checkpoint: Checkpoint) -> None:
         )
 
 
-def _newest(run: Trainer) -> Checkpoint | None:
+def _newest(run: TrainingRun) -> Checkpoint | None:
     """The newest checkpoint that can be used; None: the run begins anew.
 
     Raises ConfigError for settings that make it another run, DataError for a run that diverged or
@@ -189,7 +188,7 @@ def _newest(run: Trainer) -> Checkpoint | None:
     return newest
 
 
-def _go_on(run: Trainer, directory: RunDirectory, state: dict[str, Any] | None) -> None:
+def _go_on(run: TrainingRun, directory: RunDirectory, state: dict[str, Any] | None) -> None:
     """Make the run directory ready to go on from a checkpoint, on rank 0.
 
     Only once the checkpoint is taken over: a run that cannot go on stays as it is.

@@ -30,10 +30,8 @@ from .callbacks.base import Callback, call
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
-    from .callbacks.checkpoints import Saver
     from .console import Output
     from .step.executor import Execution
-    from .trainer import Trainer
 
 
 @dataclass
@@ -146,9 +144,7 @@ class Progress:
 
         As `take`, of which it changes nothing; nan where there is nothing to tell.
         """
-        total, weight = (
-            a - b for a, b in zip((self.total, self.weight), self._looked, strict=True)
-        )
+        total, weight = self.total - self._looked[0], self.weight - self._looked[1]
         self._looked = self.total, self.weight
         spent = max(time.perf_counter() - self.since - self.paused, 1e-9)
         return total / weight if weight > 0 else math.nan, (samples - self.samples) / spent
@@ -202,7 +198,7 @@ class TrainingRun(Parts):
     requests: Requests
     progress: Progress
     directory: RunDirectory | None = None
-    checkpoints: Saver | None = None
+    checkpoints: Any = None
     path: Path
     config_text: str = ""
     started: float
@@ -405,12 +401,13 @@ def held(
 
 
 @contextlib.contextmanager
-def run_directory(run: Trainer, resume: Path | None) -> Iterator[None]:
+def run_directory(run: Any, resume: Path | None) -> Iterator[None]:
     """The directory of `run`, a new one or that of `resume`; its path is known to all ranks."""
 
     def opened() -> RunDirectory:
         run.config_text = whole_yaml(run.config)  # once: as long as many steps
-        return run.open_directory(resume)
+        directory: RunDirectory = run.open_directory(resume)
+        return directory
 
     with held(run.comm, run.output, opened) as run.directory:
         try:

@@ -76,7 +76,7 @@ def load_run_data(config: Config, comm: Communicator) -> tuple[Prepared, str]:
     """The data of a run that begins or goes on, and their hash, as `load_once`; collective."""
 
     def load(found: Any = None) -> Prepared:
-        return load_data(config) if found is None else load_data(config, found=found)
+        return load_data(config, found=found)
 
     if config.data.cache is None:
         return prepared(config, lambda: load_once(config, comm, load))

@@ -203,7 +203,7 @@ class Trainer(TrainingRun):
             self._epoch = self.steps_per_epoch if hears else None
             self.notify("on_build")
             if resume is None and self._nothing_to_do is None:
-                take_initial_values(self)
+                take_initial_values(config, self.model, output.warn)
 
     def open_directory(self, resume: Path | None) -> RunDirectory:
         """The directory of the run, made or that of `resume`; on rank 0."""

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...config.schema import Component
 from ...data.loading.order import order_name
@@ -41,12 +41,9 @@ from ..metrics.classification import (
 )
 from ..model_state import checkpoint_of, load_model_arrays, model_arrays
 from ..models_and_losses import truth_beside
-from ..run import next_multiple
+from ..run import TrainingRun, next_multiple
 from .base import Callback, Ending, Event
 from .order import measure
-
-if TYPE_CHECKING:
-    from ..trainer import Trainer
 
 APART = 16  # steps: `auto` looks at the clock less often, which costs as much as a small step
 
@@ -175,13 +172,13 @@ class Saver:
 class Checkpoints(Callback):
     """Hands the state to the thread that writes it, on rank 0."""
 
-    def due(self, run: Trainer, step: int) -> float:
+    def due(self, run: TrainingRun, step: int) -> float:
         """Where it is not by the clock, or by how long the disk takes."""
         saver = run.checkpoints
         when = math.inf if saver is None else saver.next_step(step)
         return min(next_multiple(step, run.plan.save), when)
 
-    def on_start(self, run: Trainer) -> None:
+    def on_start(self, run: TrainingRun) -> None:
         """Make what writes them, on rank 0."""
         keep = run.config.checkpoint
         if run.directory is not None:
@@ -196,7 +193,7 @@ class Checkpoints(Callback):
                 epoch=run.steps_per_epoch if keep.every == "auto" else None,
             )
 
-    def on_pause(self, run: Trainer, event: Event) -> None:
+    def on_pause(self, run: TrainingRun, event: Event) -> None:
         """At the end of a run `end` writes it."""
         saver = run.checkpoints
         if saver is None or event.last or event.stop:
@@ -212,7 +209,7 @@ class Checkpoints(Callback):
         if saver.due(event.step):
             run.requests.note(SAVE)
 
-    def on_end(self, run: Trainer, ending: Ending) -> None:
+    def on_end(self, run: TrainingRun, ending: Ending) -> None:
         """The last one, before the test row, which a longer run would not have."""
         saver = run.checkpoints
         with settled(run.comm), alone("rank 0 alone writes the end of the run"):
@@ -222,18 +219,18 @@ class Checkpoints(Callback):
                 ending.params_sha256 = params_sha256(last["model"])
         self._tell(run)
 
-    def on_error(self, run: Trainer, error: BaseException) -> None:
+    def on_error(self, run: TrainingRun, error: BaseException) -> None:
         """What was handed over is on disk before anybody speaks of it."""
         if run.checkpoints is not None:
             run.checkpoints.wait()
 
-    def _tell(self, run: Trainer) -> None:
+    def _tell(self, run: TrainingRun) -> None:
         if run.directory is not None:  # when it saves is decided by the first rank's disk
             with alone("on_save is called on rank 0 alone"):
                 run.notify("on_save", run.path / "checkpoints" / name_of(run.step))
 
 
-def contents(run: Trainer) -> dict[str, Any]:
+def contents(run: Any) -> dict[str, Any]:
     """All that a run is, as `save_checkpoint` takes it; the arrays are the run's own."""
     assert run.directory is not None
     state = {
@@ -263,7 +260,7 @@ class Results(Callback):
 
     _counts: ClassCounts | None = None
 
-    def on_end(self, run: Trainer, ending: Ending) -> None:
+    def on_end(self, run: TrainingRun, ending: Ending) -> None:
         """The test row of a finished run, and run.json."""
         test: dict[str, Any] | None = None
         if ending.finished:
@@ -284,7 +281,7 @@ class Results(Callback):
                 run.directory.flush()  # what run.json speaks of is there
             self._write_down(run, ending, test)
 
-    def _measure(self, run: Trainer, ending: Ending) -> dict[str, Any]:
+    def _measure(self, run: TrainingRun, ending: Ending) -> dict[str, Any]:
         """Measure the test data, and count classes there or else in the validation data."""
         data = run.data
         split, part = ("val", data.val) if data.test is None else ("test", data.test)
@@ -303,7 +300,7 @@ class Results(Callback):
                 )
         return values
 
-    def _take_best(self, run: Trainer, ending: Ending) -> dict[str, Any]:
+    def _take_best(self, run: TrainingRun, ending: Ending) -> dict[str, Any]:
         """Give the model the values that the run is known by; returns where these were taken."""
 
         @alone("rank 0 alone reads the best checkpoint")
@@ -323,7 +320,7 @@ class Results(Callback):
             load_model_arrays(run.model, best)
         return {"step": step, "epoch": step / run.steps_per_epoch, "samples": samples}
 
-    def _write_down(self, run: Trainer, ending: Ending, test: dict[str, Any] | None) -> None:
+    def _write_down(self, run: TrainingRun, ending: Ending, test: dict[str, Any] | None) -> None:
         """All that run.json says of the end but that there was one, on rank 0."""
         skips = run.skips
         self._said = {
@@ -341,12 +338,12 @@ class Results(Callback):
             **({} if skips is None else {"skipped_steps": skips.total}),
         )
 
-    def on_stop(self, run: Trainer) -> None:
+    def on_stop(self, run: TrainingRun) -> None:
         """Last: a run that is killed before its page is there is resumed to write it."""
         with settled(run.comm), alone("rank 0 alone writes the end of the run"):
             run.update_info(**self._said)
 
-    def on_error(self, run: Trainer, error: BaseException) -> None:
+    def on_error(self, run: TrainingRun, error: BaseException) -> None:
         """Note in run.json and the log how a run ended that did not finish."""
         if run.directory is None:
             return

@@ -64,8 +64,7 @@ class EarlyStopping(Callback):
     def on_start(self, trainer: Trainer) -> None:
         """Settle what is looked at, and which way is better."""
         chosen = trainer.monitor
-        if self.monitor is None:
-            self.monitor = chosen
+        self.monitor = self.monitor or chosen
         split = trainer.evaluated
         names = {Measure.of(split, name): high for name, high in trainer.higher_is_better.items()}
         if self.monitor not in names:
@@ -74,9 +73,8 @@ class EarlyStopping(Callback):
                 f"{did_you_mean(self.monitor, names)} (there are: {', '.join(names)})"
             )
         if self.mode is None:
-            highest = names[Measure(self.monitor)]
-            if self.monitor == chosen:
-                highest = trainer.config.checkpoint.mode == "max"
+            of_run = trainer.config.checkpoint.mode == "max"
+            highest = of_run if self.monitor == chosen else names[Measure(self.monitor)]
             if highest is None:
                 raise ConfigError(
                     f"early stopping: is the highest or the lowest {self.monitor} best? Set mode, "

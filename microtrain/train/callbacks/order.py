@@ -271,8 +271,6 @@ class Rows:
     def __init__(
         self, names: Sequence[str], monitor: str, total_steps: int | None, steps_per_epoch: int
     ) -> None:
-        if monitor not in names:
-            raise ValueError(f"monitor {monitor!r} is none of the columns {list(names)}")
         steps = 10**9 if total_steps is None else total_steps
         self._monitor = monitor
         self._widths = {

@@ -88,8 +88,8 @@ class _Tracker(Callback):
         self._open = False
 
     def _keep(self) -> None:
-        text = json.dumps({"id": self.id, "steps": self._steps})
-        write_whole(self._file, text.encode(), sync=False)
+        about = {"id": self.id, "steps": self._steps}
+        write_whole(self._file, json.dumps(about).encode(), sync=False)
 
     def _try(self, trainer: Trainer, function: Callable[[], None]) -> None:
         """Losing the tracker is no reason to lose the run: its rows are in metrics.jsonl."""

@@ -38,7 +38,7 @@ class Metric:
     """Base of all metrics: subclass it and write `sums` and `value`, or `of_rows` alone.
 
     `name` is the field in metrics.jsonl and in rows; `higher_is_better` decides which value is
-    best; a metric with `uses_target_mean` is given one by `prepare` before its first `sums`, and
+    best; `prepare` gives it a value near the mean of the targets before its first `sums`, and
     `class_names` are those of the data, if they have any. Where the rows of the data have weights,
     a third argument `weight` gets them, float64 of shape (n,).
 
@@ -62,7 +62,6 @@ class Metric:
 
     name: str
     higher_is_better: bool = False
-    uses_target_mean: bool = False
     class_names: Sequence[str] | None = None
     of_rows: Any = None  # where it is written: the number of (prediction, target) of all rows
 
@@ -159,23 +158,16 @@ class R2(Metric):
 
     name = "r2"
     higher_is_better = True
-    uses_target_mean = True
 
     def __init__(self) -> None:
-        self._shift: Sums | None = None
+        self._shift = np.zeros(1)
 
     def prepare(self, target_mean: Array | float) -> None:
         self._shift = np.asarray(target_mean, dtype=np.float64).reshape(-1)
 
     def sums(self, prediction: Array, target: Array, weight: Sums | None = None) -> Sums:
-        if self._shift is None:
-            raise RuntimeError("r2 needs prepare(target_mean) before its first batch")
         residual = _residual(self.name, prediction, target)
         columns = _columns(target)
-        if self._shift.size not in (1, columns.shape[1]):
-            raise ValueError(
-                f"target_mean has {self._shift.size} values for {columns.shape[1]} targets"
-            )
         shifted = columns - self._shift
         counts = [len(target)] * 2 if weight is None else [np.count_nonzero(weight), weight.sum()]
         squares = [shifted, np.square(shifted), np.square(residual)]
@@ -189,8 +181,7 @@ class R2(Metric):
         total = second - first * first / whole
         # What rounding alone leaves of a constant target: in t - shift, and in the subtraction.
         eps = np.finfo(np.float64).eps
-        shift = np.zeros(1) if self._shift is None else self._shift
-        constant = total <= 8 * eps * second + whole * np.square(4 * eps * shift)
+        constant = total <= 8 * eps * second + whole * np.square(4 * eps * self._shift)
         return _explained(unexplained, total, constant)
 
 
@@ -258,14 +249,14 @@ class MetricSet:
 
     Args:
         metrics: metrics with different names (ConfigError otherwise).
-        target_mean: needed with r2: the mean of the split's targets over rows, or anything near
-            it, equal on every rank (it may differ in the last digits). Shape (targets,) or scalar.
+        target_mean: for r2 the mean of the split's targets over rows, or anything near it, equal
+            on every rank (it may differ in the last digits). Shape (targets,) or scalar.
         class_names: of the data, in the order of their codes; None where they have none.
         loss_reduction: "mean" when the loss of a batch is a mean over its rows, so that the whole
             is sum(n l) / sum(n); "sum" when it is a sum, so that the whole is sum(l).
 
     Example:
-        measured = MetricSet([MeanSquaredError()])
+        measured = MetricSet([MeanSquaredError()], target_mean=0.0)
         for x, y in batches:
             prediction = model(x)
             measured.update(prediction, y, loss=loss(prediction, y))
@@ -276,7 +267,7 @@ class MetricSet:
         self,
         metrics: Sequence[Metric],
         *,
-        target_mean: Array | float | None = None,
+        target_mean: Array | float,
         class_names: Sequence[str] | None = None,
         loss_reduction: str = "mean",
     ) -> None:
@@ -289,10 +280,7 @@ class MetricSet:
             if name in RESERVED:
                 raise ConfigError(f"metrics: the name {name} is taken by a field of every row")
         for metric in metrics:
-            if target_mean is not None:
-                metric.prepare(target_mean)
-            elif metric.uses_target_mean:
-                raise ValueError(f"metric {metric.name} needs target_mean")
+            metric.prepare(target_mean)
             if class_names is not None:
                 metric.class_names = class_names
         self.metrics = list(metrics)

@@ -339,12 +339,10 @@ class Confusion(ClassMetric):
         codes, classes = self.codes(prediction, target), max(prediction.shape[1], 2)
         predicted = self.predicted(prediction, None)
         places = codes * (classes + 1) + np.where(predicted < 0, classes, predicted)
-        counts = np.bincount(places, weight, classes * (classes + 1))
-        return counts.astype(np.float64)
+        return np.bincount(places, weight, classes * (classes + 1)).astype(np.float64)
 
     def value(self, sums: Sums) -> Any:
-        classes = int(np.sqrt(sums.size))
-        return sums.reshape(classes, classes + 1)
+        return sums.reshape(-1, int(np.sqrt(sums.size)) + 1)
 
 
 def is_of_numbers(loss: Any, classes: Sequence[str] | None, parts: Iterable[Source | None]) -> bool:

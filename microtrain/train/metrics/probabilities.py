@@ -12,8 +12,8 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge
 
-from .base import ratio
-from .classification import Array, ClassMetric, Codes, LogOdds, Sums, shares
+from .base import Array, Sums, ratio
+from .classification import ClassMetric, Codes, LogOdds, shares
 
 # Probabilities ------------------------------------------------------------------------------------
 

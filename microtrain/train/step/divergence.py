@@ -31,7 +31,6 @@ from ...stack_frames import calls_under_way
 
 if TYPE_CHECKING:
     from ...data.loading.loader import Batch, MicroBatches
-    from ..trainer import Trainer
 
 
 class NotFinite(BaseException):
@@ -208,7 +207,7 @@ class _Anomaly(NamedTuple):
     text: str
 
 
-def autopsy(run: Trainer, step: int, micro_batches: MicroBatches) -> str:
+def autopsy(run: Any, step: int, micro_batches: MicroBatches) -> str:
     """What to say of the optimiser step `step`, whose update was refused; collective.
 
     The gradients are overwritten.
@@ -248,7 +247,7 @@ def autopsy(run: Trainer, step: int, micro_batches: MicroBatches) -> str:
     return str(run.comm.broadcast_object("\n".join(lines)))
 
 
-def _first_anomaly(run: Trainer, micro_batches: MicroBatches) -> _Anomaly | None:
+def _first_anomaly(run: Any, micro_batches: MicroBatches) -> _Anomaly | None:
     """Do the step again on this rank's rows; never raises for what the model does."""
     for number, batch in enumerate(micro_batches):
         if (anomaly := _redo(run, batch)) is not None:
@@ -256,7 +255,7 @@ def _first_anomaly(run: Trainer, micro_batches: MicroBatches) -> _Anomaly | None
     return None
 
 
-def _redo(run: Trainer, batch: Batch) -> tuple[int, str, str] | None:
+def _redo(run: Any, batch: Batch) -> tuple[int, str, str] | None:
     """Both passes of a micro-batch: when something was met, the operation, and what to say."""
     if not all(XP[type(x._array)].isfinite(x._array).all() for x in batch):  # of a loader's own
         return -1, "", "the batch itself contains non-finite values"

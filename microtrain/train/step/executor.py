@@ -32,7 +32,6 @@ from .snapshot import Snapshot
 if TYPE_CHECKING:
     from ...data.loading.loader import MicroBatches
     from ...tensor import Tensor
-    from ..trainer import Trainer
 
 
 BEGIN = 4  # the first step that native code may take: by then a step has been captured
@@ -74,7 +73,7 @@ class Execution:
     for cannot be had.
     """
 
-    def __init__(self, run: Trainer) -> None:
+    def __init__(self, run: Any) -> None:
         self._steps: dict[str, Any] = {}  # what is captured, by executor
         self._recorders: weakref.WeakSet[Any] = weakref.WeakSet()
         self.run, self.comm, self.guard = run, run.comm, run.guard
