@@ -109,7 +109,7 @@ class Verification:
         differ, before = _differing(whole, resumed), _hashes(whole)
         start = step_of(killed.checkpoints[-1]) if killed.checkpoints else 0
         same = f"parameters {before['parameters'][:12]}, {whole.history.rows} rows of metrics"
-        text = f"other {', '.join(differ)}" if differ else f"the same bits ({same})"
+        text = f"different {', '.join(differ)}" if differ else f"the same bits ({same})"
         return Result(
             "resume",
             "FAILED" if differ else "ok",
@@ -140,7 +140,7 @@ class Verification:
         outcome, text = "ok", "the same bits"
         if differ and world:
             outcome, details["differ"] = "FAILED", differ
-            text = "; ".join(f"other {', '.join(kinds)} on {n}" for n, kinds in differ.items())
+            text = "; ".join(f"different {', '.join(kinds)} on {n}" for n, kinds in differ.items())
         elif differ:
             apart, name = max(_distance(first, run) for run in runs.values())
             details["largest_relative_difference"] = apart

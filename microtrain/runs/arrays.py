@@ -55,7 +55,7 @@ def array_content(
 ) -> Content:
     """A file of safetensors; the arrays are read, on any device, when the pieces are taken.
 
-    Raises TypeError, which begins with `kind`, for other arrays than numbers.
+    Raises TypeError, which begins with `kind`, for arrays of anything but numbers.
     """
     entries: dict[str, dict[str, Any]] = {}
     for name, array in arrays.items():

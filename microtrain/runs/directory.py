@@ -93,14 +93,12 @@ class RunDirectory:
             self._acquire(wait_s)
             for name in ("run.json", "config.yaml"):  # who has left half of one is dead
                 clear_partials(self.path / name, 0.0)
-            self._log, self._metrics = (
-                opened.enter_context(
-                    contextlib.closing(
-                        Lines(path, partial(self._refusing, f"cannot write {path.name} in"))
-                    )
-                )
-                for path in (self.path / "log.txt", self.metrics_file)
-            )
+
+            def lines(path: Path) -> Lines:
+                refusing = partial(self._refusing, f"cannot write {path.name} in")
+                return opened.enter_context(contextlib.closing(Lines(path, refusing)))
+
+            self._log, self._metrics = lines(self.path / "log.txt"), lines(self.metrics_file)
             self._updating = threading.Lock()
             info = self.path / "run.json"
             self._info = read_run_json(info) if info.exists() else {}
@@ -238,7 +236,7 @@ class RunDirectory:
         self._metrics.trim(0)
         for line in kept:
             self._metrics.add(line)
-        found = f"{size:,} bytes" if size < length else "other rows"
+        found = f"{size:,} bytes" if size < length else "different rows"
         last = f"up to step {max(steps):,}" if steps else "none"
         return (
             f"damaged file: {self.metrics_file} has {found}, and had {length:,} bytes at the "

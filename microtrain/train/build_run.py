@@ -240,7 +240,7 @@ SEVERAL_EVALUATIONS = (
 
 
 def build_optimizer(config: Config, params: list[Any]) -> Optimizer:
-    """The configured optimizer; ConfigError for what is none."""
+    """The configured optimizer; ConfigError for what is not one."""
     with trying(config, "optimizer"):
         optimizer = build(config.optimizer, params=params)
     if not isinstance(optimizer, Optimizer):

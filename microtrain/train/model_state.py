@@ -196,7 +196,7 @@ def _load_optimizer(model: Module, optimizer: Optimizer, checkpoint: Checkpoint)
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, np.generic):  # a rate from a schedule of the user's own
+    if isinstance(value, np.generic):  # a rate from a user-defined schedule
         return value.item()
     return list(value) if isinstance(value, tuple) else value
 

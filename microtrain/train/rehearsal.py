@@ -1,6 +1,6 @@
 """A rehearsal of a run: whether its parts go together, found out on two rows before it begins.
 
-Errors of the user's own code keep their traceback, with a note that names the part.
+Errors of user-defined code keep their traceback, with a note that names the part.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def refused(config: Config, path: str, found: str) -> ConfigError:
 
 @contextmanager
 def trying(config: Config, path: str, what: str = "") -> Iterator[None]:
-    """An error of the user's own code in this block says which part it is of."""
+    """An error of user-defined code in this block says which part it is of."""
     try:
         yield
     except UserError:
@@ -83,7 +83,7 @@ def trying(config: Config, path: str, what: str = "") -> Iterator[None]:
 
 
 def build_metrics(config: Config) -> list[Metric]:
-    """The configured metrics; ConfigError for what is none."""
+    """The configured metrics; ConfigError for what is not one."""
     metrics = []
     for number, component in enumerate(config.metrics):
         path = f"metrics.{number}"

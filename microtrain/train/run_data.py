@@ -214,7 +214,7 @@ def _key(config: Config) -> tuple[str, list[Any]]:
 def reading_once() -> Iterator[None]:
     """Runs that are built in this block, one after the other, share the rows that they name alike.
 
-    Of rows as they are trained on, those of the run before. Not those of the user's own components,
+    Of rows as they are trained on, those of the run before. Not those of user-defined components,
     which may hand out what they change later.
     """
     before = [*_ROWS]

@@ -235,7 +235,7 @@ class Rates:
         rate = self.schedule.rate
         for group, base in self.groups:
             lr = rate(step, base)
-            if not 0 <= lr < math.inf:  # of a schedule of the user's own
+            if not 0 <= lr < math.inf:  # of a user-defined schedule
                 raise agreed(_no_rate(step, lr))
             group["lr"] = lr
 

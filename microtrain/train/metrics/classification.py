@@ -45,7 +45,8 @@ def sigmoid(scores: Array) -> Sums:
 class ClassMetric(Metric):
     """Base of the metrics of classes: the targets as codes, the outputs as probabilities.
 
-    Raises ConfigError for outputs and targets of other shapes, DataError for a class out of range.
+    Raises ConfigError for outputs and targets of different shapes, DataError for a class out of
+    range.
     """
 
     def codes(self, prediction: Array, target: Array) -> Codes:
