@@ -184,7 +184,7 @@ class TrainingRun(Parts):
         requests: what it is asked for from outside.
         progress: losses and time since the last row.
         directory: what rank 0 writes to; None on other ranks.
-        checkpoints: what writes them, on rank 0; of a large state on all ranks.
+        checkpoints: the Saver that writes them, on rank 0.
         path: the run directory, on all ranks.
         started: when training began, of `time.perf_counter`; earlier after a resume.
         wants_trace, trace: whether timelines were asked for, and that of this rank.
