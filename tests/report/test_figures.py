@@ -223,6 +223,8 @@ x = np.ones((4, 1))
 data = prepare(ArrayDataset(x, x), split={"train": 1.0}, standardize=False)
 print(final_report(Path(sys.argv[1]), Linear(1, 1), data))
 print(loaded, "matplotlib.pyplot" in sys.modules)
+if artist := sys.modules.get("matplotlib.artist"):  # it is left as it was found
+    assert "linewidth" in artist.kwdoc(sys.modules["matplotlib.lines"].Line2D)
 """
 
 
