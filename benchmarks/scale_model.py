@@ -19,7 +19,7 @@ A step is what a rank computes and, after it, what it waits for in the collectiv
     step(W) = fixed + row * ceil(batch / W) + sum of collectives(W)
 
 Where buckets travel beside the backward pass, a bucket begins when its gradients are final and the
-bucket before it has arrived, and the control lane follows the last. The backward pass is taken as
+bucket before it has arrived, and the footer follows the last. The backward pass is taken as
 two thirds of a step's computing (of the last micro-batch's), and a bucket as final after that share
 of it which the gradients up to there are of all.
 
@@ -310,7 +310,7 @@ class Step:
             makes one.
         flat: elements of what is added up after the passes, and bytes of an element: of each dtype
             the gradients.
-        lane: elements of the control lane, which travels behind the first.
+        lane: elements of the footer, which travels behind the first.
         channels: of each batch norm whose statistics are those of all ranks.
         compressed: whether gradients travel in 16 bits.
         buckets: bytes of each, in the order that they go; none where nothing may be overlapped.

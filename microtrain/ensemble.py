@@ -488,8 +488,7 @@ class _Group:
             return
         member.keep(self.model, self.optimizer)
         path: tuple[Any, ...] = ()
-        count = len(self.optimizer.storage.params)
-        self.optimizer.set_history((0, [False] * count, [0] * count, [None] * count))
+        self.optimizer.set_history(None)
         with np.errstate(all="ignore"):
             for kind in member.path:
                 batch = [wrap(np.zeros(shape, dtype)) for shape, dtype in kind]

@@ -460,7 +460,7 @@ def test_staging_takes_its_memory_once(monkeypatch: pytest.MonkeyPatch, shards: 
         model.storage.zero_grad()
         model(mt.ones(3, 40, device="cuda")).sum().backward()
     assert asked == [wide]
-    assert len(steps) == 3 and max(steps) < wide / 10  # the control lane, which becomes a list
+    assert len(steps) == 3 and max(steps) < wide / 10  # the footer, which becomes a list
 
 
 def line_run(tmp_path: Path, comm: Any, errors: Any, *settings: str) -> Trainer:

@@ -74,12 +74,12 @@ class Count(Host):
     def inline(self, name: Name, times: str = "1") -> list[str]:
         """`Optimizer.count_step`."""
         lines = [f"{name('optimizer', self.optimizer)}.calls += {times}"]
-        lines += [f"{name('run', run)}.count += {times}" for run in self.runs]
-        if self.optimizer.by_step:
-            first = {id(run.constants): run for run in reversed(self.runs)}
-            for run in first.values():
-                it, rates = name("run", run), name("rates", self.optimizer.rates)
-                lines.append(f"rates = {rates}({it}.given, {it}.count, {it}.numbers)")
+        for run in {run.progress: run for run in reversed(self.runs)}.values():
+            it, run_name = name("progress", run.progress), name("run", run)
+            lines.append(f"{it}.count += {times}")
+            if self.optimizer.by_step:
+                rates = name("rates", self.optimizer.rates)
+                lines.append(f"rates = {rates}({run_name}.given, {it}.count, {it}.numbers)")
                 lines += [f"{name('number', a)}.fill(rates[{n}])" for n, a in enumerate(run.rates)]
         return lines
 
@@ -129,7 +129,7 @@ class WholePass(Host):
 
     def __init__(self, first: Pass, last: Pass, complete: bool) -> None:
         label = f"{first.label}: {last.label}"
-        super().__init__(label, first.whole.by_python(complete), last.where)
+        super().__init__(label, first.whole.by_python(), last.where)
         self.whole, self.complete = first.whole, complete
 
     def native(self) -> Host:

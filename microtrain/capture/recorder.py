@@ -242,13 +242,12 @@ class Recorder(Library):
             self.copyto(slot.array, g)
         self._do(Mark([slot], self._where()))
 
-    def listen(self, listener: Any, roots: Any, create_graph: bool, n: Any, means: Any) -> Any:
-        """The beginning of a pass that data parallelism is told of; the scale of its seeds."""
+    def listen(self, listener: Any, label: str, begin: Any, roots: Any, whole: Any) -> Any:
+        """The beginning of a pass that data parallelism is told of: `begin(roots)`; its result.
+
+        whole: how the pass can be noted at its end, by the array of its root, as `Pass` takes it.
+        """
         hosted = [wrap(self.host(root._array)) for root in roots]
-        whole = listener.whole(hosted, create_graph, n, means)
-        label, begin = listener.beginning(
-            hosted, create_graph, n, None if means is None else means.hosted()
-        )
         for root in roots:
             self.fixed(root._array)
         self.listeners[listener] = None
@@ -256,15 +255,13 @@ class Recorder(Library):
 
         def enter() -> Any:
             running.append(listener)
-            return begin()
+            return begin(hosted)
 
-        scale = self._do(Pass(label, enter, self._where(), listener, whole))
-        single = None if means is None or listener.shares(means) else means.single
-        return scale if single is None else single
+        at_end = None if whole is None else whole(hosted[0]._array)
+        return self._do(Pass(label, enter, self._where(), listener, at_end))
 
-    def heard(self, listener: Any) -> None:
+    def heard(self, listener: Any, label: str, end: Any) -> None:
         """The end of a pass that data parallelism was told of."""
-        label, end = listener.ending()
         running = self.program.running
 
         def leave() -> None:

@@ -20,6 +20,7 @@ import numpy as np
 
 from ..autograd.function import Function
 from ..backend import MODES, XP, float16, float32
+from ..errors import need
 from ..ops.coercion import cast
 from ..ops.nn.normalization import _channels, _check, check_eps
 from ..ops.nn.normalization import batch_norm as local_batch_norm
@@ -99,8 +100,8 @@ def batch_norm(
     """
     channels = _channels("batch_norm", input)
     check_eps(eps, True)
-    if (running_mean is None) != (running_var is None):
-        raise ValueError("batch_norm: running_mean and running_var go together: both or neither")
+    text = "running_mean and running_var go together: both or neither"
+    need((running_mean is None) == (running_var is None), "batch_norm", text, error=ValueError)
     running = {"running_mean": running_mean, "running_var": running_var}
     _check("batch_norm", input, (channels,), **running, weight=weight, bias=bias)
     dtype = input.dtype
@@ -188,11 +189,8 @@ def _combined(comm: Communicator, count: int, eps: float, local: Array) -> Array
         added = comm.all_reduce(np.concatenate(([count], count * own)))
         total, mean = added[0], added[1:] / (added[0] or 1)
         sums = comm.all_reduce(deviations + count * (own - mean) ** 2)
-    if total == 1:
-        raise ValueError(
-            "batch_norm: expected more than 1 value per channel when training, got one value on "
-            f"all {comm.size} ranks together"
-        )
+    text = "expected more than 1 value per channel when training, got one value on all "
+    need(total != 1, "batch_norm", f"{text}{comm.size} ranks together", error=ValueError)
     found = np.zeros((6, size))
     if total:
         found[:] = [

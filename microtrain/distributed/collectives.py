@@ -18,6 +18,7 @@ import numpy as np
 
 from ..autograd.function import Function
 from ..backend import MODES, XP, to_host
+from ..errors import need
 from ..ops.pointwise.elementwise import eq
 from ..ops.shape.joining import cat
 from ..tensor import TENSORS, Tensor, wrap
@@ -111,11 +112,9 @@ def _apply(
 
 
 def _check(call: str, tensor: Any) -> None:
-    if type(tensor) not in TENSORS:
-        raise TypeError(
-            f"{call}: expected a Tensor, found {type(tensor).__name__}; arrays are the business of "
-            f"a communicator: comm.{'all_gather' if call == 'gather' else call}(array)"
-        )
+    array_call = "all_gather" if call == "gather" else call
+    text = f"expected a Tensor, got {{}}; a communicator takes arrays: comm.{array_call}(array)"
+    need(type(tensor) in TENSORS, call, text, type(tensor), error=TypeError)
 
 
 def all_reduce(tensor: Tensor, op: Op = "sum", comm: Communicator | Any = None) -> Tensor:
@@ -219,13 +218,12 @@ def gather(
         check_root("gather", root, comm.size)
     everyone = comm.all_gather_object((tuple(tensor.shape), tensor.dtype.name))
     for rank, (shape, dtype) in enumerate(everyone):
-        if not shape:
-            raise ValueError(f"gather: expected rows, but rank {rank} has a Tensor of no dimension")
-        if (shape[1:], dtype) != (everyone[0][0][1:], everyone[0][1]):
-            raise RuntimeError(
-                f"gather: rows that do not fit together: rank 0 has {everyone[0][1]}"
-                f"{list(everyone[0][0])}, rank {rank} has {dtype}{list(shape)}"
-            )
+        text = f"expected rows, but rank {rank} has a Tensor of no dimension"
+        need(shape, "gather", text, error=ValueError)
+        first, text = everyone[0], "rows that do not fit together: rank 0 has "
+        fits = (shape[1:], dtype) == (first[0][1:], first[1])
+        text += f"{first[1]}{[*first[0]]}, rank {rank} has {dtype}{[*shape]}"
+        need(fits, "gather", text)
     counts = [shape[0] for shape, _ in everyone]
     missing = max(counts) - counts[comm.rank]
     if missing:

@@ -8,7 +8,6 @@ when this rank's part is done. Arrays are NumPy's; GPU arrays are staged through
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import get_ident
@@ -16,6 +15,9 @@ from typing import Any, Final, Literal, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ..errors import need, wrong
+from .abort import end_process
 
 Op = Literal["sum", "max", "min"]
 Array = NDArray[Any]
@@ -32,7 +34,7 @@ BOOL: Final = np.dtype("bool")
 FORBIDDEN: dict[int, str] = {}
 
 
-class Communicator(ABC):
+class Communicator:
     """The ranks of a job, as one of them sees it.
 
     rank, size: this process among all, 0 <= rank < size. local_rank, local_size: among those of
@@ -134,44 +136,45 @@ class Communicator(ABC):
         refuse_alone("barrier")
         self._barrier()
 
-    @abstractmethod
     def abort(self, code: int) -> NoReturn:
         """End every process of the job now, with exit code `code`. Not collective; no return.
 
         Buffered output is flushed; `finally` blocks and atexit handlers do not run.
         """
+        end_process(code)
 
-    # What each kind of communicator does, when the arguments have been checked.
+    # What is done when the arguments have been checked: of one rank alone, and in each kind of
+    # several ranks its own way.
 
-    @abstractmethod
-    def _all_reduce(self, array: Array, op: Op) -> Array: ...
+    def _all_reduce(self, array: Array, op: Op) -> Array:
+        return array
 
-    @abstractmethod
-    def _broadcast(self, array: Array, root: int) -> Array: ...
+    def _broadcast(self, array: Array, root: int) -> Array:
+        return array
 
-    @abstractmethod
-    def _all_gather(self, array: Array) -> Array: ...
+    def _all_gather(self, array: Array) -> Array:
+        return np.array(array)[None]
 
-    @abstractmethod
-    def _reduce_scatter(self, array: Array, op: Op) -> Array: ...
+    def _reduce_scatter(self, array: Array, op: Op) -> Array:
+        return np.array(array[0])
 
-    @abstractmethod
-    def _all_to_all(self, array: Array) -> Array: ...
+    def _all_to_all(self, array: Array) -> Array:
+        return np.array(array)
 
-    @abstractmethod
-    def _split(self, color: int | None, key: int) -> Communicator | None: ...
+    def _split(self, color: int | None, key: int) -> Communicator | None:
+        return None if color is None else self
 
-    @abstractmethod
-    def _gather_object(self, obj: T, root: int) -> list[T] | None: ...
+    def _gather_object(self, obj: T, root: int) -> list[T] | None:
+        return [obj]
 
-    @abstractmethod
-    def _all_gather_object(self, obj: T) -> list[T]: ...
+    def _all_gather_object(self, obj: T) -> list[T]:
+        return [obj]
 
-    @abstractmethod
-    def _broadcast_object(self, obj: T, root: int) -> T: ...
+    def _broadcast_object(self, obj: T, root: int) -> T:
+        return obj
 
-    @abstractmethod
-    def _barrier(self) -> None: ...
+    def _barrier(self) -> None:
+        return
 
     def node(self) -> Communicator:
         """A communicator of the ranks on this machine. Collective, and made at the first call."""
@@ -202,22 +205,15 @@ class Communicator(ABC):
 def check_buffer(call: str, array: Array, *, writable: bool = True) -> None:
     """Raise TypeError or ValueError unless `array` is memory that can be sent as it lies."""
     refuse_alone(call)
-    if not isinstance(array, np.ndarray):
-        raise TypeError(f"{call}: expected a numpy.ndarray, found {type(array).__name__}")
-    if array.dtype.hasobject:
-        raise TypeError(
-            f"{call}: an array of Python objects cannot be sent; use {call_for_objects(call)}"
-        )
-    if not array.flags.c_contiguous:
-        raise ValueError(
-            f"{call}: expected a C-contiguous array, found shape {array.shape} with strides "
-            f"{array.strides}; pass numpy.ascontiguousarray(...) and copy the result back"
-        )
-    if writable and not array.flags.writeable:
-        raise ValueError(
-            f"{call}: works in place, but this array of shape {array.shape} is read-only; "
-            "pass a copy"
-        )
+    is_array, kind = isinstance(array, np.ndarray), type(array)
+    need(is_array, call, "expected a numpy.ndarray", kind, error=TypeError)
+    text = f"an array of Python objects cannot be sent; use {call_for_objects(call)}"
+    need(not array.dtype.hasobject, call, text, error=TypeError)
+    text = f"expected a C-contiguous array, got shape {array.shape} with strides {array.strides}; "
+    text += "pass numpy.ascontiguousarray(...) and copy the result back"
+    need(array.flags.c_contiguous, call, text, error=ValueError)
+    text = f"works in place, but this array of shape {array.shape} is read-only; pass a copy"
+    need(array.flags.writeable or not writable, call, text, error=ValueError)
 
 
 @contextmanager
@@ -242,7 +238,7 @@ def refuse_alone(call: str) -> None:
     """RuntimeError for a collective that the other ranks will not come to."""
     why = FORBIDDEN.get(get_ident()) if FORBIDDEN else None
     if why is not None:
-        raise RuntimeError(f"{call}: the other ranks would be waited for in vain: {why}")
+        raise wrong(call, f"the other ranks would be waited for in vain: {why}")
 
 
 def call_for_objects(call: str) -> str:
@@ -257,30 +253,19 @@ def check_reduction(array: Array, op: str, call: str = "all_reduce") -> None:
     if usual and op in OPS and not FORBIDDEN:
         return
     check_buffer(call, array, writable=call == "all_reduce")
-    if op not in OPS:
-        raise ValueError(f"{call}: expected op sum, max or min, found {op!r}")
-    if array.dtype in REDUCIBLE:
-        return
-    if array.dtype != BOOL:
-        raise TypeError(
-            f"{call}: expected float32, float64, an integer or bool in native byte order, "
-            f"found {array.dtype}; convert with astype"
-        )
-    if op == "sum":
-        raise TypeError(
-            f"{call}: a sum of bool would be a count; use op max for any, min for all, or "
-            "astype(int64) to count"
-        )
+    need(op in OPS, call, "expected op sum, max or min", op, error=ValueError)
+    known, dtype = array.dtype in REDUCIBLE or array.dtype == BOOL, array.dtype
+    text = "expected float32, float64, an integer or bool in native byte order, got {}; convert "
+    need(known, call, text + "with astype", dtype, error=TypeError)
+    text = "a sum of bool is a count; use op max for any, min for all, or astype(int64) to count"
+    need(dtype != BOOL or op != "sum", call, text, error=TypeError)
 
 
 def check_rows(call: str, array: Array, size: int) -> None:
     """Raise TypeError or ValueError unless `array` has a row for every rank."""
     check_buffer(call, array, writable=False)
-    if not array.ndim or array.shape[0] != size:
-        raise ValueError(
-            f"{call}: expected an array of shape (size, ...), a row for each of {size} ranks, "
-            f"found shape {array.shape}"
-        )
+    text = f"expected an array of shape (size, ...), a row for each of {size} ranks"
+    need(array.ndim and array.shape[0] == size, call, text, array, error=ValueError)
 
 
 def check_color(color: int | None, key: int | None) -> None:
@@ -288,18 +273,17 @@ def check_color(color: int | None, key: int | None) -> None:
     refuse_alone("split")
     for name, value in (("color", color), ("key", key)):
         whole = type(value) is int and value < 2**31
-        if not (value is None or (whole and (value >= 0 or name == "key"))):
-            raise ValueError(
-                f"split: expected {name} to be a whole number"
-                f"{' of at least 0' if name == 'color' else ''} or None, found {value!r}"
-            )
+        good = value is None or (whole and (value >= 0 or name == "key"))
+        least = " of at least 0" if name == "color" else ""
+        text = f"expected {name} to be a whole number{least} or None"
+        need(good, "split", text, value, error=ValueError)
 
 
 def check_root(call: str, root: Any, size: int) -> None:
     """Raise ValueError unless `root` is a rank."""
     refuse_alone(call)
-    if not (isinstance(root, int | np.integer) and 0 <= root < size):
-        raise ValueError(f"{call}: expected a root from 0 to {size - 1}, found {root!r}")
+    good = isinstance(root, int | np.integer) and 0 <= root < size
+    need(good, call, f"expected a root from 0 to {size - 1}", root, error=ValueError)
 
 
 def described(name: str, args: tuple[Any, ...]) -> str:

@@ -6,7 +6,7 @@ synchronising one: l is the value that `backward` started from, a mean over n lo
 sum(n) at the end makes the result exact for uneven batches, for ranks without samples and for
 micro-batches, with no collective besides the gradient's own.
 
-The gradient is one flat array per dtype (optim/flat.py) with a short control lane behind it
+The gradient is one flat array per dtype (optim/flat.py) with a short footer behind it
 (footer.py), so one all_reduce carries the gradients, the counts, the loss and which
 parameters were used. n is the number of rows, or what the loss itself was divided by where it does
 not average over rows (weighted_loss.py).
@@ -26,24 +26,23 @@ from typing import Any, Literal, Self
 from ..autograd import graph
 from ..backend import LISTENERS, MODES, STRUCTURE, XP
 from ..capture.python_calls import FORWARD
+from ..errors import need, wrong
 from ..nn.module import LoadedKeys, Module
 from ..nn.normalization import BatchNorm
 from ..optim.flat import Buffer, FlatStorage
 from ..random import in_step
 from ..tensor import TENSORS, Tensor
+from .backward_pass import backward
 from .batch_norm import Across
-from .calls import Call, Survey, only
+from .calls import Call, Survey
 from .communicator import Communicator
 from .connection import ranks_of
 from .drift import Alike
-from .find_terms import find
 from .footer import NOTHING, SILENT, Outcome
-from .loss_terms import Term
-from .replayed_pass import Whole, whole
 from .replicas import difference, take_values_of_rank_0
 from .step_counts import Passes
 from .strategy import check_options, strategy
-from .weighted_loss import Denominators, correction
+from .weighted_loss import Denominators
 
 __all__ = ["DataParallel"]
 
@@ -157,18 +156,15 @@ class DataParallel(Module):
             "device": "+".join(dict.fromkeys(p.device.type for p in module.parameters())),
         }  # fmt: skip
         if not compared and (what := difference(self.comm, module, options)):
-            raise RuntimeError(f"DataParallel: the models of the ranks differ: {what}")
+            raise wrong("DataParallel", f"the models of the ranks differ: {what}")
         self.storage = FlatStorage.of(module.parameters(), "DataParallel", self)
         half = [b.grad.dtype.name for b in self.storage.buffers if b.grad.dtype.itemsize < 4]
-        if half and self.comm.size > 1:
-            raise RuntimeError(f"DataParallel: gradients of {half[0]} cannot be added over ranks")
+        text = "gradients of {} cannot be added over ranks"
+        need(not half or self.comm.size == 1, "DataParallel", text, *half[:1])
         for buffer in self.storage.buffers:
             owner = _WRAPPED.get(buffer)
-            if owner is not None and owner() is not None:
-                raise RuntimeError(
-                    "DataParallel: these parameters are wrapped already; use that wrapper, or "
-                    "drop it first"
-                )
+            text = "these parameters are wrapped already; use that wrapper, or drop it first"
+            need(owner is None or owner() is None, "DataParallel", text)
             _WRAPPED[buffer] = weakref.ref(self)
         take_values_of_rank_0(self.comm, module, self.storage)
         self.reducer, self.overlap = strategy(
@@ -204,17 +200,15 @@ class DataParallel(Module):
         self.reducer.reset()
 
     def __reduce__(self) -> Any:
-        raise TypeError(
-            "a DataParallel is neither copied nor pickled: copy its model, `model.module`, and "
-            "wrap the copy"
-        )
+        text = "is neither copied nor pickled: copy its model, `model.module`, and wrap the copy"
+        raise wrong("DataParallel", text, error=TypeError)
 
     # Forward ------------------------------------------------------------------------------------
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model; with grad enabled, count the rows of the first Tensor that has some."""
         if self.training and not self.reducer.in_place:
-            self._note("a shard begins", self.reducer.enter)
+            self.note("a shard begins", self.reducer.enter)
         first, marks = graph.next_seq(), graph.MARKS[0]
         shapes = (v._array.shape for v in (*args, *kwargs.values()) if type(v) in TENSORS)
         rows = next((shape[0] for shape in shapes if shape), None)
@@ -235,7 +229,7 @@ class DataParallel(Module):
         """Whether a backward pass is to follow a forward call."""
         return self.passes.waits
 
-    def _note(self, label: str, function: Any, *args: Any) -> None:
+    def note(self, label: str, function: Any, *args: Any) -> None:
         """Call `function(*args)`, also whenever a captured step is replayed."""
         label = ": ".join([label, *map(str, args)])
         MODES.capture.bookkeeping(label, functools.partial(function, *args), self)
@@ -258,9 +252,8 @@ class DataParallel(Module):
             rows = operator.index(n)
         except TypeError:
             rows = -1
-        if rows < 0:
-            raise ValueError(f"count: expected a whole number of at least 0, got {n!r}")
-        self._note("count", self._give, rows)
+        need(rows >= 0, "count", "expected a whole number of at least 0", n, error=ValueError)
+        self.note("count", self._give, rows)
 
     def train(self, mode: bool = True) -> Self:
         """Switch mode; no pass is to follow what was called before (a validation, with grad)."""
@@ -289,15 +282,18 @@ class DataParallel(Module):
         before = self.passes.made
         result = closure()
         made = self.passes.made - before
-        if made != 1 or self.loss is None:
-            found = f"{made} of them" if made != 1 else "one that does not start from a scalar"
-            raise RuntimeError(
-                "DataParallel: expected one synchronised backward pass from the loss in the "
-                f"closure, found {found}; add losses up, or accumulate under no_sync()"
-            )
+        found = f"{made} of them" if made != 1 else "one that does not start from a scalar"
+        text = "expected one synchronised backward pass from the loss in the closure, got "
+        text += f"{found}; add losses up, or accumulate under no_sync()"
+        need(made == 1 and self.loss is not None, "DataParallel", text)
+        assert self.loss is not None
         return result, self.loss
 
-    # Backward: called by autograd/listeners.py ----------------------------------------------------
+    # Backward: called by backward_pass.py ---------------------------------------------------------
+
+    def backward(self, *args: Any) -> Any:
+        """A pass into parameters of some models, of which this is the first."""
+        return backward(*args)
 
     def cancel(self) -> None:
         """A backward pass failed: forget it, and those that waited to be reduced with it."""
@@ -312,50 +308,6 @@ class DataParallel(Module):
         mine = [*passes.freed, *passes.forwards]
         mine += [call for call in MODES.capture.forwards if call.passes is passes]
         return sorted(mine, key=operator.attrgetter("first")) if passes.freed else mine
-
-    def look(self, edges: Any, told: Sequence[DataParallel], retain: bool) -> list[tuple[Any, Any]]:
-        """For each of the models that a backward pass from `edges` reaches: samples and weights.
-
-        Samples are None where it depends on no forward call with rows; weights are what it is a
-        mean over, None where that is these samples.
-        """
-        passes = self.passes
-        if len(passes.forwards) == 1 and len(told) == 1 and not MODES.capture.on:
-            call = passes.forwards[0]
-            means = only(edges, call)
-            usual = means is not None and (not means or (len(means) == 1 and means == [*edges]))
-            if usual:
-                if not retain:
-                    passes.free()
-                if not means or self.reduction == "sum" or passes.given is not None:
-                    return [(call.rows, None)]
-                weights = Denominators([Term(means[0])], [])
-                weights.base = call.rows or 0
-                return [(call.rows, weights)]
-        freed = [call for one in told for call in one.passes.freed]
-        seen = Survey(edges, [one.forwards() for one in told], freed)
-        found: Any = None
-        if seen.means or seen.selects or seen.loops or len(seen.calls) > 1:
-            whole = 0
-            for key, call in seen.calls.items():
-                whole |= seen.bit(key, call.rows)
-            found = find(edges, seen, whole)
-        counts = []
-        for one in told:
-            mine = [call.rows for call in seen.calls.values() if call.passes is one.passes]
-            rows = [number for number in mine if number is not None]
-            counts.append(sum(rows) if rows else None)
-        base = sum(count or 0 for count in counts)
-        if found is None and len(told) > 1:  # all are to count alike
-            found = Denominators([], [], [base])
-        if found is not None:
-            found.base = base
-        result = []
-        for one, count in zip(told, counts, strict=True):
-            own = one.reduction == "mean" and one.passes.given is None
-            result.append((count, found if own else None))
-            one.passes.settle(seen.calls, not retain)
-        return result
 
     def derived(self, edges: Any, first: int, results: Any) -> None:
         """A pass with `create_graph` has made `results`, and nodes from number `first` on."""
@@ -378,21 +330,18 @@ class DataParallel(Module):
             n: samples of the forward calls that it depends on; None: there are none.
         """
         if create_graph:
-            raise RuntimeError(
-                "backward(create_graph=True) into the parameters of a DataParallel model: their "
-                "gradients would be reduced without their graph; use autograd.grad for penalties "
-                "on gradients"
-            )
+            text = "into the parameters of a DataParallel model: their gradients would be reduced "
+            text += "without their graph; use autograd.grad for penalties on gradients"
+            raise wrong("backward(create_graph=True)", text)
         passes, mean = self.passes, self.reduction == "mean"
         n = n if passes.given is None else passes.given
         passes.given = None
         passes.waits = False
         if n is None and mean:
-            raise RuntimeError(
-                "backward into the parameters of a DataParallel model from a value that depends on "
-                "no forward call of that model with grad enabled and a Tensor of rows as an "
-                "argument: the number of samples is unknown; call model.count(n) before backward"
-            )
+            text = "into the parameters of a DataParallel model from a value that depends on no "
+            text += "forward call of that model with grad enabled and a Tensor of rows as an "
+            text += "argument: how many samples is unknown; call model.count(n) before backward"
+            raise wrong("backward", text)
         if STRUCTURE[0] != passes.structure:
             self.refuse_new_parameters()
         reducer, storage = self.reducer, self.storage
@@ -429,23 +378,8 @@ class DataParallel(Module):
         return weight if mean else None
 
     def shares(self, weights: Denominators | None) -> bool:
-        """Whether a root has terms that must be made shares of the whole, in `share`."""
+        """Whether a root has terms that ranks have to weigh together."""
         return weights is not None and self.passes.alone and self.comm.size > 1 and weights.shared
-
-    def share(self, weights: Denominators, like: Any) -> None:
-        """Make them that; collective. `like`: an array of the kind to send."""
-        weights.share(self.comm, self.passes.current or 0, like)
-
-    def correct(self, weights: Denominators, root: Any, seed: Any) -> None:
-        """After such a pass from `root`: count the loss as a share of the whole as well."""
-        if self.passes.not_scalar:
-            return
-        parts = weights.parts(root, seed)
-
-        def add() -> None:
-            self.passes.loss += correction(*parts)
-
-        self._note("shares of the loss", add)
 
     def discard(self) -> None:
         """zero_grad() has discarded the passes that waited to be reduced."""
@@ -455,56 +389,14 @@ class DataParallel(Module):
     def refuse_new_parameters(self) -> None:
         """RuntimeError for parameters that the model got since it was wrapped."""
         for name, parameter in self.module.named_parameters():
-            if parameter._rg and parameter not in self.members:
-                raise RuntimeError(
-                    f"DataParallel: the model did not have the parameter {name} when it was "
-                    "wrapped, so its gradient would be this rank's own; change models before"
-                )
+            text = f"the model did not have the parameter {name} when it was wrapped, so its "
+            text += "gradient would be this rank's own; change models before"
+            need(not parameter._rg or parameter in self.members, "DataParallel", text)
         self.alike.look()
         self.passes.structure = STRUCTURE[0]
 
-    def readiness(self, edges: Any) -> Any:
-        """What the pass is to call after adding to a leaf; None where nothing is sent meanwhile."""
-        if not self.passes.sync or self.passes.empty is not None:
-            return None
-        return self.reducer.readiness(edges)
-
-    def beginning(
-        self, roots: Sequence[Tensor], create_graph: bool, n: int | None,
-        weights: Denominators | None,
-    ) -> tuple[str, Any]:  # fmt: skip
-        """What `begin` is going to do, to be done again whenever a captured step is replayed."""
-        begin = functools.partial(self.begin, roots, create_graph, n, weights)
-        given = self.passes.given
-        return f"a backward pass over {n if given is None else given} samples", begin
-
-    def whole(
-        self, roots: Sequence[Tensor], create_graph: bool, n: int | None, weights: Any
-    ) -> Whole | None:
-        """For replays: how to note a pass at its end, from the rows of its forward call on.
-
-        None where more is to be noted. The step must have cleared the gradients before, and tell of
-        this one forward call and this one pass.
-        """
-        usual = weights is None and not create_graph and len(roots) == 1
-        return whole(self, roots[0]._array, n) if usual else None
-
-    def ending(self) -> tuple[str, Any]:
-        """What `end` is going to do, likewise; the step itself may have called `no_sync`."""
-        passes, sync = self.passes, self.passes.sync
-
-        def end() -> None:
-            before = passes.sync
-            try:
-                passes.sync = sync
-                self.end()
-            finally:
-                passes.sync = before
-
-        return "gradients are shared" if sync else "gradients wait", end
-
-    def end(self) -> None:
-        """After a backward pass: reduce, divide, and publish the global gradients and loss."""
+    def end(self, sync: bool) -> None:
+        """After a backward pass; `sync`: reduce, divide, publish the global gradients and loss."""
         passes, slots = self.passes, self.storage.slots
         passes.running = False
         if passes.empty is not None:
@@ -514,23 +406,20 @@ class DataParallel(Module):
                     slot.array[...] = 0 if before is None else before
             passes.empty = None
         started = time.perf_counter()
-        notes = *self.notes, self.alike.mark(passes.made) if passes.sync else 0.0
-        reduced = self.reducer.reduce(passes, notes, passes.sync)
+        notes = *self.notes, self.alike.mark(passes.made) if sync else 0.0
+        reduced = self.reducer.reduce(passes, notes, sync)
         if reduced is not None:
             if self.reducer.communicates:
                 self.communicated(started)
-            totals, noted = reduced
-            self.alike.check(noted[-1])
-            self.finish(*totals, noted)
+            self.alike.check(reduced[-1])
+            self.finish(reduced)
             self._reset()
 
-    def finish(
-        self, rows: int, weight: float, loss: float, not_scalar: int, noted: Sequence[float]
-    ) -> None:
-        """The gradients are summed: divide them, and publish the loss."""
+    def finish(self, values: Sequence[float]) -> None:
+        """The gradients are summed, and `values` of an `Outcome`: divide, and publish the loss."""
         passes, mean = self.passes, self.reduction == "mean"
         passes.made += 1
-        if mean and weight:
+        if mean and (weight := values[1]):
             for buffer in self.storage.buffers:
                 xp = XP[type(buffer.grad)]
                 xp.divide(buffer.grad, weight, out=buffer.grad)
@@ -538,7 +427,7 @@ class DataParallel(Module):
             for slot, earlier in zip(self.storage.slots, passes.kept, strict=True):
                 if earlier is not None:
                     slot.add(earlier)
-        self.publish(Outcome((rows, weight, loss, not_scalar, *noted), mean, passes.counted))
+        self.publish(Outcome(values, mean, passes.counted))
 
     def publish(self, outcome: Outcome) -> None:
         """Say what a step has come to."""

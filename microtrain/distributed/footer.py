@@ -9,14 +9,12 @@ part, because float32 has 24 bits. The mark (drift.py) is the last of the notes 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..optim.flat import LANE
 
-__all__ = [
-    "NOTHING", "SILENT", "Outcome", "Totals", "pack", "pack_loss", "split", "totals_of",
-]  # fmt: skip
+__all__ = ["NOTHING", "SILENT", "Outcome", "Totals", "pack", "split", "values_of"]
 
 NOTES = 7  # the place of the first
 SILENT = (0.0,) * (LANE - NOTES)  # notes that say nothing, and a mark that does not
@@ -44,7 +42,7 @@ class Outcome:
     They are worked out where somebody asks: a small step takes as long as the Python around it.
 
     Args:
-        values: sums over all ranks: rows, weight, loss, how many losses were not scalar, and notes.
+        values: sums over all ranks: those of `Totals`, the notes, the mark.
         mean: whether the loss is the mean, or the sum as it is.
         counted: whether the rows of all are known.
     """
@@ -87,21 +85,10 @@ def pack(totals: Totals, notes: Sequence[float], used: Sequence[bool]) -> list[f
     return [*divmod(rows, 4096), *split(loss), not_scalar, *split(weight), *notes, *used]
 
 
-def pack_loss(rows: int) -> Callable[[float, Sequence[float], Sequence[bool]], list[float]]:
-    """`pack` of one pass over so many rows from a scalar, by its loss: the rest is known before."""
-    high, low, _, _, scalar, weight, rest = pack(Totals(rows, float(rows), 0.0, 0), (), ())
-
-    def packed(loss: float, notes: Sequence[float], used: Sequence[bool]) -> list[float]:
-        return [high, low, *split(loss), scalar, weight, rest, *notes, *used]
-
-    return packed
-
-
-def totals_of(lane: list[float]) -> tuple[tuple[int, float, float, int], list[float]]:
-    """What totals have, and notes, out of a sum of lanes; behind them are the uses."""
+def values_of(lane: Sequence[float]) -> list[float]:
+    """The values of an `Outcome` out of a sum of lanes; behind them are the uses."""
     high, low, loss, rest, not_scalar, weight, more = lane[:NOTES]
-    totals = int(high) * 4096 + int(low), weight + more, loss + rest, int(not_scalar)
-    return totals, lane[NOTES:LANE]
+    return [high * 4096 + low, weight + more, loss + rest, not_scalar, *lane[NOTES:LANE]]
 
 
 def split(value: float) -> tuple[float, float]:

@@ -20,6 +20,7 @@ from typing import Any, Final, NoReturn, TypeVar
 import numpy as np
 
 from ..backend import MODES
+from ..errors import need
 from ..random import begin_batch
 from .communicator import COMBINE, Array, Communicator, Op, T
 
@@ -104,11 +105,8 @@ class InProcessCommunicator(Communicator):
         meeting.calls[self.rank], meeting.values[self.rank] = call, value
         meeting.wait()
         for rank, other in enumerate(meeting.calls):
-            if other != meeting.calls[0]:
-                raise RuntimeError(
-                    f"ranks are not at the same call: rank 0 {meeting.calls[0]}, "
-                    f"rank {rank} {other}"
-                )
+            text = f"rank 0 {meeting.calls[0]}, rank {rank} {other}"
+            need(other == meeting.calls[0], "ranks are not at the same call", text)
         result = read(meeting.values)
         meeting.wait()
         return result
@@ -186,8 +184,7 @@ def run(world_size: int, function: Callable[..., R], *args: Any) -> list[R]:
     error is raised here with its rank in a note. A rank that returns while others are in a
     collective is an error too.
     """
-    if world_size < 1:
-        raise ValueError(f"in_process.run: expected at least 1 rank, found {world_size}")
+    need(world_size > 0, "in_process.run", "expected at least 1 rank", world_size, error=ValueError)
     meeting = _Meeting(world_size)
     results: list[Any] = [None] * world_size
 

@@ -85,7 +85,7 @@ def _called(function: Callable[..., Any], *args: Any) -> Any:
 
 
 class Nccl(Reducer):
-    """One reduction for each buffer when the pass is over; only the control lane sees the host.
+    """One reduction for each buffer when the pass is over; only the footer sees the host.
 
     Args:
         nccl: what `ready` returned.

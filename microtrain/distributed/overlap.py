@@ -135,7 +135,7 @@ class Overlap(Reducer):
         self.going += 1
 
     def reduce(self, passes: Passes, notes: Sequence[float], last: bool) -> Summed | None:
-        """As in the base class: the rest of the buckets, and the control lane by itself."""
+        """As in the base class: the rest of the buckets, and the footer by itself."""
         if not last:
             return None
         self.send_rest()

@@ -13,12 +13,12 @@ from ..backend import Staging
 from ..optim.flat import LANE, FlatStorage
 from . import compression
 from .communicator import Communicator
-from .footer import pack, totals_of
+from .footer import pack, values_of
 from .step_counts import Passes
 
 __all__ = ["AtOnce", "Reducer"]
 
-Summed = tuple[tuple[int, float, float, int], Sequence[float]]  # `Totals` or as they are, and notes
+Summed = Sequence[float]  # the values of an `Outcome`
 
 
 class Reducer:
@@ -49,7 +49,7 @@ class Reducer:
 
         None where the step goes on: unless `last` nothing is reduced.
         """
-        return (passes.totals(), notes) if last else None
+        return (*passes.totals(), *notes) if last else None
 
     def discard(self) -> None:
         """zero_grad() has discarded what earlier passes of the step left. May raise."""
@@ -74,7 +74,7 @@ class Reducer:
         return used
 
     def lane(self) -> Any:
-        """The memory of the control lane, behind the first buffer's gradients."""
+        """The memory of the footer, behind the first buffer's gradients."""
         first = self.storage.buffers[0]
         return first.wide[first.grad.size :]
 
@@ -86,11 +86,11 @@ class Reducer:
                 if flag and slot.epoch != slot.buffer.epoch:
                     slot.epoch = slot.buffer.epoch
                     slot.graph = None
-        return totals_of(values)
+        return values_of(values)
 
 
 class AtOnce(Reducer):
-    """One all_reduce for each buffer when the pass is over, the control lane behind the first.
+    """One all_reduce for each buffer when the pass is over, the footer behind the first.
 
     Gradients of a GPU are staged through the host: MPI may not know its memory.
 
@@ -114,16 +114,9 @@ class AtOnce(Reducer):
 
     def reduce(self, passes: Passes, notes: Sequence[float], last: bool) -> Summed | None:
         """As in the base class."""
-        return self.added_up(pack(passes.totals(), notes, self.cleared())) if last else None
-
-    @property
-    def plain(self) -> bool:
-        """Whether all there is to add up is one array in the host's memory."""
-        wide = self.storage.buffers[0].wide
-        return len(self._staged) == 1 and self._staged[0].host is wide and self.kind == "none"
-
-    def added_up(self, lane: list[float]) -> Summed:
-        """The sums of gradients and lanes over all ranks, collective."""
+        if not last:
+            return None
+        lane = pack(passes.totals(), notes, self.cleared())
         for number, (staged, gradient) in enumerate(
             zip(self._staged, self._gradients, strict=True)
         ):
@@ -139,3 +132,9 @@ class AtOnce(Reducer):
                 self.comm.all_reduce(host)
             staged.put()
         return self.summed(self._lane)
+
+    @property
+    def plain(self) -> bool:
+        """Whether all there is to add up is one array in the host's memory."""
+        wide = self.storage.buffers[0].wide
+        return len(self._staged) == 1 and self._staged[0].host is wide and self.kind == "none"

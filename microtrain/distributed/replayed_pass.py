@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ..backend import STRUCTURE
-from .footer import pack_loss, totals_of
 from .native_reduction import native_step
 from .reducer import AtOnce, Reducer
 
@@ -41,36 +40,21 @@ class Whole:
     def __init__(self, parallel: Any, root: Any, rows: int) -> None:
         self.parallel, self.root, self.rows = parallel, root, rows
 
-    def by_python(self, complete: bool) -> Callable[[], None]:
-        """With NumPy; `complete`: all gradients are there by then."""
+    def by_python(self) -> Callable[[], None]:
+        """As without a captured step, but that all is known before."""
         parallel, root, rows = self.parallel, self.root, self.rows
+        passes, weight = parallel.passes, float(self.rows)
         if not parallel.reducer.communicates:
             return self._noting(
                 lambda: parallel.finish(
-                    rows, float(rows), 0.0 + rows * float(root.item()), 0, parallel.notes
+                    (rows, weight, 0.0 + rows * float(root.item()), 0, *parallel.notes, 0.0)
                 )
             )
-        storage, reducer, packed = parallel.storage, parallel.reducer, pack_loss(rows)
-        alike, passes = parallel.alike, parallel.passes
-        lane, all_reduce, wide = reducer.lane(), parallel.comm.all_reduce, storage.buffers[0].wide
-        every = (True,) * len(storage.slots)
-        short = complete and reducer.plain
 
         def share() -> None:
-            started = time.perf_counter()
-            loss = 0.0 + rows * float(root.item())
-            mark = alike.mark(passes.made) if alike.watching else 0.0
-            notes = *parallel.notes, mark
-            if short:
-                lane[...] = packed(loss, notes, every)
-                all_reduce(wide)
-                totals, noted = totals_of(lane.tolist())
-            else:
-                totals, noted = reducer.added_up(packed(loss, notes, reducer.cleared()))
-            parallel.communicated(started)
-            if mark or noted[-1]:
-                alike.check(noted[-1])
-            parallel.finish(*totals, noted)
+            passes.rows, passes.weight = rows, weight
+            passes.loss = 0.0 + rows * float(root.item())
+            parallel.end(True)
 
         return self._noting(share)
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..backend import XP, Staging, to_host
-from ..errors import ConfigError
+from ..errors import ConfigError, need
 from ..nn.module import Module
 from ..optim.flat import FlatStorage
 from .communicator import Array, Communicator
@@ -32,12 +32,11 @@ WHOLE = 2**16  # bytes received up to which every rank adds up everything, and n
 
 def local_shards(shards: int, comm: Communicator) -> int:
     """How many of `shards` a rank has. Raises ConfigError unless the ranks divide them."""
-    if shards < 1 or shards % comm.size:
-        raise ConfigError(
-            f"reproducible: world with {shards} shards needs a number of ranks that divides "
-            f"{shards}, found {comm.size}; start another number, or set distributed.shards to a "
-            f"multiple of {comm.size} (other shards are other bits)"
-        )
+    text = f"with {shards} shards needs a number of ranks that divides {shards}, got {{}}; start "
+    text += f"another number, or set distributed.shards to a multiple of {comm.size} (other shards "
+    text += "are other bits)"
+    good = shards > 0 and not shards % comm.size
+    need(good, "reproducible: world", text, comm.size, error=ConfigError)
     return shards // comm.size
 
 
@@ -132,7 +131,7 @@ class Shards(Reducer):
     """The passes of a step in world mode: each is one shard's, and what it leaves is kept apart.
 
     Within one step the passes are micro-batch by micro-batch, and in each shard by shard. Kept for
-    every shard: its gradients with the control lane behind them, added up over its micro-batches;
+    every shard: its gradients with the footer behind them, added up over its micro-batches;
     and the buffers of the model (running statistics), which every shard moves on from where the
     step began. The step ends with the sum of the first and the mean of the second.
     """
@@ -232,13 +231,14 @@ class Shards(Reducer):
 
     def discard(self) -> None:
         """As in the base class. Raises RuntimeError in the middle of a step."""
-        if not self.complete:
-            raise RuntimeError(
-                "DataParallel: zero_grad() has discarded the passes of some shards of a step: "
-                f"with shards={self.shards} gradients are there after {self.each} backward passes "
-                "on each rank. Take zero_grad() and the optimizer's step outside `for batch in "
-                "micro_batches`, with DataLoader(..., shards=...).steps()"
-            )
+        text = "zero_grad() has discarded the passes of some shards of a step: with shards="
+        text += f"{self.shards} gradients are there after {self.each} backward passes on each "
+        text += "rank. Take zero_grad() and the optimizer's step outside `for batch in "
+        need(
+            self.complete,
+            "micro_batches`, with DataParallel",
+            text + "DataLoader(..., shards=...).steps()",
+        )
 
     def reset(self) -> None:
         """Begin a step anew."""

@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 
-from ..errors import LaunchError
+from ..errors import LaunchError, need
 from ..nn.module import Module
 from ..optim.flat import FlatStorage
 from .communicator import Communicator
@@ -70,19 +70,18 @@ def check_options(
     shards: int | None, sync_batchnorm: bool, backend: str,
 ) -> None:  # fmt: skip
     """ValueError for options that there are not, or that do not go together; TypeError."""
-    if not isinstance(module, Module):
-        raise TypeError(f"DataParallel: expected a Module, got {type(module).__name__}")
+    who = "DataParallel"
+    need(isinstance(module, Module), who, "expected a Module", type(module), error=TypeError)
     for name, value, choices in (
         ("reduction", reduction, ("mean", "sum")),
         ("overlap", overlap, ("auto", "on", "off")),
         ("compression", compression, COMPRESSIONS),
         ("backend", backend, ("mpi", "nccl")),
     ):
-        if value not in choices:
-            *first, last = choices
-            raise ValueError(f"DataParallel: {name} is {', '.join(first)} or {last}, got {value!r}")
-    if bucket_mb is not None and not bucket_mb > 0:
-        raise ValueError(f"DataParallel: bucket_mb must be above 0, got {bucket_mb!r}")
+        text = f"{name} is {', '.join(choices[:-1])} or {choices[-1]}"
+        need(value in choices, who, text, value, error=ValueError)
+    good = bucket_mb is None or bucket_mb > 0
+    need(good, who, "bucket_mb must be above 0", bucket_mb, error=ValueError)
     at_once = shards is not None or compression != "none"
     for together, why in (
         (
@@ -101,7 +100,6 @@ def check_options(
             "shards and no compression, and overlap is off or auto",
         ),
     ):
-        if together:
-            raise ValueError(f"DataParallel: {why}")
-    if not isinstance(sync_batchnorm, bool):
-        raise TypeError(f"DataParallel: sync_batchnorm is True or False, got {sync_batchnorm!r}")
+        need(not together, who, why, error=ValueError)
+    good, text = isinstance(sync_batchnorm, bool), "sync_batchnorm is True or False"
+    need(good, who, text, sync_batchnorm, error=TypeError)

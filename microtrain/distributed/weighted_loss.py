@@ -66,16 +66,15 @@ class Denominators:
         base: how many rows it depends on: what it counts where there are terms.
     """
 
-    base: int = 0
     # Where it starts, and the nodes from there on that add up terms or multiply them.
     upper: tuple[Sequence[Any], Sequence[Any]] = ((), ())
 
     def __init__(
         self, terms: list[Term], mixed: list[Term], rows: Sequence[float] = (),
         counts: Sequence[float] = (), unknown: bool = False, shared: bool = False,
-        rest: str = "nothing",
+        rest: str = "nothing", base: int = 0,
     ) -> None:  # fmt: skip
-        self.terms, self.mixed, self.rows = terms, mixed, rows
+        self.terms, self.mixed, self.rows, self.base = terms, mixed, rows, base
         self.counts, self.unknown, self.shared, self.rest = counts, unknown, shared, rest
         self.single: Any = None
         if not mixed and len(terms) == 1 and not rows and terms[0].fixed:
@@ -169,11 +168,9 @@ class Denominators:
     def hosted(self) -> Denominators:
         """What is to be asked at every replay of the step that is being captured."""
         terms, mixed = ([term.hosted() for term in each] for each in (self.terms, self.mixed))
-        found = Denominators(
-            terms, mixed, self.rows, self.counts, self.unknown, self.shared, self.rest
+        return Denominators(
+            terms, mixed, self.rows, self.counts, self.unknown, self.shared, self.rest, self.base
         )
-        found.base = self.base
-        return found
 
     def share(self, comm: Any, n: int, like: Any) -> None:
         """Let every term be its share of the whole; collective.

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..backend import MODES, STRUCTURE, XP, device_of
+from ..errors import need
 from ..tensor import TENSORS, Tensor, Version, wrap
 
 # Extra elements behind the flat gradient, which one allreduce carries along: sample counts, the
@@ -29,7 +30,7 @@ class Buffer:
     Attributes:
         data: all parameters, one after the other.
         grad: their gradients, in the same places.
-        wide: `grad` with the control lane behind it: LANE elements and one for each parameter.
+        wide: `grad` with the footer behind it: LANE elements and one for each parameter.
         epoch: raised by `zero_grad()`.
         graphs: the slots whose gradient has a graph of its own.
         turn: held by the thread that changes it; see `autograd.turns`.
@@ -178,17 +179,13 @@ class FlatStorage:
             RuntimeError: some of them belong to a storage of another set.
         """
         unique = checked(params, who)
-        if not unique:
-            raise ValueError(f"{who} got an empty parameter list")
+        need(unique, who, "got an empty parameter list", error=ValueError)
         found = next((s for s in map(owner, unique) if s is not None), None)
         if found is None:
             found = FlatStorage(unique)
-        elif set(found.params) != set(unique):
-            raise RuntimeError(
-                f"{who} was given {len(unique)} parameters, some of which already belong to "
-                f"{' and '.join(found.owners)} with another set of {len(found.params)}; give all "
-                "of them the same parameters"
-            )
+        text = f"was given {len(unique)} parameters, some of which already belong to "
+        text += f"{' and '.join(found.owners)} with another set of {len(found.params)}; give all "
+        need(set(found.params) == set(unique), who, text + "of them the same parameters")
         found.holders.append((who, None if holder is None else weakref.ref(holder)))
         return found
 
@@ -247,12 +244,11 @@ def checked(params: Iterable[Tensor], who: str) -> tuple[Tensor, ...]:
     """The parameters, each once; TypeError and ValueError for what cannot be one."""
     unique = tuple(dict.fromkeys(params))
     for param in unique:
-        if type(param) not in TENSORS:
-            raise TypeError(f"{who} takes Tensors, but one of the params is {type(param).__name__}")
-        if param._edge is not None:
-            raise ValueError(f"{who}: can't optimize a non-leaf Tensor")
-        if param._array.dtype.kind != "f":
-            raise ValueError(f"{who}: a parameter has dtype {param._array.dtype.name}, not a float")
+        is_one, kind = type(param) in TENSORS, type(param)
+        need(is_one, who, "takes Tensors, but one of the params is {}", kind, error=TypeError)
+        need(param._edge is None, who, "can't optimize a non-leaf Tensor", error=ValueError)
+        is_float, text = param._array.dtype.kind == "f", "a parameter has dtype {}, not a float"
+        need(is_float, who, text, param._array.dtype, error=ValueError)
     return unique
 
 

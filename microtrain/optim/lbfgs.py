@@ -12,6 +12,7 @@ import numpy as np
 
 from ..autograd.grad_mode import enable_grad
 from ..backend import MODES, XP, to_host
+from ..errors import need, wrong
 from ..random import end_step
 from ..tensor import TENSORS, Tensor, wrap
 from .line_search import Point, strong_wolfe
@@ -20,6 +21,7 @@ from .optimizer import Optimizer, arguments
 NUMBERS = ("func_evals", "n_iter", "t", "H_diag", "prev_loss")
 VECTORS = ("d", "prev_flat_grad")
 HISTORIES = ("old_dirs", "old_stps")
+ONE_GROUP = "doesn't support per-parameter options (parameter groups)"
 
 
 @dataclass
@@ -124,32 +126,26 @@ class LBFGS(Optimizer):
             max_eval = max_iter * 5 // 4
         self.memory = Memory()
         super().__init__(params, arguments(locals()))
-        if len(self.param_groups) != 1:
-            raise ValueError("LBFGS doesn't support per-parameter options (parameter groups)")
-        dtypes = {buffer.data.dtype.name for buffer in self.storage.buffers}
-        if len(self.storage.buffers) != 1:
-            raise ValueError(
-                "LBFGS takes parameters of one dtype on one device, got "
-                f"{' and '.join(sorted(dtypes))} in {len(self.storage.buffers)} places"
-            )
+        need(len(self.param_groups) == 1, "LBFGS", ONE_GROUP, error=ValueError)
+        dtypes = " and ".join(sorted({buffer.data.dtype.name for buffer in self.storage.buffers}))
+        one, text = len(self.storage.buffers) == 1, "takes parameters of one dtype on one device"
+        need(
+            one, "LBFGS", text, f"{dtypes} in {len(self.storage.buffers)} places", error=ValueError
+        )
 
     def _check(self, group: dict[str, Any]) -> None:
         self._check_numbers(group, "lr")
         self._check_numbers(group, "tolerance_grad", "tolerance_change", least=-math.inf)
         for name in ("max_iter", "max_eval", "history_size"):
-            if type(group[name]) is not int or group[name] < 1:
-                raise ValueError(
-                    f"LBFGS: {name} must be a whole number of at least 1, got {group[name]!r}"
-                )
-        if group["line_search_fn"] not in (None, "strong_wolfe"):
-            raise ValueError(
-                "LBFGS: line_search_fn must be 'strong_wolfe' or None, got "
-                f"{group['line_search_fn']!r}"
-            )
+            good = type(group[name]) is int and group[name] >= 1
+            text = f"{name} must be a whole number of at least 1"
+            need(good, "LBFGS", text, group[name], error=ValueError)
+        search, text = group["line_search_fn"], "line_search_fn must be 'strong_wolfe' or None"
+        need(search in (None, "strong_wolfe"), "LBFGS", text, search, error=ValueError)
 
     def add_param_group(self, group: dict[str, Any]) -> None:
         """Raises ValueError: there is one group."""
-        raise ValueError("LBFGS doesn't support per-parameter options (parameter groups)")
+        raise wrong("LBFGS", ONE_GROUP, error=ValueError)
 
     # The parameters as one vector, in the order of the group ------------------------------------
 
@@ -189,8 +185,8 @@ class LBFGS(Optimizer):
             TypeError: no closure.
             CaptureError: inside a captured step.
         """
-        if closure is None:
-            raise TypeError("LBFGS.step() needs a closure that computes the loss and its gradient")
+        text = "step() needs a closure that computes the loss and its gradient"
+        need(closure is not None, "LBFGS", text, error=TypeError)
         MODES.capture.refuse(
             "LBFGS.step() inside a captured step: it decides from the loss how often it calls the "
             "closure, which no replay can. Capture what the closure does (clear the gradients, "
@@ -289,10 +285,8 @@ class LBFGS(Optimizer):
 
     def _load(self, state_dict: dict[str, Any]) -> None:
         states = {int(number): values for number, values in state_dict["state"].items()}
-        if states.keys() - {0}:
-            raise ValueError(
-                f"loaded state dict has a state for parameter {max(states)}; LBFGS keeps one, for 0"
-            )
+        text = "keeps one state, for parameter 0, the loaded state dict has one for"
+        need(not states.keys() - {0}, "LBFGS", text, max(states, default=0), error=ValueError)
         memory = self._memory_of(states.get(0, {}))
         super()._load({**state_dict, "state": {}})
         self.memory = memory
@@ -300,14 +294,13 @@ class LBFGS(Optimizer):
     def _memory_of(self, values: dict[str, Any]) -> Memory:
         known = (*NUMBERS, *VECTORS, *HISTORIES, "ro", "al")  # `al` is PyTorch's scratch memory
         unknown = [name for name in values if name not in known]
-        if unknown:
-            raise ValueError(f"LBFGS has no state {unknown[0]!r}")
+        need(not unknown, "LBFGS", "there is no state {}", *unknown[:1], error=ValueError)
         memory = Memory(int(values.get("func_evals", 0)), int(values.get("n_iter", 0)))
         if not memory.n_iter:
             return memory
         missing = [name for name in known[:-1] if name not in values]
-        if missing:
-            raise ValueError(f"the states {', '.join(values)} come without {missing[0]!r}")
+        text = f"the states {', '.join(values)} come without {{}}"
+        need(not missing, "LBFGS", text, *missing[:1], error=ValueError)
         memory.t, memory.H_diag, memory.prev_loss = (float(values[name]) for name in NUMBERS[2:])
         for name in VECTORS:
             setattr(memory, name, self._own(name, values[name]))
@@ -320,10 +313,9 @@ class LBFGS(Optimizer):
         """A copy of a vector beside the parameters; ValueError for one of another length."""
         buffer = self.storage.buffers[0].data
         array = value._array if type(value) in TENSORS else value
-        if tuple(array.shape) != buffer.shape:
-            raise ValueError(
-                f"state {name!r}: expected shape {buffer.shape}, got {tuple(array.shape)}"
-            )
+        fits = tuple(array.shape) == buffer.shape
+        text = f"state {name!r}: expected shape {buffer.shape}"
+        need(fits, "LBFGS", text, tuple(array.shape), error=ValueError)
         own = XP[type(buffer)].zeros_like(buffer)
         own[...] = XP[type(buffer)].asarray(_plain(array, own), own.dtype)
         return own

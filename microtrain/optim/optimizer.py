@@ -15,6 +15,7 @@ import numpy as np
 from ..autograd.grad_mode import enable_grad
 from ..autograd.hooks import RemovableHandle, add_hook
 from ..backend import ARRAYS, LIBRARIES, MODES, XP, to_host
+from ..errors import need, wrong
 from ..random import end_step
 from ..tensor import TENSORS, Tensor, wrap
 from .flat import FlatStorage, checked, flat_like, owner, shaped
@@ -38,8 +39,8 @@ OPTIMIZERS: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
 # What `_use` makes.
 _LAID_OUT = (
-    "storage", "_group_of", "_members", "_flat", "_pools", "_used", "_counts", "_numbers",
-    "_present", "runs", "written",
+    "storage", "_group_of", "_members", "_flat", "_pools", "_progress", "_present", "runs",
+    "written",
 )  # fmt: skip
 
 # Elements. On a CPU an update goes over memory in stretches that share one scratch memory of this
@@ -55,8 +56,8 @@ def _number(value: Any) -> Any:
 def refuse_switches(name: str, **switches: Any) -> None:
     """ValueError for a switch of PyTorch's that is on: there is one implementation here."""
     for switch, value in switches.items():
-        if value not in (None, False):
-            raise ValueError(f"{name}: {switch}={value!r} is not supported; leave it out")
+        text = f"{switch}={value!r} is not supported; leave it out"
+        need(value in (None, False), name, text, error=ValueError)
 
 
 def arguments(scope: dict[str, Any]) -> dict[str, Any]:
@@ -72,6 +73,21 @@ SCHEDULES = (
 
 
 @dataclass(slots=True, eq=False)
+class Progress:
+    """How far parameters are that are updated together.
+
+    Attributes:
+        used: whether their states have been used.
+        count: how many steps they have taken.
+        numbers: their further states, one number each; None before use.
+    """
+
+    used: bool = False
+    count: int = 0
+    numbers: list[float] | None = None
+
+
+@dataclass(slots=True, eq=False)
 class Run:
     """A block of a stretch of one buffer that is updated with one set of hyper-parameters.
 
@@ -82,9 +98,7 @@ class Run:
         states: by name, the stretch of each of the flat states that the group needs.
         pool: memory to work in, shared by all runs of the buffer.
         fresh: whether the states have not been used yet.
-        places: the numbers of the parameters of its stretch, one list for all its blocks.
-        count: how many steps they have taken.
-        numbers: what else is one number for each of them, one list for all its blocks.
+        progress: that of the parameters of its stretch, one for all its blocks.
         given: the options by name; one for all blocks, as the next two.
         constants: by name, what the formula takes beside arrays: numbers as 0-d arrays, flags.
         rates: those numbers of them that `Optimizer.rates` computes.
@@ -98,9 +112,7 @@ class Run:
     states: dict[str, Any]
     pool: dict[Any, Any]
     fresh: bool
-    places: list[int]
-    count: int
-    numbers: list[float]
+    progress: Progress
     given: Any = None
     constants: dict[str, Any] = field(default_factory=dict)
     rates: tuple[Any, ...] = ()
@@ -115,10 +127,8 @@ def _in_order(params: Any) -> Any:
 
 
 def _refuse_order(params: Any) -> NoReturn:
-    raise TypeError(
-        "params argument given to the optimizer should be a list of Tensors or of dicts, "
-        f"in an order that is the same everywhere, but got {type(params).__name__}"
-    )
+    text = "params should be a list of Tensors or of dicts, in an order that is the same everywhere"
+    raise wrong("optimizer", text, type(params), error=TypeError)
 
 
 class Optimizer:
@@ -167,9 +177,9 @@ class Optimizer:
         if type(params) in TENSORS:
             _refuse_order(params)
         _in_order(params)
-        if hasattr(params, "parameters"):
-            kind = type(params).__name__
-            raise TypeError(f"params: got a {kind}; write model.parameters()")
+        is_model = hasattr(params, "parameters")
+        text = "write model.parameters() in place of a model"
+        need(not is_model, type(self).__name__, text, type(params), error=TypeError)
         given = list(params)
         if not given or not isinstance(given[0], dict):
             given = [{"params": given}]
@@ -191,17 +201,13 @@ class Optimizer:
     def _group(self, given: dict[str, Any]) -> dict[str, Any]:
         """A complete parameter group; ValueError for unknown options and impossible values."""
         name = type(self).__name__
-        if not isinstance(given, dict):
-            raise TypeError(
-                f"{name}: expected a parameter group, a dict, got {type(given).__name__}"
-            )
+        is_dict = isinstance(given, dict)
+        need(is_dict, name, "expected a parameter group, a dict", type(given), error=TypeError)
         known = ("params", *BESIDE_OPTIONS, *self.defaults)
         unknown = [key for key in given if key not in known]
-        if unknown or "params" not in given:
-            problem = f"unknown option {unknown[0]!r}" if unknown else "no 'params'"
-            raise ValueError(
-                f"{name}: {problem} in a parameter group; options are {', '.join(self.defaults)}"
-            )
+        problem = f"unknown option {unknown[0]!r}" if unknown else "no 'params'"
+        text = f"{problem} in a parameter group; options are {', '.join(self.defaults)}"
+        need(not unknown and "params" in given, name, text, error=ValueError)
         members = given["params"]
         members = [members] if type(members) in TENSORS else list(_in_order(members))
         if members and all(isinstance(m, tuple) and len(m) == 2 for m in members):
@@ -215,11 +221,9 @@ class Optimizer:
         """The parameters of all groups; ValueError where one appears twice."""
         members = [p for group in groups for p in group["params"]]
         unique = checked(members, type(self).__name__)
-        if len(unique) != len(members):
-            raise ValueError(
-                "some parameters appear more than once or in more than one parameter group; a "
-                "module's parameters() gives a tied one once"
-            )
+        text = "some parameters appear more than once or in more than one parameter group; a "
+        text += "module's parameters() gives a tied one once"
+        need(len(unique) == len(members), type(self).__name__, text, error=ValueError)
         return unique
 
     def _use(self, storage: FlatStorage) -> None:
@@ -228,9 +232,7 @@ class Optimizer:
         self._members = [(group, [*group["params"]]) for group in self.param_groups]
         self._flat: list[dict[str, Any]] = [dict.fromkeys(self.states) for _ in storage.buffers]
         self._pools: list[dict[Any, Any]] = [{} for _ in storage.buffers]
-        self._used = [False] * len(storage.params)  # whose states have been used
-        self._counts = [0] * len(storage.params)  # steps taken, as far as the runs do not say
-        self._numbers: list[Any] = [None] * len(storage.params)  # likewise; None before use
+        self._progress = [Progress() for _ in storage.params]  # one for those of a run
         self._present: tuple[bool, ...] | None = None  # which gradients the runs were made for
         self.runs: list[Run] = []
         self.written: tuple[Any, ...] = ()
@@ -244,33 +246,28 @@ class Optimizer:
         for name in names:
             value = group[name]
             number = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
-            if not number or not value >= least:
-                raise ValueError(
-                    f"{type(self).__name__}: {name} must be a number of at least {least}, got "
-                    f"{value!r}"
-                )
+            good, text = number and value >= least, f"{name} must be a number of at least {least}"
+            need(good, type(self).__name__, text, value, error=ValueError)
 
     def _check_betas(self, group: dict[str, Any]) -> None:
         """ValueError unless `betas` are two decay rates."""
         betas, name = group["betas"], type(self).__name__
-        if not isinstance(betas, list | tuple) or len(betas) != 2:
-            raise ValueError(f"{name}: betas must be two numbers, got {betas!r}")
+        two = isinstance(betas, list | tuple) and len(betas) == 2
+        need(two, name, "betas must be two numbers", betas, error=ValueError)
         group["betas"] = tuple(betas)
         for number, beta in enumerate(betas):
-            if not isinstance(beta, int | float) or not 0 <= beta < 1:
-                raise ValueError(
-                    f"{name}: betas[{number}] must be at least 0 and below 1, got {beta!r}"
-                )
+            good, text = isinstance(beta, int | float), "must be at least 0 and below 1"
+            need(good and 0 <= beta < 1, name, f"betas[{number}] {text}", beta, error=ValueError)
 
     def _given(self, group: dict[str, Any]) -> Any:
         """The options of a group, by name."""
         options = zip(self.defaults, map(_number, self.options(group)), strict=True)
         return SimpleNamespace(**dict(options))
 
-    def first_numbers(self, group: dict[str, Any]) -> tuple[float, ...]:
+    def first_numbers(self, group: dict[str, Any]) -> list[float]:
         """The `numbers` of a parameter of this group before its first step."""
         first = self.starts(self._given(group)) if self.numbers else {}
-        return tuple(first[name] for name in self.numbers)
+        return [first[name] for name in self.numbers]
 
     def constants(self, o: Any) -> dict[str, Any]:
         """What the formula takes that is not an option of that name, nor `rated`."""
@@ -375,25 +372,24 @@ class Optimizer:
         self.count_step()
 
     def _refuse_groups(self) -> NoReturn:
-        raise RuntimeError(
-            f"{type(self).__name__}: a parameter group, or what is in its params, was replaced by "
-            "hand, and the memory is that of those before; change the options in a group, add one "
-            "by add_param_group, or make the optimizer anew"
-        )
+        text = "a parameter group, or what is in its params, was replaced by hand, and the memory "
+        text += "is that of those before; change the options in a group, add one by "
+        raise wrong(type(self).__name__, text + "add_param_group, or make the optimizer anew")
 
     def count_step(self) -> None:
         """Count the step in the runs and in what depends on their number of steps."""
         self.calls += 1
         done: Any = None
         for run in self.runs:
-            run.count += 1
-            if self.by_step and run.constants is not done:  # one for all blocks of a stretch
-                self.prepare(run)
-                done = run.constants
+            if run.progress is not done:  # one for all blocks of a stretch
+                done = run.progress
+                done.count += 1
+                if self.by_step:
+                    self.prepare(run)
 
     def prepare(self, run: Run) -> None:
-        """Write the numbers of the step `run.count` into the constants of `run`."""
-        rates = self.rates(run.given, run.count, run.numbers)
+        """Write the numbers of the step that was counted into the constants of `run`."""
+        rates = self.rates(run.given, run.progress.count, run.progress.numbers or [])
         for array, value in zip(run.rates, rates, strict=False):
             array.fill(value)
 
@@ -423,7 +419,7 @@ class Optimizer:
                     if self.states_of_group(run.group) != tuple(run.states):
                         return False
                     self._make_constants(run, before)
-                elif before is None or before.places is not run.places:
+                elif before is None or before.progress is not run.progress:
                     rate = run.given.lr = float(options[0])
                     for array in () if self.by_step else run.rates:
                         array.fill(rate)
@@ -433,7 +429,7 @@ class Optimizer:
 
     def _make_constants(self, run: Run, before: Run | None) -> None:
         """Once for all runs of one stretch."""
-        if before is not None and before.places is run.places:
+        if before is not None and before.progress is run.progress:
             if run.constants is not before.constants:
                 run.bound = None
             run.given, run.constants, run.rates = before.given, before.constants, before.rates
@@ -464,13 +460,6 @@ class Optimizer:
         run.rates = tuple(rate for rate in rates if rate is not None)
         run.bound = None
 
-    def _settle(self) -> None:
-        """Note what the runs know about their parameters."""
-        for run in self.runs:
-            for place in run.places:
-                self._counts[place] = run.count
-                self._numbers[place] = tuple(run.numbers)
-
     def _make_runs(self, present: tuple[bool, ...]) -> None:
         """Maximal stretches of parameters with a gradient, one group and equally used states."""
         for group, members in self._members:
@@ -478,23 +467,18 @@ class Optimizer:
                 self._refuse_groups()
             self._check(group)
         storage = self.storage
-        self._settle()
         self.runs = []
-        for at_buffer, (buffer, numbers) in enumerate(
-            zip(storage.buffers, storage.rows, strict=True)
-        ):
+        for at_buffer, numbers in enumerate(storage.rows):
             pieces: list[tuple[Any, list[int]]] = []  # what its parameters share, and these
             for n in numbers:
                 if not present[n]:
                     continue
-                group = self._group_of[storage.params[n]]
-                fresh = bool(self.states_of_group(group)) and not self._used[n]
-                self._used[n] = self._used[n] or fresh
+                group, progress = self._group_of[storage.params[n]], self._progress[n]
+                if progress.numbers is None:
+                    progress.numbers = self.first_numbers(group)
+                fresh = bool(self.states_of_group(group)) and not progress.used
                 # Groups are told apart by identity: equal ones may differ later.
-                if self._numbers[n] is None:
-                    self._numbers[n] = self.first_numbers(group)
-                count = self._counts[n] if self.counts else 0
-                kind = (id(group), fresh, count, tuple(self._numbers[n]))
+                kind = id(group), fresh, self.counts and progress.count, progress.numbers
                 last = pieces[-1] if pieces else None
                 if (
                     last
@@ -504,36 +488,37 @@ class Optimizer:
                     last[1].append(n)
                 else:
                     pieces.append((kind, [n]))
-            block = BLOCK if XP[type(buffer.data)].kind == "cpu" else buffer.data.size or 1
-            for kind, places in pieces:
-                start, stop = storage.slots[places[0]].start, storage.slots[places[-1]].stop
-                before = None
-                values: list[float] = [*kind[3]]  # one list for all blocks
-                for at in range(start, max(stop, start + 1), block):
-                    part = slice(at, min(at + block, stop))
-                    run = self._run(at_buffer, kind[1], places, part, values)
-                    self._make_constants(run, before)
-                    self.runs.append(run)
-                    before = run
+            for (_, fresh, *_), places in pieces:
+                self._add_runs(at_buffer, places, fresh)
         self._present = present
         self.written = tuple(
             version for version, there in zip(storage.versions, present, strict=True) if there
         )
 
-    def _run(
-        self, at: int, fresh: bool, places: list[int], part: slice, numbers: list[float]
-    ) -> Run:
-        buffer, flats = self.storage.buffers[at], self._flat[at]
-        group = self._group_of[self.storage.params[places[0]]]
+    def _add_runs(self, at: int, places: list[int], fresh: bool) -> None:
+        """Those of one stretch of buffer number `at`, block by block."""
+        storage, flats, first = self.storage, self._flat[at], self._progress[places[0]]
+        buffer, group = storage.buffers[at], self._group_of[storage.params[places[0]]]
+        progress = Progress(first.used or fresh, first.count, [*(first.numbers or ())])
+        for n in places:
+            self._progress[n] = progress
         names = self.states_of_group(group)
         for name in names:
             if flats[name] is None:
                 flats[name] = flat_like(buffer)
-        return Run(
-            group, self.options(group), buffer.data[part], buffer.grad[part],
-            {name: flats[name][part] for name in names}, self._pools[at], fresh, places,
-            self._counts[places[0]], numbers,
-        )  # fmt: skip
+        start, stop = storage.slots[places[0]].start, storage.slots[places[-1]].stop
+        block = BLOCK if XP[type(buffer.data)].kind == "cpu" else buffer.data.size or 1
+        before = None
+        for begin in range(start, max(stop, start + 1), block):
+            part = slice(begin, min(begin + block, stop))
+            states = {name: flats[name][part] for name in names}
+            run = Run(
+                group, self.options(group), buffer.data[part], buffer.grad[part], states,
+                self._pools[at], fresh, progress,
+            )  # fmt: skip
+            self._make_constants(run, before)
+            self.runs.append(run)
+            before = run
 
     def add_param_group(self, group: dict[str, Any]) -> None:
         """Add parameters with options of their own; the flat storage is laid out anew.
@@ -545,13 +530,11 @@ class Optimizer:
         """
         new = self._group(group)
         everything = self._everything([*self.param_groups, new])
-        if len(self.storage.owners) > 1 or any(owner(p) is not None for p in new["params"]):
-            raise RuntimeError(
-                f"{type(self).__name__}.add_param_group: some of the parameters also belong to "
-                "another optimizer or DataParallel, which would be left with the old memory; give "
-                "all groups to the constructor"
-            )
-        old, used = self.storage, self._used
+        shared = len(self.storage.owners) > 1 or any(owner(p) is not None for p in new["params"])
+        text = "some of the parameters also belong to another optimizer or DataParallel, which "
+        text += "would be left with the old memory; give all groups to the constructor"
+        need(not shared, f"{type(self).__name__}.add_param_group", text)
+        old, progress = self.storage, self._progress
         kept = {p: self.state_of(p) for p in old.params}
         storage = FlatStorage(everything)
         storage.holders = old.holders
@@ -559,7 +542,7 @@ class Optimizer:
         self._use(storage)
         for param, state in kept.items():
             self.load_state_of(param, state)
-            self._used[storage.place[param]] = used[old.place[param]]
+            self._progress[storage.place[param]] = progress[old.place[param]]
 
     # State --------------------------------------------------------------------------------------
 
@@ -634,17 +617,17 @@ class Optimizer:
         The number of steps, where an optimizer counts them, and other numbers are copies.
         """
         place = self.storage.place[param]
-        if not self._used[place]:
+        progress = self._progress[place]
+        if not progress.used:
             return {}
         flats = self._flats(place)
         slot = self.storage.slots[place]
         found = {n: shaped(flats[n], slot) for n in self.states if flats[n] is not None}
         if not self.counts:
             return found
-        self._settle()
-        values = zip(self.numbers, self._numbers[place], strict=True)
+        values = zip(self.numbers, progress.numbers or (), strict=True)
         numbers = {name: np.array(value, slot.array.dtype) for name, value in values}
-        return {STEP: np.array(self._counts[place], np.int64), **found, **numbers}
+        return {STEP: np.array(progress.count, np.int64), **found, **numbers}
 
     def _flats(self, place: int) -> dict[str, Any]:
         """The flat states of the buffer that holds parameter number `place`."""
@@ -655,10 +638,8 @@ class Optimizer:
         given = state_dict["param_groups"]
         sizes = [len(group["params"]) for group in given]
         mine = [len(group["params"]) for group in self.param_groups]
-        if sizes != mine:
-            raise ValueError(
-                f"loaded state dict has parameter groups of sizes {sizes}, the optimizer has {mine}"
-            )
+        name, text = type(self).__name__, f"the optimizer has parameter groups of sizes {mine}"
+        need(sizes == mine, name, f"{text}, the loaded state dict", sizes, error=ValueError)
         options = []
         for group, loaded in zip(self.param_groups, given, strict=True):
             # PyTorch's switches that are off (foreach, fused, maximize ...) mean nothing here.
@@ -669,57 +650,52 @@ class Optimizer:
         params = dict(zip(saved, self._group_of, strict=True))
         states = {int(number): values for number, values in state_dict["state"].items()}
         for number, values in states.items():
-            if number not in params:
-                raise ValueError(f"loaded state dict has a state for parameter {number}, unknown")
+            text = "the loaded state dict has a state for parameter {}, which is unknown"
+            need(number in params, name, text, number, error=ValueError)
             self._fitting(params[number], values)
         for group, found in zip(self.param_groups, options, strict=True):
             group.update(found)
         self.runs = []
-        for place in range(len(self._used)):
-            self._used[place] = False
-            self._counts[place], self._numbers[place] = 0, None
+        self._progress = [Progress() for _ in self._progress]
         for number, values in states.items():
             self.load_state_of(params[number], values)
         self._present = None
 
     def _fitting(self, param: Tensor, values: dict[str, Any]) -> dict[str, Any]:
         """The arrays in `values`; ValueError for a name or a shape that does not fit."""
-        found = {}
+        found, who = {}, type(self).__name__
         for name, value in values.items():
             if value is None:
                 continue
             counted = (self.counts and name == STEP) or name in self.numbers
-            if name not in self.states and not counted:
-                raise ValueError(f"{type(self).__name__} has no state {name!r}")
+            known = counted or name in self.states
+            need(known, who, "there is no state {}", name, error=ValueError)
             array = value._array if type(value) in TENSORS else value
-            expected = () if counted else param.shape
-            if tuple(array.shape) != tuple(expected):
-                raise ValueError(
-                    f"state {name!r}: expected shape {expected}, got {tuple(array.shape)}"
-                )
+            expected = () if counted else tuple(param.shape)
+            fits = tuple(array.shape) == expected
+            text = f"state {name!r}: expected shape {expected}"
+            need(fits, who, text, tuple(array.shape), error=ValueError)
             found[name] = array
         needed = (*([STEP] if self.counts else ()), *self.numbers)
         missing = [name for name in needed if name not in found]
-        if found and missing:
-            raise ValueError(f"the states {', '.join(found)} come without {missing[0]!r}")
+        text = f"the states {', '.join(found)} come without {{}}"
+        need(not (found and missing), who, text, *missing[:1], error=ValueError)
         return found
 
     def load_state_of(self, param: Tensor, values: dict[str, Any]) -> None:
         """Copy state arrays or Tensors (in the parameter's shape) into the flat state."""
         place = self.storage.place[param]
         slot, flats = self.storage.slots[place], self._flats(place)
-        self._settle()
         self.runs = []
         found = self._fitting(param, values)
         if found:
-            self._used[place] = True
+            steps = int(found[STEP].item()) if self.counts else self._progress[place].count
+            numbers = [float(found[name]) for name in self.numbers]
+            self._progress[place] = Progress(True, steps, numbers)
             for name in self.states:  # one that is not given starts at 0
                 if name not in found and flats[name] is not None:
                     shaped(flats[name], slot)[...] = 0
-            self._numbers[place] = tuple(float(found[name]) for name in self.numbers)
         for name, array in found.items():
-            if name == STEP:
-                self._counts[place] = int(array.item())
             if name not in self.states:
                 continue
             if flats[name] is None:
@@ -730,25 +706,23 @@ class Optimizer:
             home[...] = XP[type(home)].asarray(array, home.dtype)
         self._present = None
 
-    def history(self) -> tuple[int, list[bool], list[int], list[Any]]:
-        """How often `step` was called, which parameters' states were used, how often; `numbers`."""
-        self._settle()
-        return self.calls, [*self._used], [*self._counts], [*self._numbers]
+    def history(self) -> tuple[int, list[Progress]]:
+        """How often `step` was called, and how far each parameter is."""
+        kept = [Progress(p.used, p.count, [*(p.numbers or ())] or None) for p in self._progress]
+        return self.calls, kept
 
-    def set_history(self, history: tuple[int, list[bool], list[int], list[Any]]) -> None:
-        """Count as if the steps since `history()` had not been; the next one goes as the last."""
-        self.calls, used, counts, numbers = history
-        self._counts[:] = counts
-        self._numbers[:] = numbers
-        self._used[:] = used
+    def set_history(self, history: tuple[int, list[Progress]] | None) -> None:
+        """Count as if the steps since `history()` had not been, None: as if there were none."""
+        self.calls, found = history or (0, [Progress() for _ in self._progress])
+        for param, mine, then in zip(self.storage.params, self._progress, found, strict=True):
+            mine.used, mine.count = then.used, then.count
+            mine.numbers = [*(then.numbers or self.first_numbers(self._group_of[param]))]
         for run in self.runs:
-            run.count = counts[run.places[0]]
-            run.numbers[:] = numbers[run.places[0]] or self.first_numbers(run.group)
-            fresh = bool(run.states) and not used[run.places[0]]
+            fresh = bool(run.states) and not run.progress.used
             if fresh != run.fresh:
                 run.fresh, run.bound = fresh, None
-            for place in run.places:  # the next step uses them
-                self._used[place] = used[place] or run.fresh
+        for run in self.runs:  # the next step uses them
+            run.progress.used = run.progress.used or run.fresh
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies and pickles: all but the flat memory, which each lays out for itself."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
+from ..errors import need
 from . import formulas
 from .flat import FlatStorage
 from .optimizer import STEP, Optimizer, arguments
@@ -69,8 +70,9 @@ class SGD(Optimizer):
     def _check(self, group: dict[str, Any]) -> None:
         self._check_numbers(group, "lr", "momentum", "weight_decay")
         self._check_numbers(group, "dampening", least=-math.inf)
-        if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
-            raise ValueError("Nesterov momentum requires a momentum and zero dampening")
+        lost = group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0)
+        text = "Nesterov momentum requires a momentum and zero dampening"
+        need(not lost, "SGD", text, error=ValueError)
 
     def states_of_group(self, group: dict[str, Any]) -> tuple[str, ...]:
         return self.states if group["momentum"] else ()
@@ -434,8 +436,8 @@ class Adadelta(Optimizer):
 
     def _check(self, group: dict[str, Any]) -> None:
         self._check_numbers(group, "lr", "rho", "eps", "weight_decay")
-        if group["rho"] > 1:
-            raise ValueError(f"Adadelta: rho must be at most 1, got {group['rho']!r}")
+        text = "rho must be between 0 and 1"
+        need(group["rho"] <= 1, "Adadelta", text, group["rho"], error=ValueError)
 
     def constants(self, o: Any) -> dict[str, Any]:
         return {"rest": 1 - o.rho}
@@ -529,13 +531,11 @@ class Rprop(Optimizer):
     def _check(self, group: dict[str, Any]) -> None:
         self._check_numbers(group, "lr")
         for name in ("etas", "step_sizes"):
-            if not isinstance(group[name], list | tuple) or len(group[name]) != 2:
-                raise ValueError(f"Rprop: {name} must be two numbers, got {group[name]!r}")
+            two = isinstance(group[name], list | tuple) and len(group[name]) == 2
+            need(two, "Rprop", f"{name} must be two numbers", group[name], error=ValueError)
             group[name] = tuple(group[name])
-        if not 0 < group["etas"][0] < 1 < group["etas"][1]:
-            raise ValueError(
-                f"Rprop: etas must be between 0 and 1, and above 1, got {group['etas']!r}"
-            )
+        good, text = 0 < group["etas"][0] < 1 < group["etas"][1], "between 0 and 1, and above 1"
+        need(good, "Rprop", f"etas must be {text}", group["etas"], error=ValueError)
 
     def constants(self, o: Any) -> dict[str, Any]:
         names = "down", "up", "smallest", "largest"
@@ -627,21 +627,20 @@ class Formula(Optimizer):
 
     def __init__(self, params: Iterable[Any], formula: Callable[..., None], **options: Any) -> None:
         name = getattr(formula, "__name__", type(formula).__name__)
-        if not is_formula(formula):
-            raise TypeError(f"{name} is not a formula: expected def {name}(p, g, ..., *, lr, ...)")
+        text = f"expected a formula, def {name}(p, g, ..., *, lr, ...)"
+        need(is_formula(formula), name, text, error=TypeError)
         self.formula, (self.states, self.named) = formula, signature_of(formula)
         given = {k: p.default for k, p in inspect.signature(formula).parameters.items()} | options
         for option in (*self.named, *options):
-            if option not in self.named or given[option] is inspect.Parameter.empty:
-                problem = "needs the" if option in self.named else "has no"
-                raise TypeError(f"{name} {problem} option {option!r}")
+            there = option in self.named
+            good = there and given[option] is not inspect.Parameter.empty
+            text = "the formula needs the option" if there else "the formula has no option"
+            need(good, name, f"{text} {option!r}", error=TypeError)
         super().__init__(params, {option: given[option] for option in self.named})
 
     def _check(self, group: dict[str, Any]) -> None:
         formula: Any = self.formula
         for option in self.named:
-            if not isinstance(group[option], int | float | np.number | str | None):
-                raise TypeError(
-                    f"{formula.__name__}: {option} must be a number, a flag or text, got "
-                    f"{group[option]!r}"
-                )
+            good = isinstance(group[option], int | float | np.number | str | None)
+            text = f"{option} must be a number, a flag or text"
+            need(good, formula.__name__, text, group[option], error=TypeError)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..backend import LIBRARIES, MODES, NUMPY, owner_of
+from ..errors import need
 from ..stack_frames import REPLAY, generated
 
 NUMBER: Any = object()  # what stands for one in `options`, as it may change
@@ -76,12 +77,9 @@ def recorded(
     (source, used, scratch), (other, *_) = (
         _written(formula, dtype, states, options, length) for length in (2, 3)
     )
-    if source != other:
-        raise TypeError(
-            f"{formula.__name__} computes with a number that is another one each time, a length or "
-            "a random number, and the formula of an optimizer is recorded once, for blocks of any "
-            "length: make it an option"
-        )
+    text = "computes with a number that is another one each time, a length or a random number, and "
+    text += "an optimizer's formula is recorded once, for blocks of any length: make it an option"
+    need(source == other, formula.__name__, text, error=TypeError)
     function = generated(source, "update", REPLAY, {"inf": math.inf, "nan": math.nan})
     return Recorded(function, used, scratch)
 
@@ -154,11 +152,10 @@ def _check_elementwise(line: Any, arrays: Sequence[Any]) -> None:
         a.shape == () or (a.shape, a.strides) == (owner_of(a).shape, owner_of(a).strides)
         for a in arrays
     ) and all(a.ndim <= arrays[-1].ndim for a in arrays)
-    if not whole or type(line.out) is tuple or (line.name == "setitem" and line.args[1] is not ...):
-        raise TypeError(
-            f"{line.where}: {line.name} is not elementwise, and the formula of an optimizer gets "
-            "its parameters block by block: take sums and norms before the step"
-        )
+    inside = line.name != "setitem" or line.args[1] is ...
+    text = f"{line.name} is not elementwise, and an optimizer's formula gets its parameters block "
+    text += "by block: take sums and norms before the step"
+    need(whole and type(line.out) is not tuple and inside, line.where, text, error=TypeError)
 
 
 def _text(value: Any, names: dict[int, str]) -> str:

@@ -14,12 +14,13 @@ from typing import Any
 from ..autograd.grad_mode import no_grad
 from ..backend import MODES, XP
 from ..creation import tensor
+from ..errors import need
 from ..nn.module import Module
 from ..nn.normalization import BatchNorm
 from ..tensor import TENSORS, Tensor
 from .flat import FlatStorage, owner
-from .lr_scheduler import LRScheduler, checked_optimizer, cosine, line
 from .optimizer import BLOCK, Optimizer
+from .scheduler import CURVES, LRScheduler, checked_optimizer
 
 __all__ = [
     "SWALR", "AveragedModel", "get_ema_avg_fn", "get_ema_multi_avg_fn", "get_swa_avg_fn",
@@ -29,12 +30,6 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return __all__
-
-
-def _checked(decay: float) -> float:
-    if not 0 <= decay <= 1:
-        raise ValueError(f"decay must be between 0 and 1, got {decay!r}")
-    return decay
 
 
 class _Share:
@@ -56,12 +51,17 @@ class _Share:
                 average.copy_((average + (model - average) * self.of(number)).to(average.dtype))
 
 
+def _check(decay: float) -> None:
+    need(0 <= decay <= 1, "EMA", "decay must be between 0 and 1", decay, error=ValueError)
+
+
 def get_ema_multi_avg_fn(decay: float = 0.999) -> Callable[..., None]:
     """What makes an exponential moving average, for `AveragedModel(multi_avg_fn=...)`.
 
     Raises ValueError for a decay outside 0 .. 1.
     """
-    return _Share(_checked(decay))
+    _check(decay)
+    return _Share(decay)
 
 
 def get_swa_multi_avg_fn() -> Callable[..., None]:
@@ -71,7 +71,7 @@ def get_swa_multi_avg_fn() -> Callable[..., None]:
 
 def get_ema_avg_fn(decay: float = 0.999) -> Callable[..., Tensor]:
     """As `get_ema_multi_avg_fn`, of one parameter, for `AveragedModel(avg_fn=...)`."""
-    _checked(decay)
+    _check(decay)
 
     def average(average: Tensor, model: Tensor, number: Any) -> Tensor:
         return decay * average + (1 - decay) * model
@@ -127,8 +127,9 @@ class AveragedModel(Module):
         use_buffers: bool = False,
     ) -> None:
         super().__init__()
-        if avg_fn is not None and multi_avg_fn is not None:
-            raise ValueError("AveragedModel: give avg_fn or multi_avg_fn, not both")
+        both = avg_fn is not None and multi_avg_fn is not None
+        text = "give avg_fn or multi_avg_fn, not both"
+        need(not both, "AveragedModel", text, error=ValueError)
         self.module = copy.deepcopy(model)
         if device is not None:
             self.module = self.module.to(device)
@@ -157,11 +158,8 @@ class AveragedModel(Module):
         """
         mine, theirs = [*self.module.parameters()], [*model.parameters()]
         shapes = [[p.shape for p in each] for each in (mine, theirs)]
-        if shapes[0] != shapes[1]:
-            raise ValueError(
-                f"AveragedModel: the model has parameters of shapes {shapes[1]}, expected "
-                f"{shapes[0]}"
-            )
+        text = f"the model has parameters of shapes {shapes[1]}, expected {shapes[0]}"
+        need(shapes[0] == shapes[1], "AveragedModel", text, error=ValueError)
         buffers = [*zip(self.module.buffers(), model.buffers(), strict=True)]
         share = self.multi_avg_fn if self.avg_fn is None else None
         share = _Share(None) if share is None and self.avg_fn is None else share
@@ -277,22 +275,15 @@ class SWALR(LRScheduler):
         anneal_strategy: str = "cos",
         last_epoch: int = -1,
     ) -> None:
-        groups = checked_optimizer(optimizer).param_groups
-        rates = list(swa_lr) if isinstance(swa_lr, list | tuple) else [swa_lr] * len(groups)
-        if len(rates) != len(groups):
-            raise ValueError(f"SWALR: swa_lr has {len(rates)} values for {len(groups)} groups")
-        if anneal_strategy not in ("cos", "linear"):
-            raise ValueError(
-                f"SWALR: anneal_strategy must be cos or linear, got {anneal_strategy!r}"
-            )
-        if type(anneal_epochs) is not int or anneal_epochs < 0:
-            raise ValueError(
-                f"SWALR: anneal_epochs must be a whole number of at least 0, got {anneal_epochs!r}"
-            )
-        for rate, group in zip(rates, groups, strict=True):
+        self.optimizer = checked_optimizer(optimizer)
+        rates = self._each("swa_lr", swa_lr)
+        self._anneal_strategy = self._one_of("anneal_strategy", anneal_strategy, *CURVES)
+        good = type(anneal_epochs) is int and anneal_epochs >= 0
+        text = "anneal_epochs must be a whole number of at least 0"
+        need(good, "SWALR", text, anneal_epochs, error=ValueError)
+        for rate, group in zip(rates, optimizer.param_groups, strict=True):
             group["swa_lr"] = rate
         self.anneal_epochs = anneal_epochs
-        self._anneal_strategy = anneal_strategy
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
@@ -301,7 +292,7 @@ class SWALR(LRScheduler):
         step = self._step_count - 1
         if self.anneal_epochs == 0:
             step = max(1, step)
-        between = cosine if self._anneal_strategy == "cos" else line
+        between = CURVES[self._anneal_strategy]
         before, now = (
             between(0.0, 1.0, max(0, min(1, at / max(1, self.anneal_epochs))))
             for at in (step - 1, step)

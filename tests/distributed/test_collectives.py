@@ -164,7 +164,7 @@ def test_gather_to_a_root(comm: Communicator) -> None:
     ("call", "error", "words"),
     [
         (lambda comm: all_reduce(np.ones(2), comm=comm), TypeError, r"comm\.all_reduce"),
-        (lambda comm: gather([1.0], comm), TypeError, "expected a Tensor, found list"),
+        (lambda comm: gather([1.0], comm), TypeError, "expected a Tensor, got list"),
         (lambda comm: all_reduce(mt.ones(2), "mean", comm), ValueError, "sum, max or min"),
         (lambda comm: all_reduce(mt.ones(2, dtype=mt.float16), comm=comm), TypeError, "float32"),
         (lambda comm: all_to_all(mt.ones(comm.size + 1), comm), ValueError, "a row for each"),

@@ -207,7 +207,7 @@ def test_count_replaces_the_number_of_samples():
 ERRORS = {
     "no forward": (
         lambda model, inner: (inner.weight**2).sum().backward(),
-        "number of samples is unknown",
+        "how many samples is unknown",
     ),
     "create_graph": (
         lambda model, inner: model(mt.ones(1, 2)).sum().backward(create_graph=True),

@@ -17,7 +17,7 @@ from in_threads import on_all
 import microtrain as mt
 from microtrain.distributed import shared_memory
 from microtrain.distributed.communicator import Array, alone
-from microtrain.distributed.footer import LANE, Outcome, pack_loss, totals_of
+from microtrain.distributed.footer import LANE, Outcome, Totals, pack, values_of
 from microtrain.distributed.native_reduction import native_step
 from microtrain.distributed.shared_memory import SharedMemory, create
 from microtrain.distributed.single import SingleCommunicator
@@ -71,16 +71,17 @@ def gradients(rank: int, call: int, storage: FlatStorage) -> Array:
 def python_step(memory: SharedMemory, storage: FlatStorage, root: Array) -> Any:
     """As in `Whole.by_python`."""
     wide, grad = storage.buffers[0].wide, storage.buffers[0].grad
-    packed, every = pack_loss(ROWS), (True,) * len(storage.slots)
+    every = (True,) * len(storage.slots)
 
     def step(notes: Any, mark: float) -> Any:
         with np.errstate(all="ignore"):
-            wide[grad.size :] = packed(0.0 + ROWS * float(root.item()), (*notes, mark), every)
+            totals = Totals(ROWS, float(ROWS), 0.0 + ROWS * float(root.item()), 0)
+            wide[grad.size :] = pack(totals, (*notes, mark), every)
             memory.all_reduce(wide, "sum")
-            totals, noted = totals_of(wide[grad.size :].tolist())
-            if totals[1]:
-                np.divide(grad, totals[1], out=grad)
-        return Outcome([*totals, *noted])
+            values = values_of(wide[grad.size :].tolist())
+            if values[1]:
+                np.divide(grad, values[1], out=grad)
+        return Outcome(values)
 
     return step
 

@@ -102,7 +102,7 @@ def test_staging_takes_its_memory_once(monkeypatch: pytest.MonkeyPatch, kind: st
     finally:
         cupy.cuda.set_pinned_memory_allocator(pool.malloc)
     assert (pinned, device.sizes) == ([], [])
-    assert max(host, default=0) < 1000  # the control lane; the gradients have 8 KB
+    assert max(host, default=0) < 1000  # the footer; the gradients have 8 KB
 
 
 # Which GPU a rank takes -------------------------------------------------------------------------

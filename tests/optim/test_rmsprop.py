@@ -82,5 +82,5 @@ def test_state_goes_to_torch_and_back(options):
     ids=str,
 )
 def test_what_is_refused(options, text):
-    with pytest.raises(ValueError, match=f"^RMSprop: {text}"):
+    with pytest.raises(ValueError, match=rf"^RMSprop\(\): {text}"):
         RMSprop(leaves(), **options)

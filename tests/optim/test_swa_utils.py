@@ -268,7 +268,7 @@ def captured_with_buffers():
         (lambda: SWALR(optimizer_of(mt), [0.1]), ValueError, "1 values for 2 groups"),
         (lambda: SWALR(optimizer_of(mt), 0.1, -1), ValueError, "anneal_epochs must be"),
         (lambda: SWALR(optimizer_of(mt), 0.1, 5, "x"), ValueError, "cos or linear"),
-        (lambda: SWALR("text", 0.1), TypeError, "str is not an Optimizer"),
+        (lambda: SWALR("text", 0.1), TypeError, "expected an Optimizer, got str"),
         (lambda: mt.optim.Adam(net_of(mt)), TypeError, r"write model.parameters\(\)"),
         (captured_with_buffers, CaptureError, "AveragedModel: with use_buffers=True"),
     ],

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pace import examples
 
-from microtrain.distributed.footer import SILENT, Totals, pack, totals_of
+from microtrain.distributed.footer import SILENT, Totals, pack, values_of
 from microtrain.optim.flat import LANE
 
 
@@ -23,13 +23,13 @@ def added(lanes: list[list[float]]) -> list[float]:
 def test_the_loss_survives_float32(values: list[float], exponent: int) -> None:
     """Losses of one size, summed as high and low parts in float32, keep 31 bits and not 24."""
     losses = [value * 2.0**exponent for value in values]
-    totals, _ = totals_of(added([pack(Totals(1, 1.0, loss, 0), SILENT, []) for loss in losses]))
+    totals = values_of(added([pack(Totals(1, 1.0, loss, 0), SILENT, []) for loss in losses]))
     assert abs(totals[2] - math.fsum(losses)) <= 2**-31 * math.fsum(losses)
 
 
 @given(st.lists(st.integers(0, 2**33), min_size=1, max_size=8))
 def test_rows_are_counted_exactly(rows: list[int]) -> None:
-    totals, _ = totals_of(added([pack(Totals(n, float(n), 0.0, 0), SILENT, []) for n in rows]))
+    totals = values_of(added([pack(Totals(n, float(n), 0.0, 0), SILENT, []) for n in rows]))
     assert totals[0] == sum(rows)
 
 
@@ -40,13 +40,13 @@ def test_notes_and_uses_are_added_up() -> None:
     ]
     assert [len(lane) for lane in lanes] == [LANE + 3] * 2
     found = added(lanes)
-    totals, notes = totals_of(found)
-    assert totals == Totals(5, 5.0, 1.75, 1)
-    assert notes == [2.0, 0.0, 2.0, 20.0]
+    values = values_of(found)
+    assert values[:4] == [*Totals(5, 5.0, 1.75, 1)]
+    assert values[4:] == [2.0, 0.0, 2.0, 20.0]
     assert [bool(count) for count in found[LANE:]] == [True, True, False]
 
 
 def test_a_loss_that_is_not_finite_stays_so() -> None:
     for loss in (math.inf, -math.inf, math.nan):
-        totals, _ = totals_of(added([pack(Totals(1, 1.0, x, 0), SILENT, []) for x in (loss, 1.0)]))
+        totals = values_of(added([pack(Totals(1, 1.0, x, 0), SILENT, []) for x in (loss, 1.0)]))
         np.testing.assert_equal(totals[2], loss)

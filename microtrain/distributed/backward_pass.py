@@ -1,0 +1,160 @@
+"""A backward pass into the parameters of wrapped models: what its seeds are, and what is noted.
+
+What a root is a mean over is found before the pass (weighted_loss.py), and its seeds are multiplied
+by that. Leaves of no model get their ordinary gradient.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from ..autograd.engine import Scaling, run
+from ..backend import MODES, XP
+from ..errors import need
+from .calls import Survey, only
+from .find_terms import find
+from .loss_terms import Term
+from .replayed_pass import whole
+from .weighted_loss import Denominators, correction
+
+__all__ = ["backward"]
+
+
+def backward(
+    told: Sequence[Any], roots: Any, edges: Any, seeds: Any, retain: bool, create_graph: bool,
+    wanted: Any,
+) -> Any:  # fmt: skip
+    """`engine.run`, accumulating, into the parameters of the `DataParallel` models `told`.
+
+    Raises RuntimeError where two of them count differently, and whatever they raise.
+    """
+    shared, first, several = None, told[0], len(told) > 1
+    try:
+        counted = _counted(told, edges, retain)
+        scales = [
+            _begin(one, roots, create_graph, *each)
+            for one, each in zip(told, counted, strict=True)
+        ]  # fmt: skip
+        scale = scales[0]
+        for other in scales[1:]:
+            text = f"reaches several DataParallel models that count differently ({other} and "
+            text += f"{scale}): it is unclear what its loss is a mean over; give all the same "
+            text += "model.count(n) and reduction"
+            need(other is scale or other == scale, "one backward", text)
+        if any(weights is not None for _, weights in counted):
+            shared = _share(told, [weights for _, weights in counted], seeds[0])
+        given, members, home = seeds, None, None
+        if scale is not None and (type(scale) in XP or scale != 1):
+            seeds = [XP[type(seed)].multiply(seed, scale) for seed in seeds]
+            members = frozenset().union(*(one.members for one in told))
+            home = first.storage.buffers[0]
+        ready, passes = None, first.passes
+        if not several and wanted is None and passes.sync and passes.empty is None:
+            ready = first.reducer.readiness(edges)
+        scaling = Scaling(members, home, scale, ready)
+        found = run(edges, seeds, retain, create_graph, wanted, True, scaling)
+        parts = None if shared is None else shared.parts(roots[0]._array, given[0])
+        for one in told:
+            if parts is not None and not one.passes.not_scalar:
+                one.note("shares of the loss", functools.partial(_correct, one.passes, parts))
+            _end(one)
+    except BaseException:
+        for one in told:
+            one.cancel()
+        raise
+    finally:
+        if shared is not None:
+            shared.end()
+    return found
+
+
+def _counted(told: Sequence[Any], edges: Any, retain: bool) -> list[tuple[Any, Any]]:
+    """For each of the models that a pass from `edges` reaches: samples and denominators.
+
+    Samples are None where it depends on no forward call with rows; denominators are what it is a
+    mean over, None where that is these samples.
+    """
+    first = told[0]
+    passes = first.passes
+    if len(passes.forwards) == 1 and len(told) == 1 and not MODES.capture.on:
+        call = passes.forwards[0]
+        means = only(edges, call)
+        if means is not None and (not means or means == [*edges]):  # usually
+            if not retain:
+                passes.free()
+            if not means or first.reduction == "sum" or passes.given is not None:
+                return [(call.rows, None)]
+            return [(call.rows, Denominators([Term(means[0])], [], base=call.rows or 0))]
+    freed = [call for one in told for call in one.passes.freed]
+    seen = Survey(edges, [one.forwards() for one in told], freed)
+    found = None
+    if seen.means or seen.selects or seen.loops or len(seen.calls) > 1:
+        every = 0
+        for key, call in seen.calls.items():
+            every |= seen.bit(key, call.rows)
+        found = find(edges, seen, every)
+    counts = []
+    for one in told:
+        mine = [call.rows for call in seen.calls.values() if call.passes is one.passes]
+        rows = [number for number in mine if number is not None]
+        counts.append(sum(rows) if rows else None)
+    base = sum(count or 0 for count in counts)
+    if found is None and len(told) > 1:  # all are to count alike
+        found = Denominators([], [], [base])
+    if found is not None:
+        found.base = base
+    result = []
+    for one, count in zip(told, counts, strict=True):
+        own = one.reduction == "mean" and one.passes.given is None
+        result.append((count, found if own else None))
+        one.passes.settle(seen.calls, not retain)
+    return result
+
+
+def _begin(one: Any, roots: Any, create_graph: bool, n: Any, weights: Any) -> Any:
+    """What the seeds are multiplied by; None: by nothing. In a captured step at every replay."""
+    capture = MODES.capture
+    if not capture.on:
+        return one.begin(roots, create_graph, n, weights)
+    hosted = None if weights is None else weights.hosted()
+    at_end = None
+    if weights is None and not create_graph and len(roots) == 1:
+        at_end = functools.partial(whole, one, rows=n)
+    given = one.passes.given
+    label = f"a backward pass over {n if given is None else given} samples"
+
+    def begin(roots: Any) -> Any:
+        return one.begin(roots, create_graph, n, hosted)
+
+    scale = capture.listen(one, label, begin, roots, at_end)
+    single = None if weights is None or one.shares(weights) else weights.single
+    return scale if single is None else single
+
+
+def _end(one: Any) -> None:
+    """Make the gradients global; the step itself may have called `no_sync`."""
+    capture, sync = MODES.capture, one.passes.sync
+    if not capture.on:
+        one.end(sync)
+        return
+    label = "gradients are shared" if sync else "gradients wait"
+    capture.heard(one, label, functools.partial(one.end, sync))
+
+
+def _share(told: Sequence[Any], weights: Sequence[Any], like: Any) -> Any:
+    """Weigh the terms of a root together, where they have to be; collective. What did it."""
+    taking = [one for one, weight in zip(told, weights, strict=True) if one.shares(weight)]
+    if not taking:
+        return None
+    text = "with losses of several denominators reaches several DataParallel models, and not all "
+    text += "may take part in weighing them: give all the same ranks, and none or all "
+    need(len(taking) == len(told), "one backward", text + "model.count(n)")
+    weights[0].share(told[0].comm, told[0].passes.current or 0, like)
+    return weights[0]
+
+
+def _correct(passes: Any, parts: Any) -> None:
+    """After such a pass: count the loss as a share of the whole as well."""
+    passes.loss += correction(*parts)
