@@ -185,8 +185,9 @@ class LBFGS(Optimizer):
             TypeError: no closure.
             CaptureError: inside a captured step.
         """
-        text = "step() needs a closure that computes the loss and its gradient"
-        need(closure is not None, "LBFGS", text, error=TypeError)
+        if closure is None:
+            text = "step() needs a closure that computes the loss and its gradient"
+            raise wrong("LBFGS", text, error=TypeError)
         MODES.capture.refuse(
             "LBFGS.step() inside a captured step: it decides from the loss how often it calls the "
             "closure, which no replay can. Capture what the closure does (clear the gradients, "

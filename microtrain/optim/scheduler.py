@@ -32,7 +32,7 @@ def cosine(start: float, end: float, at: float, steps: float = 1) -> float:
 CURVES = {"cos": cosine, "linear": line}
 
 
-def checked_optimizer(optimizer: Any) -> Optimizer:
+def checked_optimizer(optimizer: Any) -> Any:
     """`optimizer`; TypeError for anything else."""
     is_one = isinstance(optimizer, Optimizer)
     need(is_one, "schedule", "expected an Optimizer", type(optimizer), error=TypeError)

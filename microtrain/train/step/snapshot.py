@@ -11,7 +11,8 @@ import numpy as np
 
 from ...distributed.data_parallel import DataParallel
 from ...nn import Module
-from ...optim.optimizer import STEP, Optimizer
+from ...optim.optimizer import Optimizer
+from ...optim.state import STEP
 from ...random import get_rng_state, set_rng_state
 from ...tensor import TENSORS
 
