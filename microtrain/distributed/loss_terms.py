@@ -25,6 +25,7 @@ __all__ = [
     "is_mean",
     "is_scalars",
     "replayed",
+    "unequal",
 ]
 
 # Operations through which a root stays a sum of its terms times factors, and those of one term.
@@ -34,6 +35,12 @@ SUMS = ONE | {"add", "sub", "sum", "mean", "cat", "expand", "diagonal", "flip"}
 
 class UnequalDenominators(ConfigError, RuntimeError):
     """A loss that would be another number if its rows lay elsewhere."""
+
+
+def unequal(problem: str, way_out: str = "") -> UnequalDenominators:
+    """That `problem`, with a way out beside the one that there always is."""
+    always = 'use reduction="sum" in the loss and model.count(n)'
+    return UnequalDenominators(f"DataParallel: {problem}; {way_out and way_out + ', or '}{always}")
 
 
 class Term:
@@ -100,12 +107,9 @@ class Term:
         """
         total = float(self.total)
         if float(self.count) == 0 and total != 0 and math.isfinite(total):
-            raise UnequalDenominators(
-                f"DataParallel: the weights of {self.name} add up to 0 on a rank, but there is a "
-                "loss (weights of both signs, or label_smoothing where all rows are of classes of "
-                "weight 0), so it has no mean there; use weights above 0, or "
-                'reduction="sum" in the loss and model.count(n)'
-            )
+            problem = f"the weights of {self.name} add up to 0 on a rank, but there is a loss "
+            problem += "(weights of both signs, or label_smoothing where all classes have weight 0)"
+            raise unequal(problem, "use weights above 0")
 
     def hosted(self) -> Term:
         """The same with the memory that holds the values of each replay."""

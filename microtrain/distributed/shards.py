@@ -232,13 +232,14 @@ class Shards(Reducer):
     def discard(self) -> None:
         """As in the base class. Raises RuntimeError in the middle of a step."""
         text = "zero_grad() has discarded the passes of some shards of a step: with shards="
-        text += f"{self.shards} gradients are there after {self.each} backward passes on each "
-        text += "rank. Take zero_grad() and the optimizer's step outside `for batch in "
-        need(
-            self.complete,
-            "micro_batches`, with DataParallel",
-            text + "DataLoader(..., shards=...).steps()",
+        text += (
+            f"{self.shards} gradients are there after {self.each} backward passes on each rank. "
         )
+        text += (
+            "Take zero_grad() and the optimizer's step out of `for batch in micro_batches`, with "
+        )
+        text += "DataLoader(..., shards=...).steps()"
+        need(self.complete, "DataParallel", text)
 
     def reset(self) -> None:
         """Begin a step anew."""

@@ -42,7 +42,7 @@ from .agreement import agreed
 from .calls import SCALES, shape_of
 from .collectives import exchange
 from .communicator import Communicator, by_rank
-from .loss_terms import Plain, Term, UnequalDenominators, replayed
+from .loss_terms import Plain, Term, UnequalDenominators, replayed, unequal
 
 __all__ = ["Denominators", "correction"]
 
@@ -93,48 +93,30 @@ class Denominators:
         """
         for term in self.mixed:
             if term.uneven():
-                raise UnequalDenominators(
-                    f"DataParallel: {term.name} divides by what counts of its elements, and the "
-                    "value that backward started from is not a sum of it and other terms (it is "
-                    f"multiplied by another loss, or goes through a function), so its mean over "
-                    f"{several} is unknown. Start backward from the sum of the losses, or use "
-                    'reduction="sum" in the loss and model.count(n)'
-                )
+                problem = f"{term.name} divides by what counts of its elements, and what backward "
+                problem += "started from is not a sum of it and other terms, so its mean over "
+                raise unequal(f"{problem}{several} is unknown", "start from the sum of the losses")
         for term in self.terms:
             if not term.fixed:
-                raise UnequalDenominators(
-                    f"DataParallel: the weights of {term.name} require grad, so its gradient over "
-                    f"{several} is unknown; detach() the weights"
-                )
+                problem = f"the weights of {term.name} require grad, so its gradient over {several}"
+                raise unequal(f"{problem} is unknown", "detach() the weights")
             if not shared and term.uneven():
                 others = [one.name for one in (*self.terms, *self.mixed) if one is not term]
                 others += ["a mean over the rows"] * bool(self.rows)
-                raise UnequalDenominators(
-                    f"DataParallel: the value that backward started from adds {term.name}, a mean "
-                    f"over what counts of its elements, to {' and '.join(others)}: their "
-                    f"denominators differ, and over {several} they are known too late. Give each "
-                    "loss a backward pass of its own step, or use losses with reduction="
-                    '"sum" and model.count(n)'
-                )
+                problem = f"{term.name}, a mean over what counts of its elements, is added to "
+                problem += f"{' and '.join(others)}: over {several} their denominators are known "
+                raise unequal(f"{problem}too late", OWN_STEP)
 
         # What is beside shares of the whole counts as all rows.
         base = [self.base] if shared and self.unknown else []
         if len({*self.counts, *base}) > 1 and (not shared or self.unknown):
             counts = ", ".join("unknown" if c != c else f"{c:g}" for c in self.counts)
-            why = (
-                "their sums are known too late. Give each loss a backward pass of its own step, or"
-            )
+            problem = f"means over different rows are added up ({counts} here), and over {several} "
             if shared or several == "ranks":
-                why = (
-                    "the value of each is needed, and not all are means by mean() or a loss of "
-                    "nn.functional, and computed outside of compiled steps. Let them be that, or"
-                )
-            raise UnequalDenominators(
-                "DataParallel: the value that backward started from adds up means over different "
-                "rows, those of several forward calls or some that were selected from them "
-                f"({counts} here), and over {several} {why} use losses with reduction="
-                '"sum" and model.count(n)'
-            )
+                way_out = "let them be that, computed outside of compiled steps"
+                problem += "the value of each is needed: not all are means by mean() or a loss of "
+                raise unequal(f"{problem}nn.functional", way_out)
+            raise unequal(f"{problem}their sums are known too late", OWN_STEP)
 
     def weight(self, ranks: int, alone: bool) -> float:
         """What the root is a mean over.
@@ -199,11 +181,10 @@ class Denominators:
         except UnequalDenominators:
             raise
         except RuntimeError as error:
-            error.add_note(
-                f"DataParallel: this rank's loss adds up {len(places)} means over different rows, "
-                "which ranks tell each other before the backward pass. If another rank has none or "
-                "one, write the same sum of losses there, or call model.count(n) on all ranks"
-            )
+            text = f"DataParallel: this rank's loss adds up {len(places)} means over different "
+            text += "rows, which ranks tell each other before the backward pass. If another rank "
+            text += "has none or one, write the same sum there, or call model.count(n) on all ranks"
+            error.add_note(text)
             raise
         self.whole = whole[0], whole[1]
         for term in self.terms:
@@ -263,6 +244,7 @@ def _through(node: Any, g: Any) -> Any:
 
 
 _SEQ = operator.attrgetter("_seq")
+OWN_STEP = "give each a backward pass of its own step"
 MANY = 8  # counts that are told in the first message
 SORTS = 3  # of terms, where they are not those of other ranks
 _close = functools.partial(np.allclose, rtol=1e-4, atol=0, equal_nan=True)
@@ -363,13 +345,10 @@ def _as_rows(comm: Communicator, numbers: Any, mine: Any) -> float:
 
 def _refusal(numbers: Any) -> UnequalDenominators:
     said = {rank: f"{int(number)} means" for rank, number in enumerate(numbers) if number}
-    return UnequalDenominators(
-        f"DataParallel: the value that backward started from adds up {by_rank(said)}. Where the "
-        "numbers differ it has to be a mean over the rows of all of them, and what is beside it "
-        "one over the same rows: divide the sum of means over a row each by the number of rows "
-        "(multiply a mean over several by theirs before). If it is a mean over the means, call "
-        "model.count with their number; else write the same sum of losses on every rank"
-    )
+    way_out = "write the same sum of losses on every rank; a loop over samples has to be a mean "
+    way_out += "over the rows of all of them: multiply each mean by its rows, and divide by all "
+    way_out += "rows (a mean over the means: count these)"
+    return unequal(f"what backward started from adds up {by_rank(said)}", way_out)
 
 
 def _unlike(factors: Mapping[int, Sequence[float]]) -> UnequalDenominators:
@@ -377,13 +356,10 @@ def _unlike(factors: Mapping[int, Sequence[float]]) -> UnequalDenominators:
         rank: ", ".join(f"{factor:.3g}" for factor in each[:MANY]) + ", ..." * (len(each) > MANY)
         for rank, each in factors.items()
     }
-    return UnequalDenominators(
-        "DataParallel: the value that backward started from adds up means over different rows, and "
-        f"multiplies them by factors that differ by rank ({by_rank(said)}), so its mean over the "
-        "ranks is unknown. Multiply each by the same number on all ranks, or by its number of rows "
-        'and divide by the number of all of them; for weights of samples use reduction="sum" in '
-        "the loss and model.count with the sum of the weights"
-    )
+    problem = "what backward started from adds up means over different rows, and multiplies them"
+    problem += f" by factors that differ by rank ({by_rank(said)}), so its mean is unknown"
+    way_out = "multiply each by the same number on all ranks, or by its rows, divided by all rows"
+    return unequal(problem, way_out)
 
 
 def correction(n: int, lost: bool, closed: bool, facts: Any, terms: list[Any]) -> float:
