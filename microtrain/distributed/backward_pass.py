@@ -15,9 +15,8 @@ from ..backend import MODES, XP
 from ..errors import need
 from .calls import Survey, only
 from .find_terms import find
-from .loss_terms import Term
 from .replayed_pass import whole
-from .weighted_loss import Denominators, correction
+from .weighted_loss import Denominators, Term, correction
 
 __all__ = ["backward"]
 
@@ -33,22 +32,21 @@ def backward(
     shared, first, several = None, told[0], len(told) > 1
     try:
         counted = _counted(told, edges, retain)
-        scales = [
-            _begin(one, roots, create_graph, *each)
-            for one, each in zip(told, counted, strict=True)
-        ]  # fmt: skip
-        scale = scales[0]
-        for other in scales[1:]:
+        scale = _begin(first, roots, create_graph, *counted[0])
+        for one, each in zip(told[1:], counted[1:], strict=True) if several else ():
+            other = _begin(one, roots, create_graph, *each)
             text = f"reaches several DataParallel models that count differently ({other} and "
             text += f"{scale}): it is unclear what its loss is a mean over; give all the same "
             text += "model.count(n) and reduction"
             need(other is scale or other == scale, "one backward", text)
-        if any(weights is not None for _, weights in counted):
+        if several or counted[0][1] is not None:
             shared = _share(told, [weights for _, weights in counted], seeds[0])
         given, members, home = seeds, None, None
         if scale is not None and (type(scale) in XP or scale != 1):
             seeds = [XP[type(seed)].multiply(seed, scale) for seed in seeds]
-            members = frozenset().union(*(one.members for one in told))
+            members = first.members
+            if several:
+                members = members.union(*(one.members for one in told))
             home = first.storage.buffers[0]
         ready, passes = None, first.passes
         if not several and wanted is None and passes.sync and passes.empty is None:

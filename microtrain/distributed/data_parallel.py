@@ -37,9 +37,8 @@ from .batch_norm import Across
 from .calls import Call, Survey
 from .communicator import Communicator
 from .connection import ranks_of
-from .drift import Alike
 from .footer import NOTHING, SILENT, Outcome
-from .replicas import difference, take_values_of_rank_0
+from .replicas import Alike, difference, take_values_of_rank_0
 from .step_counts import Passes
 from .strategy import check_options, strategy
 from .weighted_loss import Denominators

@@ -11,8 +11,7 @@ from ..autograd import grad
 from ..capture.backward_outside import CompiledNode
 from ..tensor import TENSORS, Tensor
 from .calls import WEIGHED, Survey
-from .loss_terms import ONE, SUMS, Plain, Term, is_mean, is_scalars
-from .weighted_loss import Denominators
+from .weighted_loss import ONE, SUMS, Denominators, Plain, Term, is_mean, is_scalars
 
 __all__ = ["find", "of_batch"]
 

@@ -3,7 +3,7 @@
     [ rows rows  nl nl  non-scalar roots  n n  notes ...  mark | used(param 0) ... ]
 
 The ranks' lanes are added up with the gradients. Counts and the loss travel as a high and a low
-part, because float32 has 24 bits. The mark (drift.py) is the last of the notes of a rank.
+part, because float32 has 24 bits. The mark (replicas.py) is the last of the notes of a rank.
 """
 
 from __future__ import annotations

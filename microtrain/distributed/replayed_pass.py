@@ -54,7 +54,11 @@ class Whole:
         def share() -> None:
             passes.rows, passes.weight = rows, weight
             passes.loss = 0.0 + rows * float(root.item())
-            parallel.end(True)
+            try:
+                parallel.end(True)
+            except BaseException:
+                parallel.cancel()
+                raise
 
         return self._noting(share)
 

@@ -3,6 +3,16 @@
 Replicas are equal by construction: they begin with rank 0's values and every update is the same
 arithmetic on the same numbers. What makes them drift is a broken machine, ranks with different
 libraries or processors, or code that changes parameters on one rank alone.
+
+While a model trains, one number of the footer tells of what the program itself can make different
+on one rank: which parameters require grad, and the buffers of a model that updates them from the
+rows it sees. Then ranks would compute different things without a word.
+
+A rank sends a mark of these, 0 as long as there is nothing to tell. Only the sum over the ranks
+arrives. Written to a base above the number of ranks, with digits 0 and 1, nothing is carried in it:
+it is a mark times the number of ranks if, and only if, all have sent that mark. So all ranks see at
+the same step that they differ, and find out in what. The mark is of another hash at every step: one
+difference that it does not show, the next one does.
 """
 
 from __future__ import annotations
@@ -10,18 +20,23 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from ..backend import XP, to_host
+from ..backend import LIBRARIES, XP, to_host
 from ..nn.module import Module
+from ..nn.normalization import BatchNorm
 from ..optim.flat import FlatStorage
 from .agreement import all_equal
-from .communicator import Communicator, ranks_named
+from .communicator import Communicator, by_rank, ranks_named
 from .connection import ranks_of
 
-__all__ = ["check_replicas", "difference", "digest", "take_values_of_rank_0"]
+__all__ = ["Alike", "check_replicas", "difference", "digest", "take_values_of_rank_0"]
+
+SAMPLE: Final = 2**16  # bytes of a buffer that are looked at in a step, each time others
+STEPS: Final = 24  # for so many a new choice of what requires grad is compared
+BITS: Final = 24  # of a number of the lane
 
 
 def difference(comm: Communicator, module: Module, options: dict[str, Any]) -> str:
@@ -114,3 +129,143 @@ def _difference(found: Sequence[Sequence[tuple[str, bytes]]]) -> str:
         f"others in {name}{more}; a parameter was changed on one rank alone, or the machines "
         "compute differently"
     )
+
+
+class Alike:
+    """Watches one model.
+
+    Args:
+        buffers: whether those of the model are watched, but for batch norms', which have rules of
+            their own.
+
+    Attributes:
+        sent: the mark of the last step.
+        watching: whether it may be another one than 0.
+    """
+
+    def __init__(
+        self, comm: Communicator, module: Module, storage: FlatStorage, buffers: bool
+    ) -> None:
+        self.comm, self.module, self.storage, self.buffers = comm, module, storage, buffers
+        base, bits = comm.size + 1, 1
+        while base ** (bits + 1) <= 2**BITS:
+            bits += 1
+        self._powers = [base**n for n in range(bits)]
+        self._grads = self._which_require_grad()
+        self._news = 0  # steps for which these are compared
+        # Of each watched buffer where it is, and the Tensor with its version as last seen.
+        self._places: dict[str, tuple[Module, str]] = {}
+        self._seen: dict[str, tuple[Any, int, bytes]] = {}
+        self._moving: set[str] = set()  # those that have changed: looked at in every step
+        self.sent = 0.0
+        self.watching = False
+        self.look()
+
+    def _which_require_grad(self) -> tuple[bool, ...]:
+        return tuple([param._rg for param in self.storage.params])
+
+    def look(self) -> None:
+        """See which there are, and which require grad; after a change of the structure."""
+        if self.comm.size == 1:
+            return
+        if self._grads != (grads := self._which_require_grad()):
+            self._grads, self._news, self.watching = grads, STEPS, True
+        if not self.buffers:
+            return
+        self._places = {
+            f"{name}.{key}".lstrip("."): (module, key)
+            for name, module in self.module.named_modules()
+            if module._buffers and not isinstance(module, BatchNorm)
+            for key in module._buffers
+            if vars(module)[key] is not None
+        }
+        for name in self._places.keys() - self._seen.keys():
+            self._see(name)
+        self.watching = self.watching or bool(self._places)
+
+    def _tensor(self, name: str) -> Any:
+        module, key = self._places[name]
+        return vars(module)[key]
+
+    def _see(self, name: str) -> None:
+        tensor = self._tensor(name)
+        self._seen[name] = tensor, _version(tensor), _bytes(tensor, 0)
+
+    def mark(self, step: int) -> float:
+        """What this rank sends in that step, the same number on all ranks."""
+        self.sent = 0.0
+        self.watching = bool(self._news or self._places)
+        if not self.watching:
+            return 0.0
+        self._find_moving(thorough=step & (step - 1) == 0)
+        if not (self._news or self._moving):
+            return 0.0
+        hashed = hashlib.blake2b(b"%d" % step, digest_size=8)
+        if self._news:
+            self._news -= 1
+            hashed.update(bytes(self._grads))
+        for name in sorted(self._moving & self._places.keys()):
+            hashed.update(name.encode())
+            hashed.update(_bytes(self._tensor(name), step))
+        word = int.from_bytes(hashed.digest())
+        if len(self._powers) > 1:
+            word |= 1  # something to tell is never like nothing to tell
+        self.sent = float(sum(power for n, power in enumerate(self._powers) if word >> n & 1))
+        return self.sent
+
+    def _find_moving(self, thorough: bool) -> None:
+        """Which buffers have been written: by their versions; `thorough`: by their values too.
+
+        Writes through NumPy, and those of a captured step, raise no version.
+        """
+        for name in self._places.keys() - self._moving:
+            tensor, version, values = self._seen[name]
+            now = self._tensor(name)
+            same = now is tensor and _version(now) == version
+            if not same or (thorough and _bytes(now, 0) != values):
+                self._moving.add(name)
+                self._seen[name] = now, 0, b""
+
+    def check(self, total: float) -> None:
+        """RuntimeError on all ranks unless all marks of the last step are one; `total`: their sum.
+
+        Collective where they are not.
+        """
+        if total == self.comm.size * self.sent:
+            return
+        grads = {name: str(param._rg) for name, param in self.module.named_parameters()}
+        values = {name: digest(self._tensor(name)) for name in self._places}
+        everyone = self.comm.all_gather_object((grads, values, self._moving))
+        for name in grads:
+            found = [theirs.get(name, "missing") for theirs, _, _ in everyone]
+            if len({*found}) > 1:
+                raise RuntimeError(
+                    f"DataParallel: requires_grad of {name} is {by_rank(found)}: the ranks would "
+                    "train different models; set it alike on all of them, in the same step"
+                )
+        for name in sorted({name for _, theirs, _ in everyone for name in theirs}):
+            digests = [theirs.get(name) for _, theirs, _ in everyone]
+            others = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+            if others:
+                raise RuntimeError(
+                    f"DataParallel: the ranks' buffers have become different: {name} of "
+                    f"{ranks_named(others)} is not that of rank 0. A model that updates a buffer "
+                    "from its rows sees those of its own rank: update it from sums over all ranks, "
+                    "mt.distributed.all_reduce(x.sum(0)) / mt.distributed.all_reduce(count); or "
+                    "keep a Tensor that is each rank's own in an attribute that is not a buffer"
+                )
+        self._moving = self._moving.union(*(moving for _, _, moving in everyone))
+
+
+def _version(tensor: Any) -> int:
+    return 0 if tensor._version is None else tensor._version.n
+
+
+def _bytes(tensor: Any, step: int) -> bytes:
+    """The values, of a large Tensor a part, as `step` chooses it."""
+    if type(tensor._array) not in LIBRARIES:  # of a captured step, which refuses it at the end
+        return b""
+    flat = to_host(tensor._array).reshape(-1)
+    every = max(1, flat.nbytes // SAMPLE)
+    values: bytes = flat[step % every :: every].tobytes()
+    return values

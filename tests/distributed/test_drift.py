@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import microtrain as mt
 from microtrain.distributed import Communicator, in_process
-from microtrain.distributed.drift import Alike
+from microtrain.distributed.replicas import Alike
 from microtrain.optim.flat import FlatStorage
 
 BUCKETS = {"overlap": "on", "bucket_mb": 1e-5}

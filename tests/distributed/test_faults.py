@@ -191,7 +191,7 @@ FAULTS = {
     "leaves": Fault("sys.exit(0)", 1, (WAITS, ENDED), in_run=(WAITS, ENDED), waited_for=True),
     "another model": Fault(
         "pass", 1,
-        (r"RuntimeError: DataParallel: the models of the ranks differ: rank 0 has weight: "
+        (r"RuntimeError: DataParallel\(\): the models of the ranks differ: rank 0 has weight: "
          r"float32\[1, 2\] where rank 1 has weight: float32\[1, 3\]",),
         in_run=(
             r"^error: model \S+model\.py:Net: rank 0 has inner\.weight: float32\[1, 2\] where rank "

@@ -18,7 +18,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 # Means that are not over rows ---------------------------------------------------------------------
 
 
-# The node says what a loss was divided by: data parallelism finds it there (`loss_terms.py`).
+# The node says what a loss was divided by: data parallelism finds it there (`weighted_loss.py`).
 @primitive(
     "mean_over",
     total=lambda g, total, count, divisor, name, elements: g / divisor,
