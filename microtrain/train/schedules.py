@@ -20,7 +20,7 @@ from ..config.schema import Expects
 from ..config.texts import Duration
 from ..distributed.agreement import agreed
 from ..errors import ConfigError
-from ..optim.lr_scheduler import cosine, line
+from ..optim.scheduler import cosine, line
 
 Lasting = Annotated[str, Duration, Expects("a duration such as `5%` or `100 steps`")]
 
