@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..backend import STRUCTURE
+from .footer import Totals
 from .native_reduction import native_step
 from .reducer import AtOnce, Reducer
 
@@ -41,10 +42,11 @@ class Whole:
         self.parallel, self.root, self.rows = parallel, root, rows
 
     def by_python(self) -> Callable[[], None]:
-        """As without a captured step, but that all is known before."""
+        """With NumPy."""
         parallel, root, rows = self.parallel, self.root, self.rows
-        passes, weight = parallel.passes, float(self.rows)
-        if not parallel.reducer.communicates:
+        passes, alike, reducer = parallel.passes, parallel.alike, parallel.reducer
+        weight = float(rows)
+        if not reducer.communicates:
             return self._noting(
                 lambda: parallel.finish(
                     (rows, weight, 0.0 + rows * float(root.item()), 0, *parallel.notes, 0.0)
@@ -52,13 +54,14 @@ class Whole:
             )
 
         def share() -> None:
-            passes.rows, passes.weight = rows, weight
-            passes.loss = 0.0 + rows * float(root.item())
-            try:
-                parallel.end(True)
-            except BaseException:
-                parallel.cancel()
-                raise
+            started = time.perf_counter()
+            totals = Totals(rows, weight, 0.0 + rows * float(root.item()), 0)
+            mark = alike.mark(passes.made) if alike.watching else 0.0
+            values = reducer.added_up(totals, (*parallel.notes, mark))
+            parallel.communicated(started)
+            if mark or values[-1]:
+                alike.check(values[-1])
+            parallel.finish(values)
 
         return self._noting(share)
 
