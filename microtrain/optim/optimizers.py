@@ -13,9 +13,8 @@ import numpy as np
 from ..errors import need
 from . import formulas
 from .flat import FlatStorage
-from .optimizer import Optimizer, arguments
+from .optimizer import STEP, Optimizer, arguments
 from .recorded import is_formula, signature_of
-from .state import STEP
 
 if TYPE_CHECKING:  # limits that hold in a configuration, where they are checked
     from annotated_types import Ge, Gt, Le, Lt

@@ -11,8 +11,7 @@ import numpy as np
 
 from ...distributed.data_parallel import DataParallel
 from ...nn import Module
-from ...optim.optimizer import Optimizer
-from ...optim.state import STEP
+from ...optim.optimizer import STEP, Optimizer
 from ...random import get_rng_state, set_rng_state
 from ...tensor import TENSORS
 
