@@ -29,16 +29,15 @@ from ...files import reading
 from ...words import plural
 from ..source import ArrayDataset
 from ..tables.columns import Columns, as_columns
-from ..tables.frame import Frame, OnFile, floats, other_delimiter
+from ..tables.frame import Frame, OnFile, floats, numbered, other_delimiter
 from ..tables.table import Table, table_or_arrays
-from .csv_blocks import blocks, by_numpy, by_pyarrow
+from .csv_blocks import EACH, Cells, blocks, by_numpy, by_pyarrow
 
 __all__ = ["parse_csv", "read_csv"]
 
 Array = NDArray[Any]
 Opening = Callable[[], contextlib.AbstractContextManager[BinaryIO]]
 Row = tuple[int, list[str]]  # the line on which it starts, and its cells
-Read = tuple[dict[int, Array], Sequence[int]]  # columns, and the lines of the rows
 _SEPARATOR = re.compile(rb'(?:\xef\xbb\xbf)?"?(sep=([\x01-\x7f]))"?\r?\n', re.IGNORECASE)
 _UNPACK = "unpack it first"
 _OTHERS = {
@@ -51,7 +50,7 @@ _OTHERS = {
 }
 ROWS = 1_000  # that `csv` reads at once; what a column holds is what it begins with
 LARGE = 1 << 22  # bytes of a file that are worth another reader
-BLOCK = 1 << 20  # that it reads at once
+BLOCK = 1 << 22  # that it reads at once
 SMALL = 1 << 18  # the same of NumPy, whose arrays stay in the processor's cache then
 
 
@@ -166,59 +165,67 @@ class _File:
                 asked = texts is None or names[j] in texts
                 is_text[j] = asked or floats([*map(str.strip, cells)], self._decimal) is None
         found, lines = self._read(is_text, itertools.chain(head, rows))
+        numbers, full = found.numbers(), found.is_full()
         columns = (
-            found[j] if text else OnFile(len(lines), partial(self._texts, j), found.get(j))
-            for j, text in enumerate(map(is_text.get, range(len(names))))
+            OnFile(
+                len(lines),
+                partial(found.texts, j) if is_text.get(j) else partial(self._texts, j),
+                numbers.get(j),
+                full,
+            )
+            for j in range(len(names))
         )
         return Frame(self._origin, names, columns, lines, self._decimal)
 
-    def _texts(self, j: int, rows: int | None = None) -> Array:
+    def _texts(self, j: int, rows: int | None = None) -> tuple[Array, Array]:
         """The cells of a column, at least those of the first rows."""
-        return self._read({j: True}, itertools.islice(self._rows(), 1, rows and 1 + rows))[0][j]
+        some = itertools.islice(self._rows(), 1, rows and 1 + rows)
+        return self._read({j: True}, some)[0].texts(j)
 
-    def _read(self, is_text: Mapping[int, bool], rows: Iterator[Row]) -> Read:
-        """Columns as texts or as numbers, without those that turn out to be something else."""
+    def _read(
+        self, is_text: Mapping[int, bool], rows: Iterator[Row]
+    ) -> tuple[_Columns, Sequence[int]]:
+        """Columns as texts or as numbers, and the lines of the rows."""
         batch = [*itertools.islice(rows, ROWS)]
         if len(batch) == ROWS and (found := self._at_once(is_text, *batch[0])):
-            return found
+            return found, range(2, 2 + found.rows)
         columns, lines = _Columns(is_text), array("q")
         while batch:
             lines.extend(line for line, _ in batch)
             cells = [*zip(*(row for _, row in batch), strict=True)]
             texts = {j: [*map(str.strip, cells[j])] for j in is_text}
-            more: dict[int, Array | None] = {
-                j: np.array(texts[j], object) if is_text[j] else floats(texts[j], self._decimal)
-                for j in is_text
-            }
-            columns.add(len(batch), more)
+            numbers = [floats(texts[j], self._decimal) for j in columns.numeric]
+            columns.add(len(batch), numbers, {j: (texts[j], EACH) for j in is_text if is_text[j]})
             batch = [*itertools.islice(rows, ROWS)]
-        return columns.all(), lines
+        return columns, lines
 
-    def _at_once(self, is_text: Mapping[int, bool], line: int, row: list[str]) -> Read | None:
-        """What `_read` returns; None where `csv` may find something else. A row is the first."""
+    def _at_once(self, is_text: Mapping[int, bool], line: int, row: list[str]) -> _Columns | None:
+        """Columns as `_read` has them; None where `csv` may find something else.
+
+        line, row: the first.
+        """
         delimiter, columns = self._delimiter.encode(), _Columns(is_text)
         if not is_text or len(delimiter) != 1 or len(row) == 1 or line != 2:
             return None
-        half = (
-            python_csv.field_size_limit() // 2
-        )  # a longer cell has none of the marks that end one
+        # A longer cell has none of the marks that end one.
+        half = python_csv.field_size_limit() // 2
         with self._open() as file:
             length = file.seek(0, io.SEEK_END)
             file.seek(0)
             if length < LARGE or b"\r" in file.readline().rstrip(b"\r\n"):
                 return None
-            read, size = by_pyarrow(is_text, len(row), self._delimiter, self._decimal), BLOCK
-            if read is None and not any(is_text.values()):
-                read, size = by_numpy(len(row), delimiter, self._decimal.encode()), SMALL
+            given = is_text, len(row), self._delimiter, self._decimal
+            read, size = by_pyarrow(*given), BLOCK
             if read is None:
-                return None
+                read, size = by_numpy(*given), SMALL
             for block in blocks(file, size):
                 starts = range(0, len(block) - half, half)
-                odd = b"\r" in block or not all(delimiter in block[i : i + half] for i in starts)
+                odd = b"\r" in block or b'"' in block
+                odd = odd or any(block.find(delimiter, i, i + half) < 0 for i in starts)
                 if odd or (found := read(block)) is None:
                     return None
-                columns.add(max(map(len, found.values())), found, len(block) / length)
-        return columns.all(), range(2, 2 + columns.rows)
+                columns.add(*found, len(block) / length)
+        return columns
 
     def _rows(self) -> Iterator[Row]:
         """The line and the cells of each row, the header first, as Python's reader finds them.
@@ -278,31 +285,53 @@ class _File:
 
 
 class _Columns:
-    """Columns that become longer by blocks of rows."""
+    """Columns that become longer by blocks of rows: numbers side by side, texts by their codes.
+
+    Attributes:
+        numeric: which are numbers.
+    """
 
     def __init__(self, is_text: Mapping[int, bool]) -> None:
-        self._texts = {j: list[Array]() for j in is_text if is_text[j]}
-        self._places = {j: i for i, j in enumerate(j for j in is_text if not is_text[j])}
-        self._numbers, self.rows = np.empty((len(self._places), 0)), 0
+        self.numeric, self.rows = [j for j in is_text if not is_text[j]], 0
+        self._numbers, self._odd = np.empty((0, len(self.numeric))), set[int]()
+        self._codes = {j: (numbered(), list[Array]()) for j in is_text if is_text[j]}
 
-    def add(self, rows: int, found: Mapping[int, Array | None], share: float = 1.0) -> None:
+    def add(
+        self,
+        rows: int,
+        numbers: Sequence[Array | None],
+        texts: Mapping[int, Cells],
+        share: float = 1.0,
+    ) -> None:
         """More rows, about so large a share of all; None: the column is not of numbers."""
         start, self.rows = self.rows, self.rows + rows
-        if self.rows > len(self._numbers.T):  # memory that is not used takes none
-            longer = np.empty((len(self._numbers), int((self.rows + rows / share) * 1.125)))
-            longer[:, :start] = self._numbers[:, :start]
+        if self.rows > len(self._numbers):  # memory that is not used takes none
+            length = int((self.rows + rows / share) * 1.125)
+            longer = np.empty((length, len(self.numeric)))
+            longer[:start] = self._numbers[:start]
             self._numbers = longer
-        for j, part in found.items():
-            if part is None:
-                self._places.pop(j, None)
-            elif j in self._texts:
-                self._texts[j].append(part)
-            elif j in self._places:
-                self._numbers[self._places[j], start : self.rows] = part
+        self._odd |= {j for j, part in zip(self.numeric, numbers, strict=True) if part is None}
+        if numbers:
+            parts = [np.full(rows, np.nan) if part is None else part for part in numbers]
+            self._numbers[start : self.rows] = np.array(parts).T
+        for j, (cells, which) in texts.items():
+            code_of, codes = self._codes[j]
+            each = np.fromiter(map(code_of.__getitem__, cells), np.int32, len(cells))
+            codes.append(each[which])
 
-    def all(self) -> dict[int, Array]:
-        numbers = {j: self._numbers[i, : self.rows] for j, i in self._places.items()}
-        return numbers | {j: np.concatenate(parts) for j, parts in self._texts.items()}
+    def numbers(self) -> dict[int, NDArray[np.float64]]:
+        """The columns of numbers alone."""
+        columns = zip(self.numeric, self._numbers[: self.rows].T, strict=True)
+        return {j: column for j, column in columns if j not in self._odd}
+
+    def is_full(self) -> bool:
+        """Whether no cell among the numbers is empty."""
+        return not np.isnan(self._numbers[: self.rows].min(initial=0.0))
+
+    def texts(self, j: int, rows: int | None = None) -> tuple[Array, Array]:
+        """The different cells of a column, and which of them each row has."""
+        code_of, codes = self._codes[j]
+        return np.array([*code_of], object), np.concatenate(codes)
 
 
 def require_text(origin: str, head: bytes) -> None:

@@ -202,11 +202,8 @@ def read_target(
     found = frame.floats(name)
     if found is not None and np.isfinite(found).any() and not categorical:
         return frame.numbers(name, hint).reshape(-1, 1).copy(), None
-    array, which = frame.column(name), np.arange(len(frame))
-    if {*map(type, array.tolist())} == {str}:  # each different text is looked at once
-        place = {cell: i for i, cell in enumerate(dict.fromkeys(array.tolist()))}
-        which = np.fromiter(map(place.__getitem__, array.tolist()), np.intp, len(array))[which]
-        array = np.array([*place], object)
+    array, among = frame.different(name)
+    which = np.arange(len(frame)) if among is None else among
     each = Frame(frame.origin, [name], [array], frame.lines, decimal=frame.decimal)
     values = each.values(name)
     finite = [x for x in values if x is not None and math.isfinite(x)]

@@ -8,9 +8,11 @@ guessed: a value is a finite number, or, in a target column, a name.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,6 +21,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from ...backend import MASKED
@@ -27,6 +30,7 @@ from ...spelling import did_you_mean
 from ...words import listed
 
 Array = NDArray[Any]
+BLOCK = 4096  # rows that are written at once: column after column would miss the cache at each cell
 # Texts that stand for no value in a column of numbers or dates, whatever their case.
 NO_VALUE = {"", "na", "n/a", "#n/a", "nan", "null", "none", "nil", "-", "?"}
 # Digits in groups of thousands, before a decimal comma, and before a decimal point.
@@ -153,14 +157,17 @@ class OnFile:
 
     Attributes:
         rows: how many there are.
-        texts: reads its cells into an object array, or as many as are asked for, and perhaps more.
+        texts: gives its different cells, an object array, and which of them each row has; at least
+            of so many rows as are asked for.
         numbers: the cells as float64, NaN for what is empty; None: not all are such, or nobody has
             looked.
+        full: whether none of the numbers is NaN.
     """
 
     rows: int
-    texts: Callable[..., Array]
+    texts: Callable[..., tuple[Array, Array]]
     numbers: NDArray[np.float64] | None = None
+    full: bool = False
 
     def __len__(self) -> int:
         return self.rows
@@ -240,8 +247,19 @@ class Frame:
 
     def column(self, name: str) -> Array:
         """The values of a column as they are."""
+        cells, which = self.different(name)
+        return cells if which is None else cells[which]
+
+    def different(self, name: str) -> tuple[Array, Array | None]:
+        """The different texts of a column, and which of them each row has; None: all cells."""
         column = self._one(name)
-        return column.texts() if isinstance(column, OnFile) else column
+        if isinstance(column, OnFile):
+            return column.texts()
+        if column.dtype != object or {*map(type, column.tolist())} != {str}:
+            return column, None
+        code_of = numbered()
+        which = np.fromiter(map(code_of.__getitem__, column.tolist()), np.intp, len(column))
+        return np.array([*code_of], object), which
 
     def floats(self, name: str) -> NDArray[np.float64] | None:
         """A column of a file that was read as numbers, NaN for no value; None of all others."""
@@ -260,7 +278,9 @@ class Frame:
 
     def texts(self, name: str) -> list[str]:
         """A column as `text_of` writes it."""
-        return [*map(text_of, as_cells(self.column(name)))]
+        cells, which = self.different(name)
+        found = [*map(text_of, as_cells(cells))]
+        return found if which is None else [found[i] for i in which.tolist()]
 
     def values(self, name: str) -> list[float | None]:
         """A column as floats, see `value`."""
@@ -285,7 +305,7 @@ class Frame:
         Raises DataError naming the first value that is neither.
         """
         found = self.floats(name)
-        if found is not None and gaps:
+        if found is not None and (gaps or self._one(name).full):
             return found
         if found is None:
             array = self.column(name)
@@ -312,7 +332,7 @@ class Frame:
         """Columns of finite numbers side by side, of shape (rows, names)."""
         self.require(names)
         columns = together(self.origin, [partial(self.numbers, name) for name in names])
-        return np.stack(columns, axis=1)
+        return side_by_side([column[:, None] for column in columns])
 
     def location(self, row: int, name: str) -> str:
         """Where a value stands: `houses.csv, line 17, column "age"`."""
@@ -322,7 +342,11 @@ class Frame:
     def refusal(self, name: str, bad: Sequence[int], expected: str, hint: str = "") -> DataError:
         """The error for the values of column `name` in rows `bad`; it shows the first."""
         column, row = self._one(name), int(bad[0])
-        cell = (column.texts(row + 1) if isinstance(column, OnFile) else column)[row]
+        if isinstance(column, OnFile):
+            cells, which = column.texts(row + 1)
+            cell = cells[which[row]]
+        else:
+            cell = column[row]
         value = self.value(cell)
         shown = f'"{shortened(str(cell))}"'
         if cell is None or (isinstance(cell, str) and not cell.strip()):
@@ -362,6 +386,30 @@ def pandas_index(schema: Any) -> list[str]:
         found = [*json.loads(schema.metadata[b"pandas"])["index_columns"]]
     names = [name for name in getattr(schema, "names", ()) if isinstance(name, str)]
     return [name for name in names if name in found or _INDEX.fullmatch(name)]
+
+
+def numbered() -> defaultdict[str, int]:
+    """Numbers of texts: each new one has the next."""
+    return defaultdict(itertools.count().__next__)
+
+
+def side_by_side(columns: Sequence[Array]) -> NDArray[np.float64]:
+    """Columns, each of shape (rows, k), as one matrix: a view where they are neighbours in one."""
+    first, base = columns[0], columns[0].base
+    if isinstance(base, np.ndarray) and base.ndim == 2 and base.dtype == np.float64:
+        step, width = base.strides
+        start, shape = first.ctypes.data, (len(first), 1)
+        if all(
+            (id(each.base), each.shape, each.strides[0]) == (id(base), shape, step)
+            and each.ctypes.data == start + i * width
+            for i, each in enumerate(columns)
+        ):
+            return as_strided(first, (len(first), len(columns)), base.strides)
+    matrix = np.empty((len(first), sum(each.shape[1] for each in columns)))
+    for start in range(0, len(matrix), BLOCK):
+        rows = slice(start, start + BLOCK)
+        np.concatenate([each[rows] for each in columns], axis=1, out=matrix[rows])
+    return matrix
 
 
 def together(origin: object, attempts: Iterable[Callable[[], Any]]) -> list[Any]:

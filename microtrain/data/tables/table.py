@@ -21,7 +21,7 @@ from ...words import listed, plural
 from ..rows import Preprocessing
 from ..source import ArrayDataset
 from .columns import STATISTICS, Codes, Column, Specification, as_columns, dates, read_target, texts
-from .frame import Frame, shortened, together
+from .frame import Frame, shortened, side_by_side, together
 
 __all__ = ["Encoder", "Table", "table_or_arrays"]
 
@@ -29,7 +29,6 @@ Array = NDArray[Any]
 Rows = slice | NDArray[np.intp]
 Note = Callable[[str], None]
 MOST_ONE_HOT = 1000  # beyond it the inputs of a row are megabytes of zeros
-BLOCK = 4096  # rows that are written at once: column after column would miss the cache at each cell
 
 
 class Table:
@@ -334,11 +333,7 @@ class Encoder:
         found = together(frame.origin, attempts)
         columns = [column for inputs, _ in found for column in inputs]
         codes = [part for _, part in found if part is not None]
-        x = np.empty((len(frame), self.in_features))
-        for start in range(0, len(x) if columns else 0, BLOCK):
-            rows = slice(start, start + BLOCK)
-            np.concatenate([column[rows] for column in columns], axis=1, out=x[rows])
-        inputs = [x] if x.shape[1] else []
+        inputs = [side_by_side(columns)] if self.in_features else []
         return [*inputs, np.stack(codes, axis=1)] if codes else inputs
 
     def to_json(self) -> dict[str, Any]:
