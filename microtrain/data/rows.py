@@ -37,7 +37,7 @@ class Preprocessing:
     scale: NDArray[np.float64]
 
     @classmethod
-    def identity(cls, x: NDArray[Any], origin: str = "data") -> Preprocessing:
+    def identity(cls, x: NDArray[Any]) -> Preprocessing:
         """Leaves rows like those of `x` as they are."""
         return cls(np.zeros(x.shape[1:]), np.ones(x.shape[1:]))
 

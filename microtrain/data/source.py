@@ -335,3 +335,100 @@ def misfit(source: Source, arrays: Sequence[Array]) -> str:
         shown = f"{target.dtype} in rows of {target.shape[1:]}"
         return f"classes are names of integer codes of shape (n,), but the target is {shown}"
     return ""
+
+
+def as_source(data: Any, origin: str) -> Any:
+    """Arrays as an ArrayDataset; a Source, a Table and what is neither, as they are."""
+    if isinstance(data, tuple | list):
+        try:
+            return ArrayDataset(*data)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"{origin}: {error}") from error
+    return data
+
+
+def checked(data: Any, origin: str, lazy: bool) -> Any:
+    """A source that has rows, inputs and a target of numbers; DataError where it has not.
+
+    lazy: nothing is read of it but shapes and dtypes. Else it is arrays, which are finite, and
+        of which 1-d ones of floats become columns.
+    """
+    if not isinstance(data, Source):
+        returned = "nothing" if data is None else f"a {type(data).__name__}"
+        hint = (
+            "\nhint: rows are read in any order, and again each epoch; write what an iterator "
+            "gives into .npy files once (numpy.lib.format.open_memmap); data of type npy reads them"
+        ) * hasattr(data, "__next__")
+        raise DataError(
+            f"{origin} returned {returned}; expected arrays (inputs..., target) or an ArrayDataset"
+            f", or another Source{hint}"
+        )
+    head: Any = data.read(slice(0, 0))
+    if not isinstance(head, tuple) or not all(isinstance(array, np.ndarray) for array in head):
+        raise DataError(f"{origin}: read() of {data!r} gave no tuple of NumPy arrays")
+    shown = ", ".join(f"{a.dtype} {(len(data), *a.shape[1:])}" for a in head)
+    what = ""
+    if len(head) < 2 + data.weighted:
+        what = f"rows have {len(head)} arrays{' with weights' * data.weighted}"
+        what += "; expected at least an input and a target"
+    elif any(array.ndim == 0 or array.dtype.kind not in "biuf" for array in head):
+        what = "expected rows of booleans, integers or floats"
+    elif any(len(array) for array in head):
+        what = f"read(slice(0, 0)) of {data!r} gave rows"
+    elif not len(data):
+        what = "the data set is empty"
+    elif any(0 in array.shape[1:] for array in head):
+        what = "an array has no columns"
+    if what := what or misfit(data, head):
+        raise DataError(f"{origin}: {what}; its arrays are {shown}")
+    if lazy:
+        return data
+    assert isinstance(data, ArrayDataset)
+    for at, array in enumerate(data.arrays):
+        check_finite(array, f"{origin}: {name_of(data, at)} at", columns_of(data, at))
+    count = len(data.arrays) - data.weighted
+    columns = [
+        a[:, None] if a.ndim == 1 and a.dtype.kind == "f" else a for a in data.arrays[:count]
+    ]
+    return data.with_arrays(*columns, *data.arrays[count:])
+
+
+def name_of(source: Source, at: int) -> str:
+    """What an array of a source is called in errors."""
+    inputs = len(source.read(slice(0, 0))) - 1 - source.weighted
+    if at >= inputs:
+        return ("target", "weight")[at - inputs]
+    return "input" if inputs == 1 else f"input {at}"
+
+
+def columns_of(source: Source, at: int) -> Sequence[str] | None:
+    """The names of the columns of an array of a source; None where they have none."""
+    if at == 0 or source.feature_names is None or source.target_name is None:
+        return None if at else source.feature_names
+    return [source.target_name] if name_of(source, at) == "target" else None
+
+
+def check_finite(
+    array: NDArray[Any],
+    name: str,
+    columns: Sequence[str] | None = None,
+    location: Callable[[int], str] = "row {}".format,
+) -> None:
+    """DataError naming row and column of the first value that is not finite."""
+    if array.dtype.kind != "f" or np.isfinite(array).all():
+        return
+    row, *rest = (int(i) for i in np.argwhere(~np.isfinite(array))[0])
+    where = location(row)
+    if columns is not None and len(rest) == 1 and rest[0] < len(columns):
+        where += f', column "{columns[rest[0]]}"'
+    elif rest:
+        where += f", column {rest[0] if len(rest) == 1 else tuple(rest)}"
+    raise DataError(
+        f"{name} {where} is {array[(row, *rest)]}, expected a finite number\n"
+        "hint: rows count from 0; fill such values in or leave the rows out"
+    )
+
+
+def place(source: Source, array: int, first: int, row: int) -> str:
+    """Where a row of an array of a block that begins with row `first` comes from."""
+    return location_in(source, array, first + row)

@@ -17,7 +17,7 @@ import yaml
 from numpy.typing import NDArray
 
 from ..config.document import cut_by_yaml
-from ..data import Source
+from ..data import Encoder, Source
 from ..data.readers.csv import parse_csv, read_csv
 from ..data.readers.npy import Column, Loaded, Mapped, Stored
 from ..data.readers.npz import load_npz, map_npz
@@ -62,14 +62,14 @@ def read_inputs(
     text: str,
     model: TrainedModel,
     note: Note,
-    delimiter: str | None = None,
-    keep: Sequence[str] = (),
-    take: Callable[..., list[Any]] | None = None,
+    delimiter: str | None,
+    keep: Sequence[str],
+    take: Callable[..., list[Any]],
 ) -> tuple[list[Any], dict[str, Array]]:
     """The raw inputs of `model` in a file, and the columns to keep: ids, and those of `keep`.
 
     The inputs are arrays, or one `Source`. `note` is told which columns are not used; `take` makes
-    the inputs of columns, in place of `model.take_columns`. Raises DataError for all that is wrong
+    the inputs of columns, as `model.take_columns` does. Raises DataError for all that is wrong
     with the file, ConfigError for names, keys and a delimiter that cannot be.
     """
     file = _File(text, "--input", model)
@@ -83,7 +83,7 @@ def read_inputs(
     table.require(keep)
     ids = () if model.encoder is None else model.encoder.ids
     wanted = dict.fromkeys([*(name for name in ids if name in table.names), *keep])
-    inputs = (take or model.take_columns)(table, note, wanted)
+    inputs = take(table, note, wanted)
     targets = [name for name in model.target_names or () if name in {*table.names} - {*wanted}]
     if targets:
         shown = ", ".join(f'the target "{name}"' for name in targets)
@@ -130,7 +130,7 @@ def _of_table(file: _File, weights: list[str], note: Note) -> list[Column]:
 
     def truth(table: Frame) -> Array:
         if model.classes is None:
-            return table.matrix(targets)
+            return Encoder.of_numbers(targets).encode(table)[0]
         return codes_of(table, targets[0], model.classes)
 
     rows, table = file.table()

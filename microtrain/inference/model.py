@@ -19,8 +19,8 @@ from ..backend import MASKED, default_dtype, to_host
 from ..config.components import GIVEN, build, is_import_path
 from ..creation import from_numpy
 from ..data import Source
-from ..data.preparation.survey import as_source, cast, check_finite, place
-from ..data.source import BLOCK, read_checked
+from ..data.preparation.prepare import cast
+from ..data.source import BLOCK, as_source, check_finite, place, read_checked
 from ..data.tables.frame import Frame, shortened
 from ..errors import ConfigError, DataError
 from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, Module
@@ -140,7 +140,7 @@ class TrainedModel:
             the loss `bce`: the probability, and with a threshold 1 where it is reached, else 0.
 
         Raises DataError for missing columns, other shapes, values that are not finite numbers, and
-        predictions that are none; ConfigError for a threshold that is none, or without two classes.
+        predictions that are not; ConfigError for an invalid threshold, or without two classes.
         """
         return np.concatenate([self.decide(each, threshold) for each in self.outputs(*inputs)])
 
@@ -380,7 +380,7 @@ def _module(saved: Saved, signature: Signature, model: object) -> Module:
     config, checkpoint = saved.config, saved.checkpoint
     before = get_rng_state()
     try:
-        manual_seed(config.seed)  # a model may hold random values that are no parameters
+        manual_seed(config.seed)  # a model may hold random values that are not parameters
         with default_dtype(config.dtype):
             module = build_model(config, signature) if model is None else model
             if not isinstance(module, Module):

@@ -53,7 +53,9 @@ def predict_file(
     Raises ConfigError (an output that must not be written, `proba` of a regression), DataError (the
     input), LaunchError (the file system refuses).
     """
-    suffix = _check_output(output, source, force)
+    suffix = check_ending(output, "--output", (".csv", ".npz"))
+    if output != "-":
+        check_place(output, force, source)
     first = model.first if isinstance(model, TrainedEnsemble) else model
     inputs, kept = read_inputs(source, first, note, delimiter, keep, model.take_columns)
 
@@ -152,14 +154,6 @@ def _npz(
                     member.write(block.tobytes())
                     yield file.taken()
     yield file.taken()
-
-
-def _check_output(output: str, source: str, force: bool) -> str:
-    """The suffix of the file to write; ConfigError where it cannot be, or must not be, written."""
-    suffix = check_ending(output, "--output", (".csv", ".npz"))
-    if output != "-":
-        check_place(output, force, source)
-    return suffix
 
 
 def check_place(output: str, force: bool, source: str = "-") -> None:

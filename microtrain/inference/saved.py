@@ -28,8 +28,7 @@ from pydantic import (
 from ..config.load import load_config
 from ..config.resolved import FREE_TRAINED, compare_configs, resolved_yaml
 from ..config.schema import Config
-from ..data import Column, Encoder, Preprocessing
-from ..data.tables.table import Fitted
+from ..data import Encoder, Preprocessing
 from ..errors import ConfigError, DataError
 from ..runs.checkpoint import MANIFEST, Checkpoint, load_checkpoint
 from ..runs.run import Run
@@ -107,7 +106,7 @@ class Signature(BaseModel):
     def encoder(self) -> Encoder | None:
         """How columns, found by their names, become the inputs; None where they have no names."""
         if self.table is None and self.feature_names is not None and len(self.inputs) == 1:
-            return Encoder(tuple(Fitted(name, Column()) for name in self.feature_names))
+            return Encoder.of_numbers(self.feature_names)
         return self.table
 
     @property
@@ -190,25 +189,16 @@ def read_saved(
             raise DataError(f"the run {run.path} has no checkpoint; its status is {status}")
         loaded, chosen, fell_back = run.checkpoint(which, warn)
         if loaded.config_text != run.config_text:
-            way_out = f"restore them; {loaded.path / 'config.yaml'} is as it was"
-            _compare(loaded.config_text, config, run.path, way_out)
+            compare_configs(
+                loaded.config_text,
+                resolved_yaml(config),
+                run.path,
+                FREE_TRAINED,
+                before="what was trained",
+                refused="was edited since its training: its config.yaml has other settings",
+                way_out=f"restore them; {loaded.path / 'config.yaml'} is as it was",
+            )
     if fell_back:
         warn(f"{fell_back}; this is the {chosen}")
     chosen = chosen or f"checkpoint of step {loaded.step:,}"
     return Saved(run, config, replace(loaded, optimizer={}), chosen)
-
-
-def _compare(text: str, config: Config, path: Path, way_out: str = "restore them") -> None:
-    """ConfigError where the configuration of a run is not the one that its model was trained with.
-
-    text: that one.
-    """
-    compare_configs(
-        text,
-        resolved_yaml(config),
-        path,
-        FREE_TRAINED,
-        before="what was trained",
-        refused="was edited since its training: its config.yaml has other settings",
-        way_out=way_out,
-    )

@@ -193,9 +193,9 @@ def _any(kind: str, s: Step) -> str:
 
 
 UNARY = """abs:Abs acos:Acos acosh:Acosh asin:Asin asinh:Asinh atan:Atan atanh:Atanh ceil:Ceil
-clone:Identity contiguous:Identity cos:Cos cosh:Cosh erf:Erf exp:Exp floor:Floor isinf:IsInf
-isnan:IsNaN log:Log neg:Neg reciprocal:Reciprocal relu:Relu sigmoid:Sigmoid sign:Sign sin:Sin
-sinh:Sinh softsign:Softsign sqrt:Sqrt tan:Tan tanh:Tanh"""
+clone:Identity contiguous:Identity cos:Cos cosh:Cosh erf:Erf exp:Exp floor:Floor log:Log neg:Neg
+reciprocal:Reciprocal relu:Relu sigmoid:Sigmoid sign:Sign sin:Sin sinh:Sinh
+softsign:Softsign sqrt:Sqrt tan:Tan tanh:Tanh"""
 BINARY = """add:Add sub:Sub mul:Mul div:Div pow:Pow maximum:Max minimum:Min eq:Equal lt:Less
 le:LessOrEqual gt:Greater ge:GreaterOrEqual matmul:MatMul mm:MatMul"""
 REDUCED = "sum:ReduceSum mean:ReduceMean amax:ReduceMax amin:ReduceMin logsumexp:ReduceLogSumExp"
@@ -206,11 +206,9 @@ def _pairs(text: str) -> list[list[str]]:
 
 
 TABLE: dict[str, Rule] = {
-    **{name: _unary(kind) for name, kind in (pair.split(":") for pair in UNARY.split())},
-    **{name: _binary(kind) for name, kind in (pair.split(":") for pair in BINARY.split())},
-    **{
-        name: partial(_reduce, kind) for name, kind in (pair.split(":") for pair in REDUCED.split())
-    },
+    **{name: _unary(kind) for name, kind in _pairs(UNARY)},
+    **{name: _binary(kind) for name, kind in _pairs(BINARY)},
+    **{name: partial(_reduce, kind) for name, kind in _pairs(REDUCED)},
     "isnan": lambda s: s.node("IsNaN", s["x"]),
     "isinf": lambda s: s.node("IsInf", s["x"]),
     "rsqrt": lambda s: s.node("Reciprocal", s.node("Sqrt", s.cast("x", s.dtype))),

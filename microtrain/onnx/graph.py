@@ -103,8 +103,8 @@ class Step:
     """One call while it is translated: `step["x"]` is the name of its input `x`."""
 
     def __init__(self, graph: Graph, call: Call) -> None:
-        self.graph = graph
-        self.call = call
+        self.graph, self.call = graph, call
+        self.node, self.ints, self.to = graph.node, graph.ints, graph.cast
         self.attributes = call.attributes
         self.result = graph.trace.values[call.results[0]]
         self.dtype: np.dtype[Any] = self.result.array.dtype
@@ -142,9 +142,6 @@ class Step:
         """RuntimeError, with the layer."""
         raise RuntimeError(f"cannot export {self.call.layer}: {why}")
 
-    def to(self, name: str, dtype: Any) -> str:
-        return self.graph.cast(name, dtype)
-
     def operands(self, *names: str) -> list[str]:
         """Inputs in the dtype that NumPy and PyTorch bring them to."""
         common = self.dtype
@@ -158,12 +155,6 @@ class Step:
                 common = np.dtype(np.float64)
         return [self.cast(name, common) for name in names]
 
-    def node(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        return self.graph.node(kind, *inputs, **attributes)
-
     def number(self, value: float, dtype: Any = None) -> str:
         """A constant number in the dtype of the result."""
         return self.graph.constant(np.array(value, dtype or self.dtype))
-
-    def ints(self, values: Sequence[int]) -> str:
-        return self.graph.ints(values)

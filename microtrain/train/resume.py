@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..config.resolved import compare_configs, read_settings
 from ..config.schema import Config
-from ..data.loading.order import order_name
+from ..data.loading.loader import order_name
 from ..data.preparation.prepare import check_names
 from ..distributed.agreement import from_root, settled
 from ..errors import ConfigError, DataError, LaunchError

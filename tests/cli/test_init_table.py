@@ -85,7 +85,7 @@ def test_commas_that_may_be_of_thousands_are_no_decimals(capsys):
     rows = "".join(f'"{i % 3 + 1},{i:03}",{i % 5},{i % 2}\n' for i in range(40))
     Path("t.csv").write_text("a,b,y\n" + rows)
     assert main(["init", "csv", "t.csv"]) == 0
-    assert '40 cells such as "1,000" no number: correct them' in capsys.readouterr().out
+    assert '40 cells such as "1,000" not a number: correct them' in capsys.readouterr().out
     assert "decimal" not in Path("t.yaml").read_text()
     assert main(["train", "t.yaml", "run_dir=runs"]) == 3
     assert "thousands separators: is it 1000, or 1.000?" in capsys.readouterr().err

@@ -18,6 +18,7 @@ from microtrain.data.readers import csv as csv_reader
 from microtrain.data.readers.csv import parse_csv, read_csv
 from microtrain.data.tables.columns import Column, read_target, texts
 from microtrain.data.tables.frame import Frame, OnFile
+from microtrain.data.tables.table import Encoder
 from microtrain.errors import DataError
 
 NUMBERS = ["1", "-2.5", "0.123456", "123456.75"]
@@ -244,6 +245,23 @@ def test_inputs_lie_side_by_side_whoever_has_read_them(tmp_path):
         assert data.classes == ("b", "é")
         assert data.target.tolist() == [int(i % 3 > 0) for i in [*range(20), 0, *range(20, 40)]]
         assert csv(path, "y", features=["c", "a"]).inputs[0].tolist() == [x[::-1] for x in numbers]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("target", ["a", "b", "c", "d"])
+def test_inputs_are_the_columns_around_the_target(tmp_path, way, target):
+    rows = np.arange(120.0).reshape(30, 4) + 0.25
+    path = tmp_path / "t.csv"
+    path.write_text("a,b,c,d\n" + "".join(f"{','.join(map(str, row))}\n" for row in rows.tolist()))
+    with by(*way):
+        data = csv(path, target)
+        frame = read_csv(path)
+    at = "abcd".index(target)
+    assert data.inputs[0].tolist() == np.delete(rows, at, axis=1).tolist()
+    assert data.target.tolist() == rows[:, [at]].tolist()
+    for names, expected in (("ba", [1, 0]), ("ac", [0, 2]), ("aa", [0, 0]), ("bcd", [1, 2, 3])):
+        found = Encoder.of_numbers(names).encode(frame)[0]
+        assert found.tolist() == rows[:, expected].tolist()
 
 
 def test_a_byte_order_mark_where_a_block_begins_is_a_text():

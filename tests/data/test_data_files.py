@@ -16,6 +16,7 @@ import microtrain as mt
 from microtrain.data import DataLoader, Table, csv, npz, parquet, prepare
 from microtrain.data.readers.csv import read_csv
 from microtrain.data.tables.frame import Frame
+from microtrain.data.tables.table import Encoder
 from microtrain.errors import ConfigError, DataError
 
 IRIS = Path(__file__).parents[2] / "configs" / "data" / "iris.csv"
@@ -260,10 +261,10 @@ MANY = "a,y\n" + "".join(f"{i},2026-01-{i:02}\n" for i in range(1, 29))
         *((f"sep=;\n{rows}", {"delimiter": each}, "line 1: sep=; tells a spreadsheet what "
            "separates cells, and is not a header; delete this line, and write delimiter: ';'")
           for rows, each in (("a;y\n1;2\n", ","), ("a;y\n1;2\n", ";"), ("a,y\n1,2\n", ","))),
-        (gzip.compress(b"a,y\n1,2\n", mtime=0), {}, "is compressed by gzip, no CSV file"),
+        (gzip.compress(b"a,y\n1,2\n", mtime=0), {}, "is compressed by gzip, not a CSV file"),
         (bz2.compress(b"a,y\n1,2\n"), {}, "is compressed by bzip2"),
         (lzma.compress(b"a,y\n1,2\n"), {}, "is compressed by xz"),
-        (b"PK\x03\x04\x14\0\x06\0", {}, "is a zip archive or a spreadsheet, no CSV file"),
+        (b"PK\x03\x04\x14\0\x06\0", {}, "is a zip archive or a spreadsheet, not a CSV file"),
         ("a,y\n1,2\n".encode("utf-16"), {}, "line 1: byte 0xff is not UTF-8"),
     ],
 )  # fmt: skip
@@ -311,7 +312,7 @@ def test_a_column_is_found_without_a_search(tmp_path):
     frame = read_csv(tmp_path / "wide.csv")
     frame.names = Looked(frame.names)
     assert [frame.texts(name) for name in ("a", "b", "y")] == [["1"], ["2"], ["3"]]
-    assert frame.matrix(["b", "a"]).tolist() == [[2.0, 1.0]]
+    assert Encoder.of_numbers(["b", "a"]).encode(frame)[0].tolist() == [[2.0, 1.0]]
 
 
 # Tables in memory -----------------------------------------------------------------------------

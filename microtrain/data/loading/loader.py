@@ -17,11 +17,11 @@ from ...backend import as_dtype
 from ...distributed.connection import ranks_of
 from ...distributed.shards import local_shards
 from ...errors import ConfigError
-from ...random import begin_batch, place
+from ...random import begin_batch, brief_generator, place
 from ...tensor import wrap
 from ..rows import Rows, is_lazy
 from ..source import ArrayDataset, Source
-from .order import Ahead, contiguous_slice, contiguous_slices, epoch_order
+from .order import TABLE, Ahead, Order, Permutation
 
 if TYPE_CHECKING:
     from ...distributed.communicator import Communicator
@@ -331,6 +331,47 @@ class DataLoader:
             f"shuffle={self.shuffle}, drop_last={self.drop_last}, accumulate={self.accumulate}, "
             f"rank {self.comm.rank} of {self.comm.size}, epoch {self.epoch})"
         )
+
+
+def epoch_order(rows: int, seed: int, epoch: int) -> NDArray[Any] | Order:
+    """The order of `rows` rows in an epoch: a permutation that depends on the arguments alone.
+
+    An integer array up to 2**20 rows. Above that, an object that is read like one, `order[10:20]`
+    or `order[positions]`, and needs no memory.
+
+    Example:
+        >>> epoch_order(10**9, seed=0, epoch=3)[:4]
+        array([530590831, 486999090, 912237197, 629108231])
+    """
+    if rows > TABLE:
+        return Permutation(rows, seed, "shuffle", epoch)
+    return brief_generator(seed, "shuffle", epoch).permutation(rows)
+
+
+def order_name(rows: int, shuffle: bool) -> str:
+    """What a checkpoint says of the order: its number goes up where the same arguments give other
+    rows than before.
+    """
+    return "unshuffled" if not shuffle else "table 1" if rows <= TABLE else "keyed 1"
+
+
+def contiguous_slice(rows: int, parts: int, part: int) -> tuple[int, int]:
+    """First and last-plus-one row of slice number `part` of `rows` rows cut into `parts`.
+
+    Sizes differ by at most one, the larger come first, and slices beyond the rows are empty.
+
+    Example:
+        >>> [contiguous_slice(7, 3, part) for part in range(3)]
+        [(0, 3), (3, 5), (5, 7)]
+    """
+    size, larger = divmod(rows, parts)
+    start = part * size + min(part, larger)
+    return start, start + size + (part < larger)
+
+
+def contiguous_slices(rows: int, parts: int) -> list[tuple[int, int]]:
+    """All `parts` slices of `contiguous_slice`, in order; together they are range(rows)."""
+    return [contiguous_slice(rows, parts, part) for part in range(parts)]
 
 
 def _too_large_to_copy(dataset: ArrayDataset) -> bool:

@@ -1,10 +1,6 @@
-"""Which rows a rank gets, as arithmetic: the order of an epoch and the cut over ranks.
+"""Orders of many rows, which are not tables: the row at a position is computed.
 
-Batches are defined globally, before anyone asks how many ranks there are; ranks, micro-batches and
-shards are contiguous slices of them. That is why a run means the same at every number of ranks.
-
-Orders of many rows are no table: the row at a position is computed, in constant memory. A
-permutation of n rows is a Feistel network over pairs (l, r), l in 0..a-1 and r in 0..b-1, a * b
+A permutation of n rows is a Feistel network over pairs (l, r), l in 0..a-1 and r in 0..b-1, a * b
 just above n: round by round a hash of one half is added to the other, which is undone by
 subtracting it, so no two positions get one row (Black and Rogaway, "Ciphers with arbitrary finite
 domains", 2002). A result beyond the rows goes through once more ("cycle walking"); because a * b is
@@ -140,28 +136,6 @@ class Permutation(Order):
         return left
 
 
-def epoch_order(rows: int, seed: int, epoch: int) -> NDArray[Any] | Order:
-    """The order of `rows` rows in an epoch: a permutation that depends on the arguments alone.
-
-    An integer array up to 2**20 rows. Above that, an object that is read like one, `order[10:20]`
-    or `order[positions]`, and needs no memory.
-
-    Example:
-        >>> epoch_order(10**9, seed=0, epoch=3)[:4]
-        array([530590831, 486999090, 912237197, 629108231])
-    """
-    if rows > TABLE:
-        return Permutation(rows, seed, "shuffle", epoch)
-    return brief_generator(seed, "shuffle", epoch).permutation(rows)
-
-
-def order_name(rows: int, shuffle: bool) -> str:
-    """What a checkpoint says of the order: its number goes up where the same arguments give other
-    rows than before.
-    """
-    return "unshuffled" if not shuffle else "table 1" if rows <= TABLE else "keyed 1"
-
-
 class Ahead:
     """One rank's rows of an `Order`, worked out for many batches at once and read one by one.
 
@@ -203,22 +177,3 @@ class Ahead:
             self._begin = number
         column = self._column[first]
         return self._rows[number - self._begin, column : column + rows.stop - rows.start]
-
-
-def contiguous_slice(rows: int, parts: int, part: int) -> tuple[int, int]:
-    """First and last-plus-one row of slice number `part` of `rows` rows cut into `parts`.
-
-    Sizes differ by at most one, the larger come first, and slices beyond the rows are empty.
-
-    Example:
-        >>> [contiguous_slice(7, 3, part) for part in range(3)]
-        [(0, 3), (3, 5), (5, 7)]
-    """
-    size, larger = divmod(rows, parts)
-    start = part * size + min(part, larger)
-    return start, start + size + (part < larger)
-
-
-def contiguous_slices(rows: int, parts: int) -> list[tuple[int, int]]:
-    """All `parts` slices of `contiguous_slice`, in order; together they are range(rows)."""
-    return [contiguous_slice(rows, parts, part) for part in range(parts)]

@@ -2,35 +2,56 @@
 
 The one rule that must never break is that validation and test rows stay unseen: the split depends
 on the seed alone, and the statistics of the standardisation come from the training rows alone.
+
+What is to be known of a part is found in one pass over its rows, of which nothing is kept. Sums are
+added up in the order of a binary tree over the blocks, whose size depends on the data alone:
+whoever goes through the same rows gets the same bits.
 """
 
 from __future__ import annotations
 
+import hashlib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from ...errors import ConfigError, DataError
 from ...words import listed, size
-from ..rows import Preprocessing, Rows, in_memory, is_lazy, layout
-from ..source import Source
+from ..rows import (
+    Known,
+    Preprocessing,
+    Rows,
+    TargetSurvey,
+    apart,
+    as_trained,
+    in_memory,
+    is_lazy,
+    layout,
+)
+from ..source import (
+    BLOCK,
+    Source,
+    as_source,
+    blocks,
+    check_finite,
+    checked,
+    columns_of,
+    name_of,
+    place,
+)
 from ..tables.table import Encoder, Table
 from .match_schema import alike
 from .split import PartRows, split_rows, way_to_split
-from .survey import (
-    Survey,
-    as_source,
-    cast,
-    checked,
-    class_names,
-    survey,
-)
 
-__all__ = ["Prepared", "check_names", "prepare"]
+__all__ = ["Moments", "Prepared", "cast", "check_names", "prepare"]
+
+Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -120,7 +141,7 @@ def prepare(
     Raises:
         DataError: not such arrays, no rows, NaN or infinite values, class codes out of range, a
             part without rows.
-        ConfigError: fractions that are none, `standardize` with more than one input, or a way to
+        ConfigError: invalid fractions, `standardize` with more than one input, or a way to
             split that the data do not allow.
     """
     if not isinstance(data, Table):
@@ -182,7 +203,7 @@ def prepare(
         which = "training rows" if preprocessing is None else "rows"
         raise DataError(f"{origin}: the weights of all {which} are 0")
     if preprocessing is None:
-        identity = Preprocessing.identity(inputs[0], origin)
+        identity = Preprocessing.identity(inputs[0])
         preprocessing = surveys["train"].standardizing(origin) if standardize else identity
     for each in surveys.values():
         _check_fit(each, preprocessing, dtype, origin)
@@ -211,6 +232,159 @@ def prepare(
         found={name: (raw[name].rows, surveys[name]) for name in raw} if lazy else None,
         cache=_where_kept(kept) if kept else "",
     )
+
+
+def class_names(
+    named: tuple[str, ...] | None,
+    target: NDArray[Any],
+    bounds: tuple[float, float],
+    rows: int,
+    origin: str,
+) -> tuple[str, ...] | None:
+    """The names of the classes: given, or the codes themselves for a 1-d target of integers, which
+    go from the first to the last of `bounds`.
+    """
+    if named is not None or target.dtype.kind == "f" or target.ndim > 1:
+        return named
+    low, high = map(int, bounds)
+    # Years or counts would silently ask for a model with two thousand outputs.
+    if low < 0 or high >= max(rows, 2):
+        raise DataError(
+            f"{origin}: the target holds integers from {low} to {high} in {rows} rows; "
+            "integers are class codes 0, 1, 2 ..., floats are values to regress on\n"
+            "hint: make them floats, or name all classes: ArrayDataset(x, y, classes=[...])"
+        )
+    return tuple(str(code) for code in range(high + 1))
+
+
+def cast(array: NDArray[Any], dtype: DTypeLike, origin: str) -> NDArray[Any]:
+    """`array` as `dtype`; DataError for values that do not fit."""
+    dtype = np.dtype(dtype)
+    if array.dtype == np.uint64 and dtype == np.int64 and array.max(initial=0) > 2**63 - 1:
+        raise DataError(f"{origin}: the integer {array.max()} does not fit int64")
+    with np.errstate(over="ignore"):
+        result: NDArray[Any] = array.astype(dtype, copy=False)
+    if not np.isfinite(result).all():
+        raise DataError(
+            f"{origin}: values up to {np.abs(array).max():g} do not fit {dtype}; rescale the data, "
+            "or train with dtype: float64"
+        )
+    return result
+
+
+class Moments:
+    """Mean and squared deviations of columns, added up block by block.
+
+    Chan, Golub, LeVeque: Updating formulae and a pairwise algorithm (1979).
+    """
+
+    def __init__(self) -> None:
+        # Of 1, 2, 4 ... blocks, the largest first: the blocks, their rows, mean and deviations.
+        self._done: list[tuple[int, int, Array, Array]] = []
+
+    def add(self, x: Array) -> None:
+        """The next rows."""
+        x = x.astype(np.float64, copy=False)
+        mean = x.mean(axis=0)
+        apart = x - mean
+        self._done.append((1, len(x), mean, np.multiply(apart, apart, out=apart).sum(axis=0)))
+        while len(self._done) > 1 and self._done[-1][0] == self._done[-2][0]:
+            self._merge()
+
+    def _merge(self) -> None:
+        blocks, n, mean, squares = self._done.pop()
+        others, m, its_mean, its_squares = self._done.pop()
+        apart = mean - its_mean
+        mean = its_mean + apart * (n / (n + m))
+        squares = its_squares + squares + apart * apart * (n * m / (n + m))
+        self._done.append((others + blocks, n + m, mean, squares))
+
+    def mean_and_std(self) -> tuple[Array, Array]:
+        """Over all rows, of which there are some."""
+        while len(self._done) > 1:
+            self._merge()
+        _, rows, mean, squares = self._done[0]
+        return mean, np.sqrt(squares / rows)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a pass has found.
+
+    Attributes:
+        known: of the target as it is trained on, and the hash.
+        low, high: of each array, the least and largest values over its rows.
+        moments: of the first input, if they were asked for.
+    """
+
+    known: Known
+    low: list[Array]
+    high: list[Array]
+    moments: Moments | None
+
+    def standardizing(self, origin: str) -> Preprocessing:
+        """The map that gives these rows mean 0 and deviation 1."""
+        assert self.moments is not None
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, std = self.moments.mean_and_std()
+        low, high = (bound[0].astype(np.float64) for bound in (self.low, self.high))
+        return Preprocessing.of_statistics(mean, std, low, high, origin)
+
+
+def survey(
+    part: Rows, origin: str, dtype: DTypeLike, lazy: bool = True, moments: bool = False
+) -> Survey:
+    """Go through all rows of a part that are not yet prepared.
+
+    lazy: block by block, and with a hash of them; else they are one block, in memory.
+    moments: of the first input, too.
+
+    Raises DataError that names row and column of the first value that is not finite, of a class
+    code without a name, or of a weight below 0.
+    """
+    found, sums = TargetSurvey(), Moments() if moments else None
+    head = part.read(slice(0, 0))
+    digests = [hashlib.blake2b(digest_size=16) for _ in head]
+    low: list[Array] = []
+    high: list[Array] = []
+    for first, arrays in blocks(part, BLOCK if lazy else sys.maxsize):
+        least, most = ([each(a, axis=0) for a in arrays] for each in (np.min, np.max))
+        for at, bounds in enumerate(zip(least, most, strict=True)):
+            if arrays[at].dtype.kind == "f" and not np.isfinite(bounds).all():
+                where = partial(place, part, at, first)
+                check_finite(
+                    arrays[at], f"{origin}: {name_of(part, at)} at", columns_of(part, at), where
+                )
+        low = [*map(np.minimum, low, least)] or least
+        high = [*map(np.maximum, high, most)] or most
+        for digest, array in zip(digests, arrays, strict=True) if lazy else ():
+            digest.update(np.ascontiguousarray(array).data)
+        _, target = apart(part, arrays)
+        _check_codes_and_weights(part, first, target, arrays[-1], origin)
+        with np.errstate(over="ignore", invalid="ignore"):  # refused by its extremes
+            found.add(as_trained(target, dtype, column=True))
+            if sums is not None:
+                sums.add(arrays[0])
+    return Survey(found.known("".join(d.hexdigest() for d in digests)), low, high, sums)
+
+
+def _check_codes_and_weights(
+    part: Rows, first: int, target: Array, weights: Array, origin: str
+) -> None:
+    if part.classes is not None:
+        bad = np.flatnonzero((target < 0) | (target >= len(part.classes)))
+        if len(bad):
+            where = part.location_in(-1 - part.weighted, first + int(bad[0]))
+            raise DataError(
+                f"{origin}: target at {where} is {target[bad[0]]}, "
+                f"expected a code from 0 to {len(part.classes) - 1}, of {len(part.classes)} classes"
+            )
+    if part.weighted and (weights < 0).any():
+        row = int(np.flatnonzero(weights < 0)[0])
+        raise DataError(
+            f"{origin}: weight at {part.location_in(-1, first + row)} is {weights[row]}, "
+            "expected a number of at least 0"
+        )
 
 
 def _where_kept(places: Sequence[Path]) -> str:

@@ -15,7 +15,6 @@ import itertools
 import os
 import re
 from array import array
-from codecs import getincrementaldecoder
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -109,7 +108,7 @@ def csv(
         categorical: read the target as classes whatever its cells look like, each text a class:
             007 is not 7. Whole numbers are classes in numerical order, unless one is written in
             another way (01, 1.0, 1e3); then, and of anything else, it is the order of the texts.
-        columns: what columns hold that are no plain numbers: category, date, id, or more of it,
+        columns: what columns hold that are not plain numbers: category, date, id, or more of it,
             such as {missing: median}. They are fitted on the training part.
         drop: columns to leave out.
         weight: a column that says how much each row counts, in the loss and the metrics.
@@ -136,8 +135,8 @@ def csv(
     )  # fmt: skip
     hint = "categorical: true reads every cell of the target as the name of a class"
     return table_or_arrays(
-        frame, target, columns, features=features, drop=drop, categorical=categorical,
-        weight=weight, hint=hint,
+        frame, target, columns, drop, features=features, categorical=categorical, weight=weight,
+        hint=hint,
     )  # fmt: skip
 
 
@@ -338,7 +337,7 @@ def require_text(origin: str, head: bytes) -> None:
     """DataError where a file begins as one of another kind does, whatever its name is."""
     for magic, (kind, way_out) in _OTHERS.items():
         if head.startswith(magic):
-            raise DataError(f"{origin} is {kind}, no CSV file; {way_out}")
+            raise DataError(f"{origin} is {kind}, not a CSV file; {way_out}")
     if told := _SEPARATOR.match(head):
         line, separator = (text.decode() for text in told.groups())
         raise DataError(
@@ -350,19 +349,11 @@ def require_text(origin: str, head: bytes) -> None:
 def require_utf8(origin: str, file: BinaryIO) -> None:
     """DataError for the first byte that is not UTF-8."""
     file.seek(0)
-    line, decoder = 1, getincrementaldecoder("utf-8")()
-    while True:
-        chunk = file.read(1 << 18)
-        held = decoder.getstate()[0]  # the beginning of a character
+    for line, text in enumerate(file, start=1):
         try:
-            decoder.decode(chunk, final=not chunk)
+            text.decode()
         except UnicodeDecodeError as error:
-            data = held + chunk
-            line += data.count(b"\n", 0, error.start)
             raise DataError(
-                f"{origin}, line {line}: byte 0x{data[error.start]:02x} is not UTF-8 text; "
+                f"{origin}, line {line}: byte 0x{text[error.start]:02x} is not UTF-8 text; "
                 "save the file as UTF-8"
             ) from error
-        if not chunk:
-            break
-        line += chunk.count(b"\n")

@@ -45,8 +45,9 @@ def npy(
         features: names of the columns of a single input.
         classes: the names that the codes 0, 1, 2 ... of the target stand for.
 
-    Raises DataError for a file that cannot be read or is no array of numbers in C order, for files
-    of one array that differ in shape or dtype, and for arrays that differ in their number of rows.
+    Raises DataError for a file that cannot be read or is not an array of numbers in C order, for
+    files of one array that differ in shape or dtype, and for arrays that differ in their number of
+    rows.
 
     Example:
         >>> np.save("x.npy", x)
@@ -286,7 +287,7 @@ def sign_of(path: Path) -> tuple[int, ...] | None:
 
 
 def map_npy(path: Path) -> Array:
-    """The array of a .npy file; DataError for what is none that can be mapped."""
+    """The array of a .npy file; DataError for one that cannot be mapped."""
     with reading(path) as file:
         return by_rows(read_npy(file, 0, str(path)), str(path))
 

@@ -49,7 +49,7 @@ def load_npz(path: Path, name: str) -> Loaded:
     """
     where = f'{path}, array "{name}"'
     with reading(path) as file:
-        # What is no zip NumPy takes for a pickle, and says how to load one unsafely.
+        # What is not a zip NumPy takes for a pickle, and says how to load one unsafely.
         if file.peek(2)[:2] != b"PK":  # type: ignore[attr-defined]
             raise DataError(
                 f"{path} is not a readable npz file: numpy.savez(path, x=..., y=...) "

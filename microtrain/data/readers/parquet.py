@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ def parquet(
         features: the names of the input columns, in order; None takes all others of the file but
             the index that pandas stores.
         categorical: read the target as classes, numbers too.
-        columns: what columns hold that are no plain numbers: category, date, id, or more of it,
+        columns: what columns hold that are not plain numbers: category, date, id, or more of it,
             such as {missing: median}. They are fitted on the training part.
         drop: columns to leave out.
         weight: a column that says how much each row counts, in the loss and the metrics.
@@ -61,56 +60,29 @@ def parquet(
     Example:
         >>> data = parquet(Path("measured.parquet"), target="price")
     """
-    if not in_memory:
-        if columns:
-            raise ConfigError(
-                f"{path}: what columns describe is fitted to rows in memory; with in_memory: false "
-                "leave columns out, then all that are used must be numbers"
-            )
-        return parquet_rows(
-            Path(path),
-            target,
-            features,
-            drop or (),
-            weight,
-            categorical,
-            partial(read_parquet, Path(path), [target]),
-            cache,
+    path = Path(path)
+    if in_memory:
+        return table_or_arrays(
+            read_parquet(path), target, columns, drop, features=features, categorical=categorical,
+            weight=weight,
+        )  # fmt: skip
+    if columns:
+        raise ConfigError(
+            f"{path}: what columns describe is fitted to rows in memory; with in_memory: false "
+            "leave columns out, then all that are used must be numbers"
         )
-    return table_or_arrays(
-        read_parquet(Path(path)), target, columns, features=features, drop=drop,
-        categorical=categorical, weight=weight,
-    )  # fmt: skip
-
-
-def parquet_rows(
-    path: Path,
-    target: str,
-    features: Sequence[str] | None,
-    drop: Sequence[str],
-    weight: str | None,
-    categorical: bool,
-    column: Callable[[], Frame],
-    cache: Path | None,
-) -> Source:
-    """Columns of numbers of a Parquet file by row groups: float64 inputs of shape (n, columns).
-
-    column: reads the target alone, whole: it is classes, or else what it is in a file read whole.
-    cache: as of `hdf5`.
-
-    Raises DataError for a file that cannot be read, and for columns that are missing or no numbers.
-    """
     stored = ParquetRows(path)
-    features = [*Table(stored.empty, target, features=features, drop=drop, weight=weight).columns]
-    inputs, classes = stored.numbers(features), None
+    table = Table(stored.empty, target, features=features, drop=drop or (), weight=weight)
+    features, classes = [*table.columns], None
+    inputs = stored.numbers(features)
     if not categorical and stored.has_numbers(target):
         wanted = stored.numbers([target])
     else:  # what is a class shows in all rows alone: this one column is read whole
-        whole, classes = read_target(column(), target, categorical)
+        whole, classes = read_target(read_parquet(path, [target]), target, categorical)
         wanted = stored.of(whole, [target, categorical])
-    columns = [inputs, wanted] + ([] if weight is None else [stored.numbers(weight)])
+    rows = [inputs, wanted] + ([] if weight is None else [stored.numbers(weight)])
     return Stored(
-        mapped(columns, cache), feature_names=features, target_name=target, classes=classes,
+        mapped(rows, cache), feature_names=features, target_name=target, classes=classes,
         weighted=weight is not None,
     )  # fmt: skip
 

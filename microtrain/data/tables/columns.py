@@ -169,7 +169,7 @@ def texts(frame: Frame, name: str, column: Column) -> list[str]:
 
 
 def _days(cell: Any, form: str | None) -> Any:
-    """Days since 1970-01-01 of a text or date, a float; None for what is none."""
+    """Days since 1970-01-01 of a text or date, a float; None for anything else."""
     if isinstance(cell, str):
         if number(cell) is not None and form is None:
             return None  # fromisoformat() takes 20241231, which a table means as a number
@@ -205,7 +205,7 @@ def read_target(
     array, among = frame.different(name)
     which = np.arange(len(frame)) if among is None else among
     each = Frame(frame.origin, [name], [array], frame.lines, decimal=frame.decimal)
-    values = each.values(name)
+    values = [*map(frame.value, array)]
     finite = [x for x in values if x is not None and math.isfinite(x)]
     if finite and not categorical:
         return frame.numbers(name, hint).reshape(-1, 1).copy(), None
@@ -229,7 +229,7 @@ def read_target(
             exact &= np.abs(finite) < 2**53
         if rows := np.flatnonzero(~exact[which]).tolist():
             raise frame.refusal(name, rows, "expected a whole number as the code of a class")
-    in_order = all(map(_PLAIN.fullmatch, cells))  # 007 is a text as others are
+    in_order = all(map(_PLAIN.fullmatch, cells))  # 007 is a text like any other
     labels = sorted(set(cells), key=int if in_order else None)
     # Dates, names of people, "12 kg": a column of nearly unique texts is not a set of classes.
     if not categorical and len(labels) > max(20, len(which) // 2):

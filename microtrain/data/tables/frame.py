@@ -17,11 +17,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from ...backend import MASKED
@@ -30,7 +28,6 @@ from ...spelling import did_you_mean
 from ...words import listed
 
 Array = NDArray[Any]
-BLOCK = 4096  # rows that are written at once: column after column would miss the cache at each cell
 # Texts that stand for no value in a column of numbers or dates, whatever their case.
 NO_VALUE = {"", "na", "n/a", "#n/a", "nan", "null", "none", "nil", "-", "?"}
 # Digits in groups of thousands, before a decimal comma, and before a decimal point.
@@ -282,12 +279,8 @@ class Frame:
         found = [*map(text_of, as_cells(cells))]
         return found if which is None else [found[i] for i in which.tolist()]
 
-    def values(self, name: str) -> list[float | None]:
-        """A column as floats, see `value`."""
-        return [self.value(cell) for cell in self.column(name)]
-
     def value(self, cell: Any) -> float | None:
-        """A cell as a float: None for a text that is no number, NaN for what is neither."""
+        """A cell as a float: None for a text that is not a number, NaN for what is neither."""
         if isinstance(cell, str):
             if self.lines is None:
                 return None
@@ -304,8 +297,8 @@ class Frame:
 
         Raises DataError naming the first value that is neither.
         """
-        found = self.floats(name)
-        if found is not None and (gaps or self._one(name).full):
+        column, found = self._one(name), self.floats(name)
+        if found is not None and (gaps or (isinstance(column, OnFile) and column.full)):
             return found
         if found is None:
             array = self.column(name)
@@ -327,12 +320,6 @@ class Frame:
         if bad := np.flatnonzero(weights < 0).tolist():
             raise self.refusal(name, bad, "expected a weight of at least 0")
         return weights
-
-    def matrix(self, names: Sequence[str]) -> NDArray[np.float64]:
-        """Columns of finite numbers side by side, of shape (rows, names)."""
-        self.require(names)
-        columns = together(self.origin, [partial(self.numbers, name) for name in names])
-        return side_by_side([column[:, None] for column in columns])
 
     def location(self, row: int, name: str) -> str:
         """Where a value stands: `houses.csv, line 17, column "age"`."""
@@ -391,25 +378,6 @@ def pandas_index(schema: Any) -> list[str]:
 def numbered() -> defaultdict[str, int]:
     """Numbers of texts: each new one has the next."""
     return defaultdict(itertools.count().__next__)
-
-
-def side_by_side(columns: Sequence[Array]) -> NDArray[np.float64]:
-    """Columns, each of shape (rows, k), as one matrix: a view where they are neighbours in one."""
-    first, base = columns[0], columns[0].base
-    if isinstance(base, np.ndarray) and base.ndim == 2 and base.dtype == np.float64:
-        step, width = base.strides
-        start, shape = first.ctypes.data, (len(first), 1)
-        if all(
-            (id(each.base), each.shape, each.strides[0]) == (id(base), shape, step)
-            and each.ctypes.data == start + i * width
-            for i, each in enumerate(columns)
-        ):
-            return as_strided(first, (len(first), len(columns)), base.strides)
-    matrix = np.empty((len(first), sum(each.shape[1] for each in columns)))
-    for start in range(0, len(matrix), BLOCK):
-        rows = slice(start, start + BLOCK)
-        np.concatenate([each[rows] for each in columns], axis=1, out=matrix[rows])
-    return matrix
 
 
 def together(origin: object, attempts: Iterable[Callable[[], Any]]) -> list[Any]:

@@ -89,7 +89,7 @@ def propose(frame: Frame, name: str) -> Proposal:
     if is_number:
         if strange:
             wrong = shortened(strange[0])
-            why = f'{plural(len(strange), "cell")} such as "{wrong}" no number: correct them'
+            why = f'{plural(len(strange), "cell")} such as "{wrong}" not a number: correct them'
             return proposal("number", why, "median")
         whole = all(x.is_integer() for x in numeric)
         if whole and distinct == len(filled) and distinct > 1 and _is_id(name, numeric):
@@ -161,7 +161,7 @@ def _is_id(name: str, values: list[float]) -> bool:
 
 
 def _date_format(cells: list[str]) -> str | None:
-    """How all cells are written as dates: "" for ISO 8601; None where they are none."""
+    """How all cells are written as dates: "" for ISO 8601; None where they are not dates."""
     for form in ("", *_FORMATS):
         try:
             frame = Frame("", ["d"], [np.array(cells, object)])

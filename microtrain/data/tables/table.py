@@ -8,12 +8,13 @@ predictions need no scikit-learn of the same version.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from ...errors import ConfigError, DataError, absent
@@ -21,13 +22,14 @@ from ...words import listed, plural
 from ..rows import Preprocessing
 from ..source import ArrayDataset
 from .columns import STATISTICS, Codes, Column, Specification, as_columns, dates, read_target, texts
-from .frame import Frame, shortened, side_by_side, together
+from .frame import Frame, shortened, together
 
 __all__ = ["Encoder", "Table", "table_or_arrays"]
 
 Array = NDArray[Any]
 Rows = slice | NDArray[np.intp]
 Note = Callable[[str], None]
+BLOCK = 4096  # rows that are written at once: column after column would miss the cache at each cell
 MOST_ONE_HOT = 1000  # beyond it the inputs of a row are megabytes of zeros
 
 
@@ -40,7 +42,7 @@ class Table:
     Args:
         columns_of: a dict of columns, a pandas, polars or pyarrow table, or a `Frame`.
         target: the name of the target column.
-        columns: what columns hold that are no plain numbers, by name: `category`, `date`, `id`, or
+        columns: what columns hold that are not plain numbers, by name: `category`, `date`, `id`, or
             a `Column` (or a dict of its arguments).
         features: the names of the input columns, in order; None takes all but the target, the
             weight, those of `drop`, ids, and the index that pandas stored in a file or pyarrow
@@ -203,13 +205,11 @@ def table_or_arrays(
     frame: Frame,
     target: str,
     columns: Mapping[str, Specification] | None,
-    *,
-    features: Sequence[str] | None,
     drop: Sequence[str] | None,
     **others: Any,
 ) -> ArrayDataset | Table:
     """A table, or its arrays where nothing is to be fitted."""
-    table = Table(frame, target, columns, features=features, drop=drop or (), **others)
+    table = Table(frame, target, columns, drop=drop or (), **others)
     return table if columns else table.arrays(table.encoder())
 
 
@@ -281,10 +281,9 @@ class Fitted:
             raise frame.refusal(
                 self.name, unknown.tolist(), f"expected one of {listed(self.categories)}"
             )
-        rows = plural(len(unknown), "row")
         note(
-            f'column "{self.name}": {rows} with categories not seen in training: {listed(found)}; '
-            "treated as unknown"
+            f'column "{self.name}": {plural(len(unknown), "row")} with categories not seen in '
+            f"training: {listed(found)}; treated as unknown"
         )
 
 
@@ -299,6 +298,11 @@ class Encoder:
 
     columns: tuple[Fitted, ...]
     ids: tuple[str, ...] = ()
+
+    @classmethod
+    def of_numbers(cls, names: Iterable[str]) -> Encoder:
+        """Columns of finite numbers, which are inputs as they are."""
+        return cls(tuple(Fitted(name, Column()) for name in names))
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -349,6 +353,21 @@ class Encoder:
             for c in state["columns"]
         ]
         return cls(tuple(columns), tuple(state["ids"]))
+
+
+def side_by_side(columns: Sequence[Array]) -> NDArray[np.float64]:
+    """Columns, each of shape (rows, k), as one matrix: a view where they are neighbours in one."""
+    first, base = columns[0], columns[0].base
+    if isinstance(base, np.ndarray) and base.ndim == 2 and base.dtype == np.float64:
+        start, (step, width) = first.ctypes.data, base.strides
+        side = [(id(base), (len(first), 1), step, start + i * width) for i in range(len(columns))]
+        if side == [(id(c.base), c.shape, c.strides[0], c.ctypes.data) for c in columns]:
+            return as_strided(first, (len(first), len(columns)), base.strides)
+    matrix = np.empty((len(first), sum(each.shape[1] for each in columns)))
+    for start in range(0, len(matrix), BLOCK):
+        rows = slice(start, start + BLOCK)
+        np.concatenate([each[rows] for each in columns], axis=1, out=matrix[rows])
+    return matrix
 
 
 def _fit(frame: Frame, name: str, column: Column, rows: Rows) -> Fitted:

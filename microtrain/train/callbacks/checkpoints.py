@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ...config.schema import Component
-from ...data.loading.order import order_name
+from ...data.loading.loader import order_name
 from ...distributed.abort import exit_status
 from ...distributed.agreement import from_root, settled
 from ...distributed.communicator import alone
