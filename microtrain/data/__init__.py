@@ -6,13 +6,7 @@ run, and a `DataLoader` into batches.
 """
 
 from ..missing_names import say_instead
-from .loading.loader import (
-    Batch,
-    DataLoader,
-    contiguous_slice,
-    contiguous_slices,
-    epoch_order,
-)
+from .loading.loader import Batch, DataLoader, contiguous_slice, contiguous_slices, epoch_order
 from .preparation.prepare import Prepared, prepare
 from .preparation.split import split_sizes
 from .readers.bundled import sklearn

@@ -13,15 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ..errors import DataError
-from .source import (
-    ArrayDataset,
-    RowNumbers,
-    Source,
-    blocks,
-    location_in,
-    named_as,
-    read_checked,
-)
+from .source import ArrayDataset, RowNumbers, Source, blocks, location_in, named_as, read_checked
 
 Statistic = NDArray[np.float64]  # of each feature
 

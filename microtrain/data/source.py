@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -385,7 +386,7 @@ def checked(data: Any, origin: str, lazy: bool) -> Any:
         return data
     assert isinstance(data, ArrayDataset)
     for at, array in enumerate(data.arrays):
-        check_finite(array, f"{origin}: {name_of(data, at)} at", columns_of(data, at))
+        check_array(data, at, array, origin)
     count = len(data.arrays) - data.weighted
     columns = [
         a[:, None] if a.ndim == 1 and a.dtype.kind == "f" else a for a in data.arrays[:count]
@@ -406,6 +407,12 @@ def columns_of(source: Source, at: int) -> Sequence[str] | None:
     if at == 0 or source.feature_names is None or source.target_name is None:
         return None if at else source.feature_names
     return [source.target_name] if name_of(source, at) == "target" else None
+
+
+def check_array(source: Source, at: int, array: Array, origin: str, first: int = 0) -> None:
+    """DataError for the first value that is not finite of an array from row `first` on."""
+    where = partial(place, source, at, first)
+    check_finite(array, f"{origin}: {name_of(source, at)} at", columns_of(source, at), where)
 
 
 def check_finite(

@@ -14,7 +14,6 @@ import hashlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,28 +22,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from ...errors import ConfigError, DataError
 from ...words import listed, size
-from ..rows import (
-    Known,
-    Preprocessing,
-    Rows,
-    TargetSurvey,
-    apart,
-    as_trained,
-    in_memory,
-    is_lazy,
-    layout,
-)
-from ..source import (
-    BLOCK,
-    Source,
-    as_source,
-    blocks,
-    check_finite,
-    checked,
-    columns_of,
-    name_of,
-    place,
-)
+from ..rows import Known, Preprocessing, Rows, TargetSurvey, as_trained, in_memory, is_lazy, layout
+from ..source import BLOCK, Source, as_source, blocks, check_array, checked
 from ..tables.table import Encoder, Table
 from .match_schema import alike
 from .split import PartRows, split_rows, way_to_split
@@ -351,15 +330,12 @@ def survey(
         least, most = ([each(a, axis=0) for a in arrays] for each in (np.min, np.max))
         for at, bounds in enumerate(zip(least, most, strict=True)):
             if arrays[at].dtype.kind == "f" and not np.isfinite(bounds).all():
-                where = partial(place, part, at, first)
-                check_finite(
-                    arrays[at], f"{origin}: {name_of(part, at)} at", columns_of(part, at), where
-                )
+                check_array(part, at, arrays[at], origin, first)
         low = [*map(np.minimum, low, least)] or least
         high = [*map(np.maximum, high, most)] or most
         for digest, array in zip(digests, arrays, strict=True) if lazy else ():
             digest.update(np.ascontiguousarray(array).data)
-        _, target = apart(part, arrays)
+        target = arrays[-1 - part.weighted]
         _check_codes_and_weights(part, first, target, arrays[-1], origin)
         with np.errstate(over="ignore", invalid="ignore"):  # refused by its extremes
             found.add(as_trained(target, dtype, column=True))

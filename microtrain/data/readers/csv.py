@@ -30,7 +30,7 @@ from ..source import ArrayDataset
 from ..tables.columns import Columns, as_columns
 from ..tables.frame import Frame, OnFile, floats, numbered, other_delimiter
 from ..tables.table import Table, table_or_arrays
-from .csv_blocks import EACH, Cells, blocks, by_numpy, by_pyarrow
+from .csv_blocks import EACH, Read, blocks, by_numpy, by_pyarrow
 
 __all__ = ["parse_csv", "read_csv"]
 
@@ -165,15 +165,11 @@ class _File:
                 is_text[j] = asked or floats([*map(str.strip, cells)], self._decimal) is None
         found, lines = self._read(is_text, itertools.chain(head, rows))
         numbers, full = found.numbers(), found.is_full()
-        columns = (
-            OnFile(
-                len(lines),
-                partial(found.texts, j) if is_text.get(j) else partial(self._texts, j),
-                numbers.get(j),
-                full,
-            )
+        texts_of = [found.texts if is_text.get(j) else self._texts for j in range(len(names))]
+        columns = [
+            OnFile(len(lines), partial(texts_of[j], j), numbers.get(j), full)
             for j in range(len(names))
-        )
+        ]
         return Frame(self._origin, names, columns, lines, self._decimal)
 
     def _texts(self, j: int, rows: int | None = None) -> tuple[Array, Array]:
@@ -194,7 +190,7 @@ class _File:
             cells = [*zip(*(row for _, row in batch), strict=True)]
             texts = {j: [*map(str.strip, cells[j])] for j in is_text}
             numbers = [floats(texts[j], self._decimal) for j in columns.numeric]
-            columns.add(len(batch), numbers, {j: (texts[j], EACH) for j in is_text if is_text[j]})
+            columns.add((len(batch), numbers, {j: (texts[j], EACH) for j in texts if is_text[j]}))
             batch = [*itertools.islice(rows, ROWS)]
         return columns, lines
 
@@ -223,7 +219,7 @@ class _File:
                 odd = odd or any(block.find(delimiter, i, i + half) < 0 for i in starts)
                 if odd or (found := read(block)) is None:
                     return None
-                columns.add(*found, len(block) / length)
+                columns.add(found, len(block) / length)
         return columns
 
     def _rows(self) -> Iterator[Row]:
@@ -295,14 +291,9 @@ class _Columns:
         self._numbers, self._odd = np.empty((0, len(self.numeric))), set[int]()
         self._codes = {j: (numbered(), list[Array]()) for j in is_text if is_text[j]}
 
-    def add(
-        self,
-        rows: int,
-        numbers: Sequence[Array | None],
-        texts: Mapping[int, Cells],
-        share: float = 1.0,
-    ) -> None:
-        """More rows, about so large a share of all; None: the column is not of numbers."""
+    def add(self, found: Read, share: float = 1.0) -> None:
+        """More rows, about so large a share of all."""
+        rows, numbers, texts = found
         start, self.rows = self.rows, self.rows + rows
         if self.rows > len(self._numbers):  # memory that is not used takes none
             length = int((self.rows + rows / share) * 1.125)

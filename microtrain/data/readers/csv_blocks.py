@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from ..tables.frame import NO_VALUE, floats
 
-__all__ = ["Cells", "blocks", "by_numpy", "by_pyarrow"]
+__all__ = ["EACH", "Read", "blocks", "by_numpy", "by_pyarrow"]
 
 Array = NDArray[Any]
 Cells = tuple[list[str], Any]  # some texts, and for each row the index of its own
 EACH = slice(None)  # where each row has a text of its own
-Read = tuple[int, Sequence[Array | None], dict[int, Cells]]  # rows, numbers, texts
+# How many rows, and their numbers and texts; None: this column is not of numbers.
+Read = tuple[int, Sequence[Array | None], dict[int, Cells]]
 Reader = Callable[[bytes | bytearray], Read | None]
 POWERS = 10.0 ** np.arange(23)  # which are exact
 _BOTH_CASES = [itertools.product(*({x, x.upper()} for x in text)) for text in NO_VALUE]
@@ -139,10 +140,7 @@ def by_pyarrow(
         ),
         arrow.ParseOptions(delimiter=delimiter, quote_char=False, ignore_empty_lines=False),
         arrow.ConvertOptions(
-            column_types=types,
-            include_columns=[*types],
-            null_values=_NULLS,
-            decimal_point=decimal,
+            column_types=types, include_columns=[*types], null_values=_NULLS, decimal_point=decimal
         ),
     )
 

@@ -247,11 +247,14 @@ class Frame:
         cells, which = self.different(name)
         return cells if which is None else cells[which]
 
-    def different(self, name: str) -> tuple[Array, Array | None]:
-        """The different texts of a column, and which of them each row has; None: all cells."""
+    def different(self, name: str, rows: int | None = None) -> tuple[Array, Array | None]:
+        """The different texts of a column, and which of them each row has; None: all cells.
+
+        rows: how many are wanted at least; None: all.
+        """
         column = self._one(name)
         if isinstance(column, OnFile):
-            return column.texts()
+            return column.texts(rows)
         if column.dtype != object or {*map(type, column.tolist())} != {str}:
             return column, None
         code_of = numbered()
@@ -328,12 +331,9 @@ class Frame:
 
     def refusal(self, name: str, bad: Sequence[int], expected: str, hint: str = "") -> DataError:
         """The error for the values of column `name` in rows `bad`; it shows the first."""
-        column, row = self._one(name), int(bad[0])
-        if isinstance(column, OnFile):
-            cells, which = column.texts(row + 1)
-            cell = cells[which[row]]
-        else:
-            cell = column[row]
+        row = int(bad[0])
+        cells, which = self.different(name, row + 1)
+        cell = cells[row if which is None else which[row]]
         value = self.value(cell)
         shown = f'"{shortened(str(cell))}"'
         if cell is None or (isinstance(cell, str) and not cell.strip()):
