@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from microtrain.data import ArrayDataset, Column, Encoder, Table, csv, parquet, prepare
-from microtrain.data.preparation.match_schema import alike
+from microtrain.data.preparation.match_schema import match_schema
 from microtrain.data.tables.columns import texts
 from microtrain.data.tables.frame import Frame
 from microtrain.errors import ConfigError, DataError
@@ -417,7 +417,9 @@ def test_a_value_is_the_same_class_in_every_kind_of_file(tmp_path, kind):
     for column in others:
         other = Table({"c": np.array(column), "x": [1.0] * 3}, "c", categorical=True)
         names = [other.classes[code] for code in other.target]
-        same = alike(ArrayDataset(np.ones((3, 1)), other.target, classes=other.classes), data, "t")
+        same = match_schema(
+            ArrayDataset(np.ones((3, 1)), other.target, classes=other.classes), data, "t"
+        )
         codes = same.read(slice(0, 3))[1]
         assert codes.tolist() == data.target.tolist(), (names, data.classes)
 

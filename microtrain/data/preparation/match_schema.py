@@ -17,12 +17,12 @@ from ..source import RowNumbers, Source, location_in
 from ..tables.columns import Codes
 from ..tables.frame import missing
 
-__all__ = ["alike"]
+__all__ = ["match_schema"]
 
 Array = NDArray[Any]
 
 
-class Alike(Source):
+class Matched(Source):
     """Rows of a source under the names of others.
 
     Args:
@@ -65,7 +65,7 @@ class Alike(Source):
         return repr(self._source)
 
 
-def alike(other: Source, data: Source, origin: str) -> Source:
+def match_schema(other: Source, data: Source, origin: str) -> Source:
     """Rows of `other`, a part of its own, as those of `data`; no row of it is read.
 
     Raises DataError for columns and classes that are missing or strange, for rows of another shape
@@ -90,7 +90,7 @@ def alike(other: Source, data: Source, origin: str) -> Source:
     elif floats != expected:
         kinds = ("numbers", "classes") if expected else ("classes", "numbers")
         raise DataError(f"{origin}: the target is {kinds[1]}, but in the training data {kinds[0]}")
-    result = other if columns is None and codes is None else Alike(other, data, columns, codes)
+    result = other if columns is None and codes is None else Matched(other, data, columns, codes)
     rows, those = map(_rows, (result, data))
     if rows != those:
         raise DataError(f"{origin}: rows of {rows}, but the training data have {those}")

@@ -25,7 +25,7 @@ from ...words import listed, size
 from ..rows import Known, Preprocessing, Rows, TargetSurvey, as_trained, in_memory, is_lazy, layout
 from ..source import BLOCK, Source, as_source, blocks, check_array, checked
 from ..tables.table import Encoder, Table
-from .match_schema import alike
+from .match_schema import match_schema
 from .split import PartRows, split_rows, way_to_split
 
 __all__ = ["Moments", "Prepared", "cast", "check_names", "prepare"]
@@ -158,7 +158,7 @@ def prepare(
             if encoder is None:
                 raise ConfigError(f"{where}: is a table with columns, but the training data is not")
             other = other.arrays(encoder, notes.setdefault)
-        same = alike(checked(as_source(other, where), where, lazy), whole, where)
+        same = match_schema(checked(as_source(other, where), where, lazy), whole, where)
         raw[name] = _part(same, slice(None), lazy)
     wanted = standardize and preprocessing is None
     surveys: dict[str, Survey] = {
