@@ -63,17 +63,17 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from microtrain.backend import default_dtype
+from microtrain.common.threads import cores
+from microtrain.common.words import plural, rate
 from microtrain.config.load import load_config
 from microtrain.data.loading.loader import DataLoader, MicroBatches
 from microtrain.distributed import Communicator, batch_norm, world
 from microtrain.distributed.overlap import BUCKET, buckets_of
 from microtrain.distributed.shards import WHOLE
 from microtrain.nn.normalization import BatchNorm
-from microtrain.threads import cores
 from microtrain.train import Trainer
 from microtrain.train.console import Output
 from microtrain.train.step.divergence import NotFinite
-from microtrain.words import plural, rate
 
 ROOT = Path(__file__).resolve().parent.parent
 WIDE = "two_layer_relu.yaml", "model.hidden=2000", "data.samples=256", "train.batch_size=256"

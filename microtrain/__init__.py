@@ -4,7 +4,7 @@
 and `mt.train` are imported when first used.
 """
 
-from . import threads as threads  # first: BLAS reads its thread limits when NumPy is imported
+from .common import threads  # first: BLAS reads its thread limits when NumPy is imported
 
 # isort: split
 import importlib
@@ -39,6 +39,9 @@ from .backend import (
     uint8,
 )
 from .capture import compile
+from .common.missing_names import missing as _missing
+from .common.missing_names import say_instead as _say_instead
+from .common.version import __version__ as __version__
 from .creation import (
     arange,
     as_tensor,
@@ -68,7 +71,10 @@ from .creation import (
     zeros_like,
 )
 from .formatting import set_printoptions
-from .inspection import (
+from .nn.table import summary
+from .numpy_functions import array_function as _array_function  # noqa: F401  for NumPy's protocols
+from .ops import *  # noqa: F403
+from .ops.inspection import (
     allclose,
     can_cast,
     equal,
@@ -84,14 +90,8 @@ from .inspection import (
     promote_types,
     result_type,
 )
-from .missing_names import missing as _missing
-from .missing_names import say_instead as _say_instead
-from .nn.table import summary
-from .numpy_functions import array_function as _array_function  # noqa: F401  for NumPy's protocols
-from .ops import *  # noqa: F403
 from .random import manual_seed
 from .tensor import Size, Tensor
-from .version import __version__ as __version__
 
 if threads.LAUNCH.parallel:
     # A rank that fails before `world()` must end the job as well: the others wait for it there.

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import numerics
+from .common.recording import EAGER, Tracing
 from .errors import install
 from .numerics.matrix_exponential import matrix_exp
 from .numerics.sums import SHORT, add_rows, blocked_sum, way_of
 from .random import forward_numbers, forward_words, where_to_draw
-from .recording import EAGER, Tracing
 
 __all__ = [
     "ARRAYS",

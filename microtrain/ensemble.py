@@ -22,6 +22,7 @@ from .capture import compile
 from .capture.scan import Scan, scannable
 from .capture.state import look_at
 from .capture.step import Compiled
+from .common.words import plural, size
 from .data.loading.loader import DataLoader
 from .distributed.communicator import Communicator
 from .distributed.connection import ranks_of
@@ -30,7 +31,6 @@ from .optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from .optim.optimizer import Optimizer
 from .random import get_rng_state, go_to, set_rng_state, standing
 from .tensor import Tensor, wrap
-from .words import plural, size
 
 TURN = 4096  # steps of one member before the next has its turn; their rows are kept for all
 ATTEMPTS = 8  # calls after which a step that was captured once must have been captured again

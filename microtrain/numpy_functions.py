@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from . import creation, linalg, ops
-from .inspection import numel
+from .ops.inspection import numel
 from .tensor import TENSORS, Tensor
 
 # Elementwise functions with another name here; all others have the same.

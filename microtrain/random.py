@@ -41,7 +41,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .threads import LAUNCH
+from .common.threads import LAUNCH
 
 __all__ = [
     "begin_batch",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .missing_names import say_instead
+from .common.missing_names import say_instead
 from .ops import digamma, erfinv, i0, log_softmax, logit, logsumexp, polygamma, sinc, softmax
 from .ops import lgamma as gammaln
 from .ops import mvlgamma as multigammaln

@@ -19,6 +19,7 @@ import numpy as np
 
 from .autograd import GradcheckError, gradcheck
 from .backend import default_dtype
+from .common.words import listed
 from .config.components import is_import_path
 from .config.load import load_config
 from .config.resolved import as_yaml, resolved_yaml
@@ -36,7 +37,6 @@ from .train.build_run import build_parts
 from .train.callbacks.base import Callback
 from .train.models_and_losses import loss_of_rows
 from .train.run_data import load_data
-from .words import listed
 
 Start = Callable[[int, list[str]], Any]  # the line that starts so many ranks of a command
 

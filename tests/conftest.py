@@ -28,9 +28,9 @@ from compilers import needs_compiler
 from pace import daily
 
 from microtrain import backend
+from microtrain.common.threads import LAUNCH
 from microtrain.distributed import Communicator, in_process, world
 from microtrain.distributed.single import SingleCommunicator
-from microtrain.threads import LAUNCH
 
 UNDER_MPIRUN = LAUNCH.parallel
 THREAD_WORLDS = daily((1, 2, 3, 4), 1, 3)  # 2 and 4 run every day under mpirun

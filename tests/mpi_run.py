@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from microtrain.cli.mpirun import open_mpi_settings
-from microtrain.threads import THREAD_VARIABLES
+from microtrain.common.threads import THREAD_VARIABLES
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

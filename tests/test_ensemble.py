@@ -14,9 +14,9 @@ from mpi_run import Job
 
 import microtrain as mt
 from microtrain import nn
+from microtrain.common.words import size
 from microtrain.data import ArrayDataset, DataLoader
 from microtrain.optim import lr_scheduler
-from microtrain.words import size
 
 F = nn.functional
 EXECUTORS = ["numpy", pytest.param("native", marks=[NATIVE, pytest.mark.slow])]  # it compiles

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import microtrain as mt
-from microtrain import stack_frames as frames
+from microtrain.common import stack_frames as frames
 
-PACKAGE = Path(frames.__file__).parent
+PACKAGE = Path(frames.__file__).parent.parent
 ASK = "import sys\ndef ask(read): return read(sys._getframe())\n"
 
 
@@ -109,7 +109,7 @@ def test_a_generated_layer_is_none_of_the_users_calls(tmp_path: Path) -> None:
 # thread go on while its frames are read.
 RACE = r"""
 import gc, random, sys, threading, time
-from microtrain.stack_frames import of_threads
+from microtrain.common.stack_frames import of_threads
 
 class Garbage:
     def __init__(self):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import microtrain as mt
-from microtrain.missing_names import INSTEAD, torch_names
+from microtrain.common.missing_names import INSTEAD, torch_names
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 MODULES = [place for place in INSTEAD if place != "Tensor"]

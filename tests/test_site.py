@@ -9,7 +9,7 @@ from pathlib import Path
 import browser as chromium
 import pytest
 
-from microtrain.threads import LAUNCH
+from microtrain.common.threads import LAUNCH
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -14,8 +14,13 @@ import pytest
 import threadpoolctl
 from pace import daily
 
-from microtrain import threads
-from microtrain.threads import THREAD_VARIABLES, Launch, limit_in_environment, threads_per_rank
+from microtrain.common import threads
+from microtrain.common.threads import (
+    THREAD_VARIABLES,
+    Launch,
+    limit_in_environment,
+    threads_per_rank,
+)
 
 CORES = len(os.sched_getaffinity(0))
 SHARE = threads_per_rank(CORES, 2, quota=threads.processor_quota())  # of each of two ranks
@@ -114,7 +119,7 @@ READ_BACK = """
 {before}
 import microtrain
 comm = microtrain.distributed.world()
-counts = comm.gather_object(microtrain.threads.blas_threads())
+counts = comm.gather_object(microtrain.common.threads.blas_threads())
 if counts:
     print(counts)
 """

@@ -13,8 +13,8 @@ from types import CodeType
 from typing import Any
 
 from ..backend import MODES, XP
+from ..common.stack_frames import calls_under_way
 from ..errors import need
-from ..stack_frames import calls_under_way
 from ..tensor import TENSORS, Tensor
 from .graph import Node, next_seq
 

@@ -28,8 +28,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..common.files import read_plain, write_whole
 from ..errors import CaptureError, install
-from ..files import read_plain, write_whole
 
 fcntl: Any
 try:

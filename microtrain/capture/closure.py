@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ..backend import LIBRARIES
+from ..common.stack_frames import ENTRY, generated
 from ..nn.module import Module
-from ..stack_frames import ENTRY, generated
 from ..tensor import TENSORS, Tensor
 
 LARGEST = 1000  # of lists and dicts that are looked into: longer ones are data

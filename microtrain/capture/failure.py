@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..backend import NUMPY
+from ..common.stack_frames import FIRST_LINE
 from ..ops.coercion import LinAlgError, explain
-from ..stack_frames import FIRST_LINE
 from .program import DRAWS, Host, Line, Program, arrays_in
 from .python_calls import End, skip
 

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple, NoReturn
 
 from ..autograd.turns import broken_off
 from ..backend import LIBRARIES, MODES, STRUCTURE, address, is_plain, owner_of
+from ..common.recording import EAGER
+from ..common.stack_frames import ENTRY, generated
 from ..errors import CaptureError
 from ..nn.module import Module
 from ..random import STREAM, step_now
-from ..recording import EAGER
-from ..stack_frames import ENTRY, generated
 from ..tensor import TENSORS, Tensor
 from .arguments_and_results import Output, one_place, rebuilt
 from .program import DRAWS

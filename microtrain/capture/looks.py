@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
+from ..common.stack_frames import is_own, user_line, with_code
 from ..errors import CaptureError
-from ..stack_frames import is_own, user_line, with_code
 
 # What looks at values, by the function that the user's line calls: how it is written, and what to
 # write instead.

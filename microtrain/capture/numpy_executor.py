@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..backend import LIBRARIES, address, owner_of
-from ..stack_frames import REPLAY, generated
+from ..common.stack_frames import REPLAY, generated
 from .explain import Names, size, traffic
 from .failure import EXCEPT, failed
 from .plan import reuse

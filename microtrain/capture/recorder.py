@@ -13,11 +13,11 @@ from typing import Any, NoReturn
 from ..autograd import graph
 from ..autograd.turns import take
 from ..backend import LIBRARIES, MODES, NUMPY, owner_of, to_host
+from ..common.recording import EAGER
 from ..errors import CaptureError
 from ..nn.module import Module
 from ..optim.flat import owner
 from ..random import default_generator
-from ..recording import EAGER
 from ..tensor import TENSORS, wrap
 from .looks import refuse
 from .program import Host, arrays_in

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..stack_frames import ENTRY, generated
+from ..common.stack_frames import ENTRY, generated
 from . import c_compiler
 from .arguments_and_results import Output
 from .native import Native

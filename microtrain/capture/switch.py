@@ -15,7 +15,7 @@ from typing import Any
 
 from ..autograd.turns import broken_off, take
 from ..backend import ARRAYS, LIBRARIES, MODES, NUMPY, XP
-from ..recording import EAGER
+from ..common.recording import EAGER
 from .recorder import Recorder
 from .trace import Traced
 

@@ -19,11 +19,11 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from ..backend import ARRAYS, LIBRARIES, MODES, SCALAR, address, alive, owner_of
+from ..common.recording import Eager
+from ..common.stack_frames import OPERATION, user_line
 from ..errors import CaptureError
 from ..nn.module import MODULES, Module
 from ..numerics.sums import blocked_sum
-from ..recording import Eager
-from ..stack_frames import OPERATION, user_line
 from .explain import layers
 from .looks import refuse
 from .program import DRAWS, Line, Program

@@ -10,12 +10,12 @@ from typing import Any
 
 import click
 
+from ..common.words import plural
 from ..config.components import import_paths, is_import_path
 from ..config.load import load_sweep
 from ..config.resolved import as_yaml, entries
 from ..config.schema import LISTS, Members
 from ..errors import DataError
-from ..words import plural
 from . import options
 
 

@@ -20,12 +20,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from .. import threads
+from ..common import threads
+from ..common.version import __version__
+from ..common.words import plural
 from ..distributed import Communicator, mpi
 from ..distributed.communicator import ranks_named
 from ..errors import install
-from ..version import __version__
-from ..words import plural
 
 SIZES: Final = (4, 64 * 2**10, 4 * 2**20)  # bytes of a number, a small model, a large one
 _LEVELS: Final = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")

@@ -18,12 +18,12 @@ import numpy as np
 
 from ..capture import routines
 from ..capture.c_compiler import FLAGS, absent, compiler, directory
+from ..common.threads import LAUNCH, cores
+from ..common.version import __version__
+from ..common.words import labelled, listed, plural, printable, size, table
 from ..distributed import world
 from ..distributed.mpi import belongs
 from ..errors import LaunchError
-from ..threads import LAUNCH, cores
-from ..version import __version__
-from ..words import labelled, listed, plural, printable, size, table
 from . import diagnosis, mpirun
 from .diagnosis import Finding, Rank
 

@@ -11,9 +11,9 @@ import click
 
 from microtrain.errors import ConfigError
 
+from ..common.files import writing
+from ..common.spelling import did_you_mean
 from ..config import registered
-from ..files import writing
-from ..spelling import did_you_mean
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".parquet")  # of a table
 # Name, what it is, and what to type next with its file.

@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from ..common.files import writing
+from ..common.words import plural, printable, size, table
 from ..config.resolved import as_yaml
 from ..data.readers.csv import read_csv
 from ..data.readers.parquet import read_parquet
@@ -17,8 +19,6 @@ from ..data.tables.columns import read_target
 from ..data.tables.frame import GROUPS, Frame, number, other_delimiter, shortened
 from ..data.tables.propose import CODE, Proposal, guess_target, propose
 from ..errors import ConfigError, DataError
-from ..files import writing
-from ..words import plural, printable, size, table
 
 __all__ = ["propose_configuration"]
 

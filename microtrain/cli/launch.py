@@ -9,9 +9,9 @@ import sys
 
 import click
 
+from ..common.spelling import did_you_mean
+from ..common.threads import launch_environment
 from ..errors import ConfigError, LaunchError
-from ..spelling import did_you_mean
-from ..threads import launch_environment
 from .main import COMMANDS
 from .mpirun import Line, find_mpirun, plan, refuse_nested
 

@@ -18,11 +18,11 @@ from collections.abc import Iterator, Sequence
 
 import click
 
+from microtrain.common.threads import launch_environment
 from microtrain.errors import LaunchError, UserError
-from microtrain.threads import launch_environment
 
-from ..spelling import did_you_mean
-from ..version import __version__
+from ..common.spelling import did_you_mean
+from ..common.version import __version__
 
 # Name, where it is, and what `--help` says of it.
 COMMANDS = {

@@ -19,9 +19,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from ..common.threads import THREAD_VARIABLES, Launch, cores
 from ..distributed.mpi import belongs, library_name
 from ..errors import ConfigError, LaunchError, install
-from ..threads import THREAD_VARIABLES, Launch, cores
 
 INSTALL: Final = install("mpich")
 

@@ -65,7 +65,7 @@ def terminal_width() -> int:
 
 def write_csv(text: str, place: str) -> None:
     """Into a file, or to standard output for `-`. Raises LaunchError where it cannot be written."""
-    from ..files import write_whole, writing
+    from ..common.files import write_whole, writing
 
     if place == "-":
         click.echo(text, nl=False)

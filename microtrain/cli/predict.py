@@ -58,11 +58,11 @@ def predict(
     microtrain predict runs/iris --input new.csv --output species.csv
     microtrain predict runs/sweep/latest/members/* --input new.csv --output species.csv
     """
+    from ..common.words import plural
     from ..inference.mean import TrainedEnsemble
     from ..inference.model import TrainedModel
     from ..inference.predict import predict_file
     from ..inference.saved import read_saved
-    from ..words import plural
 
     saved = [read_saved(run, checkpoint, trust=trust, warn=options.note) for run in runs]
     model = TrainedEnsemble(saved) if len(saved) > 1 else TrainedModel(saved[0])

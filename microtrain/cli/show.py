@@ -13,9 +13,9 @@ import click
 
 from microtrain.errors import ConfigError
 
+from ..common.spelling import did_you_mean
 from ..config.components import is_import_path, settable
 from ..config.registered import REGISTERED
-from ..spelling import did_you_mean
 from . import options
 
 
@@ -45,11 +45,11 @@ def show(name: str | None, overrides: tuple[str, ...]) -> None:
 
 
 def _resolved(name: str, overrides: tuple[str, ...]) -> str:
-    from microtrain.files import read_plain
+    from microtrain.common.files import read_plain
 
+    from ..common.words import printable
     from ..config.load import belongs_to_a_run, load_config, resolved_yaml, unreadable
     from ..runs.directory import newest_run
-    from ..words import printable
 
     path = Path(name)
     if os.path.isdir(path):

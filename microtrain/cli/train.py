@@ -9,17 +9,17 @@ from typing import Any
 
 import click
 
+from ..common.threads import launch_environment
+from ..common.words import plural
 from ..config.components import load
 from ..config.load import load_sweep
 from ..config.schema import Config, Members
 from ..distributed import connect, world
 from ..distributed.agreement import from_root, together
 from ..errors import ConfigError
-from ..threads import launch_environment
 from ..train.console import Output, ProgressMode
 from ..train.resume import choose_run
 from ..train.trainer import Trainer
-from ..words import plural
 from . import options
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
+from ..common.threads import launch_environment
 from ..config.load import load_config
 from ..errors import ConfigError, LaunchError
-from ..threads import launch_environment
 from ..verify import Result, Verification
 from . import mpirun, options
 

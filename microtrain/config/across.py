@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..spelling import closest
-from ..words import quoted
+from ..common.spelling import closest
+from ..common.words import quoted
 from .components import load
 from .registered import REGISTERED
 from .schema import Config, Wrong

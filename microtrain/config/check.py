@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from ..common.spelling import OTHER_KEYS, choice, closest, is_slip
+from ..common.words import quoted
 from ..errors import ConfigError
-from ..spelling import OTHER_KEYS, choice, closest, is_slip
-from ..words import quoted
 from . import components, schema
 from .across import contradictions
 from .registered import PARTS, REGISTERED

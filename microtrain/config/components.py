@@ -23,9 +23,9 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import annotated_types
 
+from ..common.spelling import did_you_mean
+from ..common.words import quoted
 from ..errors import ConfigError
-from ..spelling import did_you_mean
-from ..words import quoted
 from .registered import PARTS, REGISTERED
 from .schema import Component, Config
 

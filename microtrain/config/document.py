@@ -16,8 +16,8 @@ from typing import Any
 
 import yaml
 
-from ..files import open_plain
-from ..words import quoted
+from ..common.files import open_plain
+from ..common.words import quoted
 from .tree import Node, Place, Problem, Source, describe, join
 
 MAX_BYTES = 256 * 1024

@@ -24,9 +24,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from ..common.spelling import did_you_mean
+from ..common.words import quoted
 from ..errors import ConfigError
-from ..spelling import did_you_mean
-from ..words import quoted
 from .components import absolute
 from .resolved import resolved_yaml
 from .schema import COMPONENTS, Config, Members

@@ -16,8 +16,8 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..common.words import printable
 from ..errors import ConfigError, DataError
-from ..words import printable
 from .components import FROM_DATA, is_import_path
 from .schema import LISTS, OWN_KEYS, Component, Config, Split
 from .tree import Node, Problem, Source, join

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from annotated_types import Ge, Gt, Le, Lt, MinLen, Predicate
 
 from ..capture.c_compiler import absent
-from ..spelling import did_you_mean
+from ..common.spelling import did_you_mean
 from .texts import Duration
 
 Wrong: TypeAlias = Iterator[tuple[str, str]]  # keys, and what is wrong there

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from ..common.words import quoted
 from ..random import generator
-from ..words import quoted
 from .check import checked, checked_section
 from .document import scalar
 from .schema import Config, Member, Members, Sweep

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..words import plural, printable, quoted
+from ..common.words import plural, printable, quoted
 from .schema import COMPONENTS, LISTS
 
 MOST = 50  # problems that are shown

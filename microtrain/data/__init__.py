@@ -5,7 +5,7 @@ another `Source`. Those that ship are here; `prepare` turns what one returned in
 run, and a `DataLoader` into batches.
 """
 
-from ..missing_names import say_instead
+from ..common.missing_names import say_instead
 from .loading.loader import Batch, DataLoader, contiguous_slice, contiguous_slices, epoch_order
 from .preparation.prepare import Prepared, prepare
 from .preparation.split import split_sizes

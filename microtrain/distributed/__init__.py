@@ -4,7 +4,7 @@
 otherwise it is rank 0 of 1 and nothing of MPI is loaded.
 """
 
-from ..missing_names import say_instead
+from ..common.missing_names import say_instead
 from .abort import agreed_exit
 from .collectives import all_gather, all_reduce, all_to_all, broadcast, gather, reduce_scatter
 from .communicator import Communicator

@@ -29,8 +29,8 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn
 
+from ..common.stack_frames import of_threads
 from ..errors import UserError
-from ..stack_frames import of_threads
 
 # Seconds. The other ranks let rank 0 speak first: most errors are the same on all of them, and one
 # traceback is enough. Launchers drop what they have not forwarded when MPI_Abort arrives, so they

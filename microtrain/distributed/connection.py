@@ -6,7 +6,7 @@ import threading
 from functools import cache
 from typing import Any, Final
 
-from .. import threads
+from ..common import threads
 from ..errors import ConfigError, LaunchError
 from ..optim.flat import owner
 from . import mpi

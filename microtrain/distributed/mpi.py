@@ -25,10 +25,10 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import numpy as np
 
-from .. import version
+from ..common import version
+from ..common.stack_frames import outwards, user_place
+from ..common.threads import Launch, allowed_cores, blas_kernel, processor_quota
 from ..errors import ConfigError, LaunchError, install
-from ..stack_frames import outwards, user_place
-from ..threads import Launch, allowed_cores, blas_kernel, processor_quota
 from . import abort, process_monitor, watchdog
 from .communicator import Array, Communicator, Op, T, by_rank, described, ranks_named
 from .shared_memory import MOST, SharedMemory, create

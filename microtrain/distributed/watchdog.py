@@ -38,10 +38,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
+from ..common.files import make_directory, read_object, reason, write_whole
+from ..common.stack_frames import of_threads, user_place
 from ..errors import ConfigError, LaunchError
-from ..files import make_directory, read_object, reason, write_whole
 from ..random import STREAM
-from ..stack_frames import of_threads, user_place
 from . import abort, process_monitor
 from .agreement import settled
 from .communicator import FORBIDDEN, Communicator, described, ranks_named

@@ -13,7 +13,7 @@ Example:
 
 from __future__ import annotations
 
-from ..missing_names import say_instead
+from ..common.missing_names import say_instead
 from . import constraints
 from .continuous import Exponential, Laplace, Uniform
 from .discrete import Bernoulli, Categorical, OneHotCategorical

@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from ..creation import rand
-from ..inspection import finfo
 from ..ops import abs, expm1, log, log1p, sign, where
+from ..ops.inspection import finfo
 from . import constraints
 from .distribution import Distribution, same_as, together
 

@@ -10,9 +10,9 @@ from ..autograd import no_grad
 from ..backend import float64, int64
 from ..creation import arange, full, rand
 from ..errors import need
-from ..inspection import finfo
 from ..nn.functional import binary_cross_entropy_with_logits, one_hot
 from ..ops import broadcast_tensors, gather, log, log1p, logsumexp, sigmoid, softmax
+from ..ops.inspection import finfo
 from . import constraints
 from .distribution import Distribution, same_as, together
 

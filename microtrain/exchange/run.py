@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from ..backend import default_dtype
+from ..common.files import TORCH
 from ..creation import from_numpy
 from ..errors import ConfigError
-from ..files import TORCH
 from ..inference.model import TrainedModel
 from ..inference.predict import check_place, write_output
 from ..tensor import TENSORS

@@ -14,10 +14,10 @@ from typing import IO, TYPE_CHECKING, Any, overload
 import numpy as np
 
 from ..backend import as_dtype
+from ..common.files import TORCH, open_plain, reason, write_whole
+from ..common.spelling import did_you_mean
 from ..errors import DataError, LaunchError
-from ..files import TORCH, open_plain, reason, write_whole
 from ..runs.checkpoint import MANIFEST, list_checkpoints, peek_state
-from ..spelling import did_you_mean
 from ..tensor import kind_of
 from .state_file import WRITERS, length, parse
 

@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..backend import as_dtype
-from ..files import TORCH, from_torch, parse_json
+from ..common.files import TORCH, from_torch, parse_json
+from ..common.words import size
 from ..runs.arrays import array_content, arrays_in, header_in
 from ..runs.state import put_together, take_apart
 from ..tensor import wrap
-from ..words import size
 
 __all__ = ["WRITERS", "length", "parse"]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import TypeAdapter
 
+from ..common.words import number, table
 from ..config.components import load
 from ..data import Prepared, Source, prepare
 from ..data.kept.shared import share
@@ -25,7 +26,6 @@ from ..train.metrics.classification import Confusion, class_counts, class_lines,
 from ..train.rehearsal import build_metrics
 from ..train.run_data import load_data, load_once
 from ..train.trainer import Trainer
-from ..words import number, table
 from .files import read_rows, standard_input
 from .model import TrainedModel
 from .saved import Saved, read_saved

@@ -16,6 +16,8 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from ..common.spelling import did_you_mean
+from ..common.words import plural
 from ..config.document import cut_by_yaml
 from ..data import Encoder, Source
 from ..data.readers.csv import parse_csv, read_csv
@@ -27,8 +29,6 @@ from ..data.rows import in_memory
 from ..data.tables.columns import codes_of
 from ..data.tables.frame import Frame
 from ..errors import ConfigError, DataError
-from ..spelling import did_you_mean
-from ..words import plural
 from .model import TrainedModel
 
 __all__ = ["check_ending", "read_inputs", "read_rows", "standard_input"]

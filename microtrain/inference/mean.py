@@ -14,9 +14,9 @@ from typing import Any, Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.words import plural
 from ..data.tables.frame import Frame
 from ..errors import ConfigError, DataError
-from ..words import plural
 from .model import TrainedModel, warn_user
 from .saved import Saved, read_saved
 

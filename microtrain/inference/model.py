@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..backend import MASKED, default_dtype, to_host
+from ..common.words import html_table, listed
 from ..config.components import GIVEN, build, is_import_path
 from ..creation import from_numpy
 from ..data import Source
@@ -31,7 +32,6 @@ from ..train.evaluation import ROWS, evaluating
 from ..train.metrics.classification import sigmoid
 from ..train.model_state import load_model_arrays
 from ..train.models_and_losses import one_prediction
-from ..words import html_table, listed
 from .saved import Saved, Signature, read_saved
 
 __all__ = ["TrainedModel", "load", "warn_user"]

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
+from ..common.files import reason, write_whole
+from ..common.words import listed
 from ..data.readers.npy import npy_header
 from ..errors import ConfigError, DataError, LaunchError
-from ..files import reason, write_whole
-from ..words import listed
 from .files import check_ending, read_inputs
 from .mean import TrainedEnsemble
 from .model import TrainedModel

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar, dataclass_transform
 
-from ..stack_frames import LAYER
+from ..common.stack_frames import LAYER
 from .module import Module
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from ..autograd import no_grad
 from ..backend import MODES
+from ..common.words import html_table, size, table
 from ..creation import zeros
 from ..errors import need
 from ..tensor import TENSORS
-from ..words import html_table, size, table
 
 __all__ = ["Summary", "in_html", "summary"]
 

@@ -11,11 +11,11 @@ import numpy as np
 
 from ..autograd import no_grad
 from ..backend import to_host
+from ..common.files import reason, write_whole
+from ..common.version import __version__
 from ..errors import ConfigError, LaunchError, absent
-from ..files import reason, write_whole
 from ..nn import Module
 from ..tensor import TENSORS, kind_of, wrap
-from ..version import __version__
 from . import elementwise, layers
 from .graph import BATCH, OPSET, Graph, Step
 from .trace import Batch, Trace, compared, trace

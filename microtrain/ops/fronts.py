@@ -19,7 +19,7 @@ from functools import cached_property
 from types import FunctionType
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
-from ..stack_frames import FRONT
+from ..common.stack_frames import FRONT
 from ..tensor import Tensor
 from . import arguments
 from .arguments import UNSET

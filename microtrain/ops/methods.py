@@ -16,14 +16,14 @@ from ..autograd import differentiate, graph
 from ..autograd.function import Function
 from ..autograd.hooks import RemovableHandle
 from ..backend import ALIASES, ARRAYS, CPU, STRUCTURE, as_dtype, int8, int64
-from ..inspection import allclose, equal, is_complex, is_nonzero, is_same_size, is_signed
-from ..missing_names import INSTEAD, NoAttribute
+from ..common.missing_names import INSTEAD, NoAttribute
 from ..tensor import TENSORS, Tensor, kind_of, wrap
 from . import sampling
 from .coercion import NUMBERS, cast
 from .fronts import need, public, wrong
 from .index import gathering, indexing, masking, reducing
 from .inplace import change_shape, in_place, put
+from .inspection import allclose, equal, is_complex, is_nonzero, is_same_size, is_signed
 from .matrix import decompositions, factorisations, linear_algebra
 from .nn import windows
 from .pointwise import elementwise as e

@@ -41,8 +41,8 @@ from typing import Any
 
 from ..autograd.graph import Backward, Node, edge_of, next_seq, record
 from ..backend import ARRAYS, MODES, XP
+from ..common.stack_frames import OPERATION
 from ..errors import wrong
-from ..stack_frames import OPERATION
 from ..tensor import INFERENCE, TENSORS, Tensor, Version, kind_of, normalise, placed, wrap
 from .coercion import (
     PUBLIC,

@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-from ..missing_names import missing
+from ..common.missing_names import missing
 from . import lr_scheduler
 from .flat import FlatStorage
 from .lbfgs import LBFGS

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from ..backend import LIBRARIES, MODES, NUMPY, owner_of
+from ..common.stack_frames import REPLAY, generated
 from ..errors import need
-from ..stack_frames import REPLAY, generated
 
 NUMBER: Any = object()  # what stands for one in `options`, as it may change
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.files import make_directory, write_whole, writing
 from ..errors import ConfigError, LaunchError, absent
-from ..files import make_directory, write_whole, writing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.words import listed, number, plural, printable, table
 from ..config.resolved import as_yaml
 from ..runs.metrics import RESERVED, SPLITS, Entries
 from ..runs.run import RunInfo
-from ..words import listed, number, plural, printable, table
 from .record import PLACES, Record, differing_settings, direction
 
 _WIDEST = 48

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..common.spelling import did_you_mean
+from ..common.words import number, plural
 from ..config.texts import Measure
 from ..errors import ConfigError, DataError
-from ..spelling import did_you_mean
-from ..words import number, plural
 from .chart import FEW, WORDS, Chart, Curve, Mark
 from .record import Record, by_seed, differing_settings
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from ..words import number, plural
+from ..common.words import number, plural
 from .overview import ALWAYS, Column, Spread, in_lines, setting_columns, sort, table_of_runs
 from .record import Record, by_seed, luck_of
 

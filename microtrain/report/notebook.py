@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 
+from ..common.words import elapsed, html_table, number, plural
 from ..errors import DataError, LaunchError
-from ..words import elapsed, html_table, number, plural
 from .chart import draw, picture
 from .curves import choose, curves
 from .record import Record

@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..common.spelling import did_you_mean
+from ..common.words import number, printable, table
 from ..config.texts import Measure
 from ..errors import ConfigError, DataError
 from ..runs.run import Run
-from ..spelling import did_you_mean
-from ..words import number, printable, table
 from .record import PLACES, Record, differing_settings, direction
 
 _LONGEST = 24  # characters of a setting

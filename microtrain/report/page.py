@@ -23,13 +23,13 @@ from urllib.parse import quote
 import numpy as np
 
 from ..capture.c_compiler import directory
+from ..common.files import write_whole, writing
+from ..common.version import __version__
+from ..common.words import elapsed, listed, number, plural, rate
 from ..config.resolved import Setting, as_yaml
 from ..data import Prepared
 from ..errors import ConfigError, LaunchError, absent
-from ..files import write_whole, writing
 from ..runs.metrics import SPLITS
-from ..version import __version__
-from ..words import elapsed, listed, number, plural, rate
 from .chart import COLORS, ELSEWHERE, FEW, MOST_POINTS, WORDS, draw, plots_folder, write
 from .compare import overall
 from .curves import constant, curves, run_names, speed

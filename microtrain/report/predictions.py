@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..backend import to_host
+from ..common.words import number
 from ..creation import from_numpy
 from ..data import Prepared
 from ..data.rows import apart
@@ -24,7 +25,6 @@ from ..runs.run import ClassCounts
 from ..train.evaluation import evaluating
 from ..train.metrics.classification import ClassMetric, LogOdds
 from ..train.models_and_losses import learned_line, one_prediction
-from ..words import number
 from .chart import MOST_POINTS, Chart, Curve
 
 Array = NDArray[Any]

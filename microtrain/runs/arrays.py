@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..backend import to_host
-from ..files import is_unicode, parse_object
+from ..common.files import is_unicode, parse_object
 
 Array = NDArray[Any]
 

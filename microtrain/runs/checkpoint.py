@@ -22,8 +22,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Len, Lt
 from numpy.typing import NDArray
 
-from ..errors import DataError, LaunchError
-from ..files import (
+from ..common.files import (
     json_bytes,
     make_directory,
     open_plain,
@@ -36,6 +35,7 @@ from ..files import (
     to_disk,
     typed,
 )
+from ..errors import DataError, LaunchError
 from .arrays import Content, array_content, arrays_in
 
 Array = NDArray[Any]

@@ -32,8 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ConfigError, DataError, LaunchError
-from ..files import (
+from ..common.files import (
     TORCH,
     clear_partials,
     from_torch,
@@ -47,7 +46,8 @@ from ..files import (
     sync_directory,
     write_whole,
 )
-from ..version import __version__
+from ..common.version import __version__
+from ..errors import ConfigError, DataError, LaunchError
 from .metrics import LEADING, RESERVED, WALL_CLOCK, Lines, rows_until
 
 EVERY = 1.0  # second, in which lines that come one after the other are written at once

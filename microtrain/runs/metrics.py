@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.files import beginning, open_plain, open_to_write, parse_object, reason, to_disk
 from ..errors import DataError, LaunchError
-from ..files import beginning, open_plain, open_to_write, parse_object, reason, to_disk
 
 SPLITS = ("train", "val", "test")
 LEADING = ("split", "step", "epoch", "samples", "loss")

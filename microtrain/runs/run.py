@@ -19,10 +19,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.files import beginning, open_plain, read_plain, reason, typed
 from ..config.resolved import compare_configs
 from ..config.texts import Measure
 from ..errors import DataError, UserError
-from ..files import beginning, open_plain, read_plain, reason, typed
 from .checkpoint import (
     MANIFEST,
     Checkpoint,

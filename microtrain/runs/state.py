@@ -24,11 +24,11 @@ from annotated_types import Ge, Len, Lt, Predicate
 from numpy.typing import NDArray
 
 from ..backend import ARRAYS, to_host
+from ..common.files import is_unicode, typed
+from ..common.words import listed
 from ..errors import DataError
-from ..files import is_unicode, typed
 from ..random import get_rng_state, set_rng_state
 from ..tensor import TENSORS, Size, kind_of, wrap
-from ..words import listed
 from .checkpoint import Checkpoint, Count, Number
 
 Array = NDArray[Any]

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..common.files import point, remove, sync_file, without_syncing
 from ..config.components import load
 from ..config.schema import Member
 from ..distributed.single import SingleCommunicator
 from ..errors import DivergedError
-from ..files import point, remove, sync_file, without_syncing
 from ..runs.arrays import params_sha256
 from ..runs.checkpoint import list_checkpoints, step_of
 from ..runs.directory import RunDirectory

@@ -21,6 +21,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..common.files import remove, set_aside
+from ..common.words import elapsed, number, plural
 from ..config.components import FROM_DATA
 from ..config.resolved import FREE, as_yaml, compare_configs, whole_yaml
 from ..config.schema import Config, Member
@@ -28,7 +30,6 @@ from ..config.texts import Duration
 from ..distributed import watchdog
 from ..distributed.agreement import from_root, settled
 from ..errors import ConfigError, DataError, UserError
-from ..files import remove, set_aside
 from ..report.groups import summary
 from ..report.record import read_records
 from ..runs.checkpoint import OtherRun
@@ -39,7 +40,6 @@ from ..train.console import Output
 from ..train.resume import LOCK_WAIT
 from ..train.run import held
 from ..train.run_data import reading_once
-from ..words import elapsed, number, plural
 from .member import Sweep, train_member
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import backend, threads
+from .. import backend
 from ..backend import default_dtype
+from ..common import threads
 from ..config.components import build, is_import_path, load, parameters
 from ..config.schema import Config
 from ..config.texts import Duration

@@ -19,11 +19,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from .. import threads
+from ..common import threads
+from ..common.threads import LAUNCH, launch_environment
+from ..common.words import elapsed, labelled, number, plural, printable, rate, size
 from ..config.components import import_paths
 from ..data import ArrayDataset
-from ..threads import LAUNCH, launch_environment
-from ..words import elapsed, labelled, number, plural, printable, rate, size
 from .callbacks.base import Callback, Ending
 from .progress_bar import Bar, NotebookBar, TerminalBar
 
@@ -227,8 +227,8 @@ def header(run: Any, hosts: Sequence[str], compiled: str, results: Path) -> list
         compiled: what executes the steps, and why.
         results: the run directory.
     """
+    from ..common.version import __version__
     from ..runs.directory import versions
-    from ..version import __version__
 
     config, data, plan, ranks = run.config, run.data, run.plan, len(hosts)
     names = list(dict.fromkeys(hosts))

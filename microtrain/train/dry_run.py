@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from ..backend import default_dtype, to_host
+from ..common.words import elapsed, labelled, plural, size
 from ..config.components import load
 from ..config.schema import Config
 from ..distributed.single import SingleCommunicator
-from ..words import elapsed, labelled, plural, size
 from .console import Output, peak_memory, sizes
 from .evaluation import tensors
 from .rehearsal import refused, trying

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..backend import XP, to_host
+from ..common.files import json_bytes, parse_json
 from ..distributed.agreement import from_root, settled
 from ..distributed.connection import ranks_of
 from ..errors import DataError
-from ..files import json_bytes, parse_json
 from ..nn.module import EXTRA_STATE
 from ..random import get_rng_state, set_rng_state
 from ..runs.arrays import copied

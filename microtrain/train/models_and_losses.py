@@ -18,6 +18,7 @@ from annotated_types import Ge, Gt, Le
 from .. import nn
 from ..autograd.graph import leaves_of
 from ..backend import to_host
+from ..common.words import number, plural, table
 from ..config.schema import Config
 from ..creation import tensor
 from ..data import Prepared
@@ -27,7 +28,6 @@ from ..ops import cat
 from ..ops.loss.losses import mean_loss
 from ..ops.pointwise.elementwise import where
 from ..tensor import TENSORS, Tensor
-from ..words import number, plural, table
 
 Count = Annotated[int, Ge(1)]
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ..words import elapsed, number, rate
+from ..common.words import elapsed, number, rate
 
 if TYPE_CHECKING:
     from rich.table import Table

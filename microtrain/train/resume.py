@@ -10,13 +10,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..common.files import reason, set_aside
 from ..config.resolved import compare_configs, read_settings
 from ..config.schema import Config
 from ..data.loading.loader import order_name
 from ..data.preparation.prepare import check_names
 from ..distributed.agreement import from_root, settled
 from ..errors import ConfigError, DataError, LaunchError
-from ..files import reason, set_aside
 from ..random import begin_batch, place, set_rng_state
 from ..runs.checkpoint import (
     Checkpoint,

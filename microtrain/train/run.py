@@ -19,12 +19,12 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from ..common.threads import LAUNCH
 from ..config.resolved import whole_yaml
 from ..distributed.agreement import settled
 from ..distributed.communicator import alone
 from ..distributed.data_parallel import DataParallel
 from ..runs.directory import RunDirectory
-from ..threads import LAUNCH
 from .build_run import STOP, Parts
 from .callbacks.base import Callback, call
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..common.words import size
 from ..config.components import build, import_paths, is_import_path, load, own, parameters
 from ..config.resolved import as_yaml
 from ..config.schema import Config, Data
@@ -21,7 +22,6 @@ from ..data.rows import Rows, layout
 from ..distributed.agreement import agreed, all_equal, settled, together
 from ..distributed.communicator import alone
 from ..errors import DataError
-from ..words import size
 from .rehearsal import trying
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """What PyTorch has under `torch.utils`."""
 
-from ..missing_names import say_instead
+from ..common.missing_names import say_instead
 from . import checkpoint, data
 
 __all__ = ["checkpoint", "data"]

@@ -1,6 +1,6 @@
 """Where PyTorch has datasets, which are in `mt.data` here: a name asked of this says its own."""
 
-from ..missing_names import say_instead
+from ..common.missing_names import say_instead
 
 __all__: list[str] = []
 

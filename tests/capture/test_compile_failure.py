@@ -16,9 +16,9 @@ from steps import batch, bits
 
 import microtrain as mt
 from microtrain.backend import MODES
+from microtrain.common.stack_frames import ENTRY, REPLAY
 from microtrain.distributed import in_process
 from microtrain.distributed.data_parallel import DataParallel
-from microtrain.stack_frames import ENTRY, REPLAY
 
 nn, F = mt.nn, mt.nn.functional
 EXECUTORS = ["numpy", "native"]

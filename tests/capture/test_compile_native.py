@@ -24,7 +24,7 @@ from microtrain.capture import c_compiler, executors, fusion, routines
 from microtrain.capture import native as native_executor
 from microtrain.capture.numpy_executor import Text
 from microtrain.capture.program import Line
-from microtrain.threads import LAUNCH
+from microtrain.common.threads import LAUNCH
 
 nn, F = mt.nn, mt.nn.functional
 native_step = functools.partial(mt.compile, executor="native")

@@ -16,8 +16,8 @@ from pace import daily
 from microtrain.cli import mpirun as launching
 from microtrain.cli.main import main
 from microtrain.cli.mpirun import Line, Mpi, Mpirun, matching_mpirun, mpiruns, plan
+from microtrain.common.threads import Launch, launch_environment
 from microtrain.errors import ConfigError, LaunchError
-from microtrain.threads import Launch, launch_environment
 
 MPICH = Mpirun(Path("/m/mpirun"), "mpich", "MPICH 5.0.2")
 OPEN_MPI = Mpirun(Path("/o/mpirun"), "openmpi", "Open MPI 5.0.11")

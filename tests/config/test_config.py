@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from microtrain.cli.main import main
+from microtrain.common.words import printable
 from microtrain.config.load import load_config, resolved_yaml
 from microtrain.config.resolved import read_settings, whole_yaml
 from microtrain.config.schema import Config, Split
@@ -21,7 +22,6 @@ from microtrain.config.texts import Duration
 from microtrain.distributed import in_process, world
 from microtrain.distributed.agreement import from_root
 from microtrain.errors import ConfigError
-from microtrain.words import printable
 
 LINREG = """\
 name: linreg

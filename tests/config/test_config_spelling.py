@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from microtrain.common.spelling import closest, did_you_mean
 from microtrain.config.components import load, settable
 from microtrain.config.document import read_file
 from microtrain.config.load import load_config, load_sweep
 from microtrain.config.registered import REGISTERED
 from microtrain.config.schema import LISTS, OWN_KEYS, SECTIONS
 from microtrain.errors import ConfigError
-from microtrain.spelling import closest, did_you_mean
 
 COMPLETE = {
     "name": "t",

@@ -11,9 +11,9 @@ import mpi_run
 import pytest
 from pace import daily
 
+from microtrain.common.threads import Launch, launch_environment
 from microtrain.distributed import connect
 from microtrain.errors import ConfigError, LaunchError
-from microtrain.threads import Launch, launch_environment
 
 needs_mpi = pytest.mark.skipif(bool(mpi_run.missing()), reason=mpi_run.missing())
 

@@ -17,7 +17,7 @@ import pytest
 from pace import daily
 
 from microtrain.cli.mpirun import mpiruns
-from microtrain.threads import blas_kernel
+from microtrain.common.threads import blas_kernel
 
 Mpirun = Callable[..., mpi_run.Job]
 LIMIT = 2.0
@@ -111,7 +111,7 @@ def test_other_environments_are_told_apart(mpirun: Mpirun, variable: str, size: 
 
 
 VERSIONS = {
-    "microtrain": "import microtrain.version as m; m.__version__ = '0.0.9'",
+    "microtrain": "import microtrain.common.version as m; m.__version__ = '0.0.9'",
     "NumPy": "np.__version__ = '0.0.9'",
 }
 

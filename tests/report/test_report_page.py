@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from test_plot_command import make_run
 
+from microtrain.common.threads import LAUNCH
 from microtrain.report.page import write_report, write_runs
 from microtrain.report.predictions import Predictions, confusion, fit
 from microtrain.report.record import read_records
 from microtrain.runs.directory import RunDirectory
-from microtrain.threads import LAUNCH
 
 pytest.importorskip("jinja2")
 

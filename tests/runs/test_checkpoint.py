@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as hnp
 from pace import examples
 
 import microtrain as mt
-from microtrain import files
+from microtrain.common import files
 from microtrain.errors import DataError, LaunchError
 from microtrain.runs.arrays import array_content, arrays_in, blocks
 from microtrain.runs.checkpoint import (

@@ -19,7 +19,7 @@ import pytest
 from compilers import needs_compiler
 
 from microtrain.cli.main import main
-from microtrain.files import without_syncing
+from microtrain.common.files import without_syncing
 from microtrain.report.overview import in_csv, table_of_runs
 from microtrain.report.record import read_records
 from microtrain.runs.directory import RunDirectory, newest_run

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import microtrain as mt
+from microtrain.common.files import typed
 from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
-from microtrain.files import typed
 from microtrain.inference.evaluate import evaluate_run
 from microtrain.runs.run import ClassCounts, Run
 from microtrain.train import Trainer

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from microtrain.common.words import size
 from microtrain.config.load import load_config
 from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.train.console import Output, memory, peak_memory, sizes
 from microtrain.train.trainer import Trainer
-from microtrain.words import size
 
 MODEL = """
 import microtrain as mt

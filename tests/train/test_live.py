@@ -12,7 +12,7 @@ import mpi_run
 import pytest
 import terminal
 
-from microtrain.threads import LAUNCH
+from microtrain.common.threads import LAUNCH
 from microtrain.train import progress_bar
 from microtrain.train.console import Output, why_no_bar
 from microtrain.train.progress_bar import TerminalBar

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from microtrain.threads import LAUNCH
+from microtrain.common.threads import LAUNCH
 
 pytest.importorskip("ipykernel")
 manager = pytest.importorskip("jupyter_client.manager")

@@ -14,6 +14,7 @@ from resuming import metrics, write_run
 
 import microtrain as mt
 from microtrain.cli.main import main
+from microtrain.common.words import number
 from microtrain.config.load import load_config
 from microtrain.distributed import in_process
 from microtrain.inference.evaluate import evaluate_run
@@ -23,7 +24,6 @@ from microtrain.train.callbacks.checkpoints import Checkpoints
 from microtrain.train.console import Output
 from microtrain.train.model_state import model_arrays
 from microtrain.train.trainer import Trainer
-from microtrain.words import number
 
 # The best validation is long before the end.
 RISES = ("data.split={train: 0.75, val: 0.125, test: 0.125}", "optimizer.lr=0.3")

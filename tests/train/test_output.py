@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from microtrain.common.version import __version__
+from microtrain.common.words import elapsed, number, plural, rate, size
 from microtrain.train.callbacks.base import Ending
 from microtrain.train.callbacks.order import Rows, RowSchedule
 from microtrain.train.console import Output, header, summary
 from microtrain.train.models_and_losses import truth_lines
 from microtrain.train.run import RunState
-from microtrain.version import __version__
-from microtrain.words import elapsed, number, plural, rate, size
 
 HOSTS = ["node07", "node07", "node08", "node08"]
 RESULTS = Path("runs/linreg/2026-11-21_13-35-07")
@@ -43,7 +43,7 @@ def parts(**more):
 @pytest.fixture(autouse=True)
 def library(monkeypatch):
     monkeypatch.setattr("microtrain.runs.directory.versions", lambda: {"mpi": "MPICH 5.0.2"})
-    monkeypatch.setattr("microtrain.threads.blas_threads", lambda: 1)
+    monkeypatch.setattr("microtrain.common.threads.blas_threads", lambda: 1)
     needs = {"model": "2 parameters", "memory": "at least 60 MB: data 8 B"}
     monkeypatch.setattr("microtrain.train.console.sizes", lambda run: needs)
 

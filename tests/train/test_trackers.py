@@ -10,10 +10,10 @@ from pathlib import Path
 import mpi_run
 import pytest
 
+from microtrain.common.threads import LAUNCH
 from microtrain.errors import install
 from microtrain.runs.metrics import read_metrics
 from microtrain.runs.run import Run
-from microtrain.threads import LAUNCH
 
 pytestmark = [
     pytest.mark.skipif(LAUNCH.parallel, reason="starts runs itself"),

@@ -15,12 +15,12 @@ from pace import daily
 from microtrain.capture import c_compiler
 from microtrain.capture import native as native_executor
 from microtrain.capture.c_compiler import absent
+from microtrain.common.stack_frames import REPLAY
 from microtrain.config.load import load_config
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError, DivergedError
 from microtrain.runs.checkpoint import list_checkpoints
 from microtrain.runs.metrics import read_metrics
-from microtrain.stack_frames import REPLAY
 from microtrain.train.console import Output
 from microtrain.train.step import executor as execution
 from microtrain.train.trainer import Trainer

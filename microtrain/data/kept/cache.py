@@ -26,10 +26,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ...common.files import open_plain, read_object, reason
+from ...common.words import size
 from ...distributed.communicator import alone
 from ...errors import DataError
-from ...files import open_plain, read_object, reason
-from ...words import size
 from ..preparation.prepare import Prepared
 from ..preparation.split import PARTS
 from ..readers.npy import Mapped, Stored, changed, map_npy

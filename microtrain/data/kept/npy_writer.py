@@ -15,9 +15,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from ...common.words import size
 from ...distributed.communicator import alone
 from ...errors import DataError
-from ...words import size
 from ..readers.npy import npy_header
 from ..rows import Known
 from ..source import Source, blocks

@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ...common.files import reason
+from ...common.words import size
 from ...distributed.agreement import settled
 from ...distributed.communicator import alone
 from ...distributed.in_process import InProcessCommunicator
 from ...errors import DataError, UserError
-from ...files import reason
-from ...words import size
 from ..preparation.prepare import Prepared
 from ..preparation.split import PARTS
 from ..readers.npy import npy_header, read_npy

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...common.spelling import did_you_mean
+from ...common.words import listed
 from ...errors import DataError
-from ...spelling import did_you_mean
-from ...words import listed
 from ..readers.npy import Stored
 from ..rows import layout
 from ..source import RowNumbers, Source, location_in

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from ...common.words import listed, size
 from ...errors import ConfigError, DataError
-from ...words import listed, size
 from ..rows import Known, Preprocessing, Rows, TargetSurvey, as_trained, in_memory, is_lazy, layout
 from ..source import BLOCK, Source, as_source, blocks, check_array, checked
 from ..tables.table import Encoder, Table

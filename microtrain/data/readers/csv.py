@@ -23,9 +23,9 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ...common.files import reading
+from ...common.words import plural
 from ...errors import ConfigError, DataError
-from ...files import reading
-from ...words import plural
 from ..source import ArrayDataset
 from ..tables.columns import Columns, as_columns
 from ..tables.frame import Frame, OnFile, floats, numbered, other_delimiter

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
+from ...common.files import reading
+from ...common.words import listed
 from ...errors import ConfigError, DataError
-from ...files import reading
-from ...words import listed
 from ..source import RowNumbers, Source
 
 Array = NDArray[Any]

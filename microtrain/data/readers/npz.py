@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ...common.files import reading
 from ...errors import DataError
-from ...files import reading
 from ..rows import in_memory as rows_in_memory
 from ..source import Source
 from ..tables.frame import missing

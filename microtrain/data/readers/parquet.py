@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...common.files import library, reading
 from ...errors import ConfigError, DataError
-from ...files import library, reading
 from ..source import Source
 from ..tables.columns import Columns, read_target
 from ..tables.frame import Frame, pandas_index

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...common.files import library, reading
+from ...common.words import listed
 from ...errors import ConfigError, DataError
-from ...files import library, reading
-from ...words import listed
 from ..kept.cache import decoded
 from ..source import Source
 from ..tables.frame import missing

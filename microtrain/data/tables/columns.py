@@ -16,8 +16,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from ...common.spelling import did_you_mean
 from ...errors import ConfigError, DataError
-from ...spelling import did_you_mean
 from .frame import Frame, is_empty, is_nothing, number, other_notation, shortened, text_of
 
 Array = NDArray[Any]

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...backend import MASKED
+from ...common.spelling import did_you_mean
+from ...common.words import listed
 from ...errors import DataError
-from ...spelling import did_you_mean
-from ...words import listed
 
 Array = NDArray[Any]
 # Texts that stand for no value in a column of numbers or dates, whatever their case.

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...common.words import plural
 from ...errors import DataError
-from ...words import plural
 from .columns import Column, dates, texts
 from .frame import Frame, is_empty, number, other_notation, shortened
 

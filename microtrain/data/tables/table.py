@@ -17,8 +17,8 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from ...common.words import listed, plural
 from ...errors import ConfigError, DataError, absent
-from ...words import listed, plural
 from ..rows import Preprocessing
 from ..source import ArrayDataset
 from .columns import STATISTICS, Codes, Column, Specification, as_columns, dates, read_target, texts

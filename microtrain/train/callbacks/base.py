@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...common.files import json_bytes
+from ...common.spelling import did_you_mean
 from ...config.components import build, load, own
 from ...config.schema import Component
 from ...config.texts import Duration
 from ...distributed.communicator import alone
 from ...errors import ConfigError, DataError
-from ...files import json_bytes
-from ...spelling import did_you_mean
 
 
 @dataclass

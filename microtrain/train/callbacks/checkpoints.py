@@ -19,6 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ...common.words import listed, number
 from ...config.schema import Component
 from ...data.loading.loader import order_name
 from ...distributed.abort import exit_status
@@ -30,7 +31,6 @@ from ...runs.checkpoint import name_of, prune, save_checkpoint
 from ...runs.directory import Gone
 from ...runs.metrics import Unwritten
 from ...runs.run import ClassCounts, Run
-from ...words import listed, number
 from ..build_run import SAVE
 from ..metrics.classification import (
     Confusion,

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge
 
+from ...common.spelling import did_you_mean
+from ...common.words import number
 from ...config.texts import Measure
 from ...errors import ConfigError
-from ...spelling import did_you_mean
-from ...words import number
 from .base import Callback
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Final
 
+from ...common.files import make_directory, write_whole
+from ...common.words import number, rate
 from ...config.texts import Measure
 from ...data import Source
 from ...distributed.replicas import check_replicas
-from ...files import make_directory, write_whole
-from ...words import number, rate
 from ..build_run import EVALUATE, STOP
 from ..evaluation import evaluate, own_step
 from ..metrics.base import Metric

@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from ...common.files import make_directory, read_object, remove, write_whole
 from ...config.resolved import as_yaml, read_settings
 from ...config.texts import Measure
 from ...errors import LaunchError, UserError, install
-from ...files import make_directory, read_object, remove, write_whole
 from ...runs.metrics import read_metrics
 from .base import Callback, Ending
 

@@ -18,6 +18,8 @@ import numpy as np
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
+from ...common.spelling import did_you_mean
+from ...common.words import table
 from ...creation import from_numpy
 from ...data import Source
 from ...data.rows import known_of_target
@@ -25,8 +27,6 @@ from ...errors import ConfigError, DataError
 from ...nn import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, MSELoss
 from ...nn.functional import softmax
 from ...runs.run import ClassCounts
-from ...spelling import did_you_mean
-from ...words import table
 from .base import Array, Metric, Sums, ratio
 
 Codes = NDArray[np.int64]

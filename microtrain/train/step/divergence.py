@@ -22,12 +22,12 @@ import numpy as np
 from ...autograd import graph
 from ...autograd.anomaly import AnomalyError, detect_anomaly
 from ...backend import XP, to_host
+from ...common.stack_frames import calls_under_way
 from ...distributed.data_parallel import DataParallel
 from ...nn import Module
 from ...nn.utils.clip_grad import clip_flat_, flat_norm
 from ...random import end_step
 from ...runs.checkpoint import list_checkpoints
-from ...stack_frames import calls_under_way
 
 if TYPE_CHECKING:
     from ...data.loading.loader import Batch, MicroBatches

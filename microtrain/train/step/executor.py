@@ -23,9 +23,9 @@ from ...backend import MODES
 from ...capture import compile
 from ...capture.c_compiler import absent, compiler
 from ...capture.trace import Traced
+from ...common.stack_frames import is_own, with_code
 from ...distributed.agreement import agreed, first_word, together
 from ...errors import CaptureError, ConfigError, UserError
-from ...stack_frames import is_own, with_code
 from ...tensor import TENSORS
 from .snapshot import Snapshot
 

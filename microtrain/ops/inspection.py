@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from .backend import MODES, XP, as_dtype, bool_, get_default_dtype, int64, looks_at, promote_dtypes
-from .tensor import TENSORS, Tensor, kind_of
+from ..backend import MODES, XP, as_dtype, bool_, get_default_dtype, int64, looks_at, promote_dtypes
+from ..tensor import TENSORS, Tensor, kind_of
 
 
 def is_tensor(obj: Any) -> bool:

@@ -23,7 +23,7 @@ __all__ = [
     "with_code",
 ]  # fmt: skip
 
-_PACKAGE: Final = os.path.dirname(__file__) + os.sep
+_PACKAGE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _COMMUNICATION: Final = os.path.join(_PACKAGE, "distributed", "")
 
 # What stands for a file in the frames of code that the package generates.

@@ -24,7 +24,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from .errors import DataError, LaunchError, absent
+from ..errors import DataError, LaunchError, absent
 from .spelling import did_you_mean
 
 Place = str | os.PathLike[str]

@@ -1,0 +1,1 @@
+"""What all other packages may use: files, words, names, stack frames, threads."""
