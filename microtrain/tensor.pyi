@@ -2,7 +2,7 @@
 
 import builtins
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, Self, SupportsIndex, TypeAlias, overload
+from typing import Any, Self, SupportsIndex, TypeAlias, overload
 
 import numpy as np
 

@@ -18,7 +18,7 @@ from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError, DataError, LaunchError
 from microtrain.runs.checkpoint import load_checkpoint
 from microtrain.runs.metrics import read_metrics
-from microtrain.train import build_run as assembly
+from microtrain.train import run_data as assembly
 from microtrain.train.trainer import Trainer
 
 YAML = """
