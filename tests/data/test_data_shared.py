@@ -22,7 +22,7 @@ from microtrain.data.kept.shared import share
 from microtrain.distributed import Communicator
 from microtrain.errors import ConfigError, DataError
 from microtrain.inference.evaluate import evaluate_run
-from microtrain.train import build_run as assembly
+from microtrain.train import run_data as assembly
 from microtrain.train.console import Output
 from microtrain.train.trainer import Trainer
 

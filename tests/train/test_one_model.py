@@ -18,7 +18,6 @@ from microtrain.common.words import number
 from microtrain.config.load import load_config
 from microtrain.distributed import in_process
 from microtrain.inference.evaluate import evaluate_run
-from microtrain.report.page import write_report
 from microtrain.runs.arrays import params_sha256
 from microtrain.train.callbacks.checkpoints import Checkpoints
 from microtrain.train.console import Output
@@ -131,15 +130,6 @@ def test_a_best_checkpoint_that_is_damaged_gives_way_to_the_last(tmp_path, monke
     assert f"(step {trainer.step}, the last)" in said
     assert "cannot be used (damaged checkpoint" in capfd.readouterr().err
     assert json.loads((trainer.path / "run.json").read_text())["test"]["step"] == trainer.step
-
-
-def test_a_run_of_an_earlier_version_was_tested_at_its_last_step(tmp_path):
-    trainer, _, _ = train(tmp_path)
-    info = json.loads((trainer.path / "run.json").read_text())
-    del info["test"]["step"]
-    (trainer.path / "run.json").write_text(json.dumps(info))
-    html = write_report(trainer.path).read_text()
-    assert f"<dt>test loss</dt><dd>{number(info['test']['loss'])}<small>at step 23<" in html
 
 
 @pytest.mark.usefixtures("reports")
