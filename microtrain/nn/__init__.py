@@ -5,7 +5,7 @@ from . import init as init
 from . import utils as utils
 from .activation import *  # noqa: F403
 from .attention import MultiheadAttention as MultiheadAttention
-from .container import *  # noqa: F403  # noqa: F403
+from .container import *  # noqa: F403
 from .convolution import *  # noqa: F403
 from .dropout import *  # noqa: F403
 from .embedding import *  # noqa: F403
@@ -16,9 +16,9 @@ from .normalization import *  # noqa: F403
 from .padding import *  # noqa: F403
 from .parameter import *  # noqa: F403
 from .pooling import *  # noqa: F403
-from .recurrent import *  # noqa: F403  # noqa: F403
-from .resizing import *  # noqa: F403  # noqa: F403
-from .transformer import *  # noqa: F403  # noqa: F403
+from .recurrent import *  # noqa: F403
+from .resizing import *  # noqa: F403
+from .transformer import *  # noqa: F403
 
 __all__ = [name for name, value in globals().copy().items() if isinstance(value, type)]
 __all__ += ["functional", "init", "utils"]

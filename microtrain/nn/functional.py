@@ -7,7 +7,7 @@ from typing import Any
 
 from ..ops import log_softmax as log_softmax
 from ..ops import softmax as softmax
-from ..ops.loss.classification_losses import *  # noqa: F403  # noqa: F403
+from ..ops.loss.classification_losses import *  # noqa: F403
 from ..ops.loss.margin_losses import *  # noqa: F403
 from ..ops.loss.regression_losses import *  # noqa: F403
 from ..ops.matrix.einstein import bilinear as bilinear
@@ -19,7 +19,7 @@ from ..ops.nn.convolution import *  # noqa: F403
 from ..ops.nn.embedding import embedding as embedding
 from ..ops.nn.embedding import embedding_bag as embedding_bag
 from ..ops.nn.embedding import one_hot as one_hot
-from ..ops.nn.pooling import *  # noqa: F403  # noqa: F403
+from ..ops.nn.pooling import *  # noqa: F403
 from ..ops.nn.resizing import *  # noqa: F403
 from ..ops.nn.windows import fold as fold
 from ..ops.nn.windows import pad as pad

@@ -14,11 +14,11 @@ from .loss.classification_losses import cross_entropy as cross_entropy
 from .loss.regression_losses import mse_loss as mse_loss
 from .matrix.decompositions import *  # noqa: F403
 from .matrix.einstein import *  # noqa: F403
-from .matrix.factorisations import *  # noqa: F403  # noqa: F403
-from .matrix.linear_algebra import *  # noqa: F403  # noqa: F403
+from .matrix.factorisations import *  # noqa: F403
+from .matrix.linear_algebra import *  # noqa: F403
 from .nn.normalization import *  # noqa: F403
 from .pointwise import elementwise
-from .pointwise.elementwise import *  # noqa: F403  # noqa: F403
+from .pointwise.elementwise import *  # noqa: F403
 from .pointwise.gamma import *  # noqa: F403
 from .pointwise.special import *  # noqa: F403
 from .reduce import norms, reductions
@@ -28,8 +28,8 @@ from .reduce.sorting import *  # noqa: F403
 from .reduce.statistics import *  # noqa: F403
 from .sampling import *  # noqa: F403
 from .shape import joining, shapes
-from .shape.joining import *  # noqa: F403  # noqa: F403
-from .shape.rearranging import *  # noqa: F403  # noqa: F403
+from .shape.joining import *  # noqa: F403
+from .shape.rearranging import *  # noqa: F403
 
 add, div, sub = elementwise.add_scaled, elementwise.div_rounded, elementwise.sub_scaled
 all, any = _public(reductions.all), _public(reductions.any)
