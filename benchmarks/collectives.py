@@ -119,8 +119,9 @@ class Meter:
     def profile(self, frame: Any, event: str, arg: Any) -> None:
         """For `sys.setprofile`: counts the calls that are not of a collective."""
         # Every wrapper of a process is asked whether a loss reaches it: here those of other ranks.
-        asked = frame.f_code.co_name == "reaches"
-        if event in ("call", "c_call") and not (self._inside or asked):
+        if frame.f_code.co_name == "reaches" and event in ("call", "return"):
+            self._inside += 1 if event == "call" else -1
+        elif event in ("call", "c_call") and not self._inside:
             self.costs[self.phase].calls += 1
 
 
