@@ -98,7 +98,7 @@ def test_every_row_counts_once_however_many_ranks_and_passes(
 ) -> None:
     monkeypatch.setattr(evaluation, "ROWS", 5)
     mt.manual_seed(0)
-    model, data = Heads().double(), rows(33)
+    model, both, data = Heads().double(), Both(), rows(33)
     own: Any = None if kind == "loss of all" else object.__new__(Own)
     metric: Any = Accuracy() if own else FunctionMetric(median_margin)
     if own:
