@@ -41,6 +41,7 @@ def of_equal_weights(ours: Any, theirs: Any) -> None:
     theirs.load_state_dict(values)
 
 
+@pytest.mark.slow
 def test_mnist_learns_and_is_captured_with_the_same_bits(capsys: Any) -> None:
     pytest.importorskip("sklearn")
     mnist = example("mnist", "microtrain")
@@ -83,6 +84,7 @@ def test_mnist_takes_torchs_course() -> None:
 SMALL = ["--steps", "2", "--waves", "6", "--length", "12", "--hidden", "4"]
 
 
+@pytest.mark.slow
 def test_time_sequences_are_learned_and_captured_with_the_same_bits() -> None:
     sequence = example("time_sequence_prediction", "microtrain")
     found = []

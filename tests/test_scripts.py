@@ -264,6 +264,7 @@ def test_test_gpu_names_every_test_file_and_takes_ten_minutes(test_gpu: Any) -> 
     assert sum(seconds for *_, seconds in test_gpu["STEPS"]) + test_gpu["TIMINGS"] <= 600
 
 
+@pytest.mark.slow
 def test_test_gpu_ends_a_step_that_hangs(test_gpu: Any, tmp_path: Path) -> None:
     log = tmp_path / "log"
     ours = f"sleep 61.{os.getpid()}"

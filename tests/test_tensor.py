@@ -596,6 +596,7 @@ y: int = x.sum()
 """
 
 
+@pytest.mark.slow
 def test_users_code_type_checks(tmp_path):
     pytest.importorskip("mypy")
     (tmp_path / "right.py").write_text(USER_CODE)

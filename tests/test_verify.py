@@ -22,6 +22,7 @@ def verify(folder, *arguments, timeout=120):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_run_with_draws_and_statistics_is_proven(tmp_path):
     write_run(tmp_path)
     done = verify(tmp_path, "run.yaml", "--resume", "--grad", "--json")

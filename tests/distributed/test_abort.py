@@ -214,6 +214,7 @@ print(comm.all_gather_object(codes))
 """
 
 
+@pytest.mark.slow
 def test_a_forked_child_keeps_pythons_own_behaviour(mpirun: Mpirun) -> None:
     job = mpirun(2, FORKED, env={"PYTHONWARNINGS": "ignore"})
     assert job.returncode == 0, job

@@ -89,7 +89,7 @@ print("the end")
 """
 
 
-@pytest.mark.daily("True")
+@pytest.mark.slow
 @pytest.mark.parametrize("moves", [True, False])
 def test_a_rank_that_is_getting_on_is_waited_for_as_long_as_it_takes(
     mpirun: Mpirun, moves: bool

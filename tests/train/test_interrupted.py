@@ -346,7 +346,7 @@ def test_a_full_disk_is_survived(tmp_path, whole):
 
 
 def test_a_run_that_someone_else_writes_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr("microtrain.train.resume.LOCK_WAIT", 0.3)
+    monkeypatch.setattr("microtrain.train.trainer.LOCK_WAIT", 0.3)
     config = write_run(tmp_path)
     run = train(config, crash=7).path
     with RunDirectory(run), pytest.raises(LaunchError) as caught:
@@ -429,6 +429,7 @@ def test_other_data_and_a_diverged_run_are_refused(tmp_path):
     assert (code, "has diverged and would diverge again" in err) == (3, True)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_before_its_page_is_resumed_to_write_it(tmp_path, reports):
     config = write_run(tmp_path, RUN.replace("23 steps", "8 steps"))
     (tmp_path / "net.py").write_text(

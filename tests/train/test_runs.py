@@ -636,6 +636,7 @@ def test_what_every_rank_meets_is_said_once_and_without_an_abort(mpirun, tmp_pat
     assert said.count("Usage" if code == 0 else "error: ") == 1
 
 
+@pytest.mark.slow
 def test_a_csv_file_to_a_trained_model_enters_few_files(tmp_path):
     import microtrain
 

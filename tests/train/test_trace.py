@@ -23,7 +23,7 @@ run_dir: runs
 """
 
 
-@pytest.mark.daily("[2]")
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_run_leaves_a_timeline_of_every_rank(mpirun: Any, tmp_path: Path, ranks: int) -> None:
     (tmp_path / "traced.yaml").write_text(YAML)

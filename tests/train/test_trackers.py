@@ -178,6 +178,7 @@ def test_rank_0_alone_logs(tmp_path, tracker):
     assert [step for step, _ in found["train/comm_share"]] == list(expected(run)["train/loss"])
 
 
+@pytest.mark.daily("tensorboard")
 @pytest.mark.parametrize("tracker", TRACKERS)
 def test_without_its_package_a_tracker_is_refused_at_the_start(tmp_path, tracker):
     code = (
