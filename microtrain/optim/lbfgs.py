@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
@@ -17,6 +16,9 @@ from ..random import end_step
 from ..tensor import TENSORS, Tensor, wrap
 from .line_search import Point, strong_wolfe
 from .optimizer import Optimizer, arguments
+
+if TYPE_CHECKING:
+    from annotated_types import Ge
 
 NUMBERS = ("func_evals", "n_iter", "t", "H_diag", "prev_loss")
 VECTORS = ("d", "prev_flat_grad")
@@ -114,12 +116,12 @@ class LBFGS(Optimizer):
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float = 1,
-        max_iter: int = 20,
-        max_eval: int | None = None,
+        lr: Annotated[float, Ge(0)] = 1,
+        max_iter: Annotated[int, Ge(1)] = 20,
+        max_eval: Annotated[int, Ge(1)] | None = None,
         tolerance_grad: float = 1e-7,
         tolerance_change: float = 1e-9,
-        history_size: int = 100,
+        history_size: Annotated[int, Ge(1)] = 100,
         line_search_fn: str | None = None,
     ) -> None:
         if max_eval is None:
@@ -134,12 +136,7 @@ class LBFGS(Optimizer):
         )
 
     def _check(self, group: dict[str, Any]) -> None:
-        self._check_numbers(group, "lr")
-        self._check_numbers(group, "tolerance_grad", "tolerance_change", least=-math.inf)
-        for name in ("max_iter", "max_eval", "history_size"):
-            good = type(group[name]) is int and group[name] >= 1
-            text = f"{name} must be a whole number of at least 1"
-            need(good, "LBFGS", text, group[name], error=ValueError)
+        super()._check(group)
         search, text = group["line_search_fn"], "line_search_fn must be 'strong_wolfe' or None"
         need(search in (None, "strong_wolfe"), "LBFGS", text, search, error=ValueError)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from itertools import chain
 from operator import is_, itemgetter
 from types import SimpleNamespace
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -53,8 +55,28 @@ def refuse_switches(name: str, **switches: Any) -> None:
 
 
 def arguments(scope: dict[str, Any]) -> dict[str, Any]:
-    """Those of an `__init__`, out of its `locals()`: options, and switches of PyTorch's."""
+    """Those of an `__init__`, out of its `locals()`: options, and switches of PyTorch's.
+
+    What its annotations say of numbers holds in every parameter group.
+    """
+    scope["self"].limits = _limits(scope["__class__"])
     return {name: value for name, value in scope.items() if name not in NO_OPTIONS}
+
+
+@functools.cache
+def _limits(kind: Any) -> dict[str, Any]:
+    import annotated_types  # not to import a package
+
+    return get_type_hints(kind.__init__, localns=vars(annotated_types), include_extras=True)
+
+
+# A file begins with a rate above 0; in a program it may be 0, as in PyTorch.
+_LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "Ge": ("at least", operator.ge),
+    "Gt": ("at least", operator.ge),
+    "Le": ("at most", operator.le),
+    "Lt": ("below", operator.lt),
+}
 
 
 # A replay does not run Python that chooses learning rates.
@@ -163,6 +185,7 @@ class Optimizer:
     counts: ClassVar[bool] = False
     numbers: ClassVar[tuple[str, ...]] = ()
     named: tuple[str, ...] = ()  # the numbers and flags of the formula
+    limits: Mapping[str, Any] = {}
     rated: ClassVar[tuple[str, ...]] = ("lr",)  # by `rates`, unless `constants` says None
     optional: ClassVar[tuple[str, ...]] = ("weight_decay", "momentum")  # None where they are 0
     by_step: ClassVar[bool] = False  # whether `rates` is its own
@@ -240,25 +263,30 @@ class Optimizer:
         OPTIMIZERS.add(self)  # complete by now: another thread may be capturing and look at it
 
     def _check(self, group: dict[str, Any]) -> None:
-        """Raise ValueError for options that make no sense."""
+        """ValueError for options that are not what annotations say, or make no sense together."""
+        for name, hint in self.limits.items():
+            if get_origin(hint) is tuple:
+                pair = group[name]
+                two, text = isinstance(pair, list | tuple) and len(pair) == 2, "must be two numbers"
+                need(two, type(self).__name__, f"{name} {text}", pair, error=ValueError)
+                group[name] = tuple(pair)
+                for number, each in enumerate(get_args(hint)):
+                    self._check_number(f"{name}[{number}]", pair[number], each)
+            elif name in self.defaults:
+                self._check_number(name, group[name], hint)
 
-    def _check_numbers(self, group: dict[str, Any], *names: str, least: float = 0) -> None:
-        """ValueError unless these options are numbers of at least `least`."""
-        for name in names:
-            value = group[name]
-            number = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
-            good, text = number and value >= least, f"{name} must be a number of at least {least}"
-            need(good, type(self).__name__, text, value, error=ValueError)
-
-    def _check_betas(self, group: dict[str, Any]) -> None:
-        """ValueError unless `betas` are two decay rates."""
-        betas, name = group["betas"], type(self).__name__
-        two = isinstance(betas, list | tuple) and len(betas) == 2
-        need(two, name, "betas must be two numbers", betas, error=ValueError)
-        group["betas"] = tuple(betas)
-        for number, beta in enumerate(betas):
-            good, text = isinstance(beta, int | float), "must be at least 0 and below 1"
-            need(good and 0 <= beta < 1, name, f"betas[{number}] {text}", beta, error=ValueError)
+    def _check_number(self, name: str, value: Any, hint: Any) -> None:
+        kind, *limits = get_args(hint) or (hint,)
+        if type(None) in limits:  # which an `__init__` replaces
+            kind, *limits = get_args(kind) or (kind,)
+        if kind not in (int, float):
+            return
+        good = type(value) is int if kind is int else type(_number(value)) is float
+        bounds = [(*_LIMITS[type(limit).__name__], *astuple(limit)) for limit in limits]
+        good = good and value == value and all(holds(value, bound) for _, holds, bound in bounds)
+        text = f"{name} must be a {'whole ' if kind is int else ''}number of "
+        text += " and ".join(f"{words} {bound}" for words, _, bound in bounds)
+        need(good, type(self).__name__, text.removesuffix(" of "), value, error=ValueError)
 
     def _given(self, group: dict[str, Any]) -> Any:
         """The options of a group, by name."""

@@ -68,8 +68,7 @@ class SGD(Optimizer):
         super().__init__(params, arguments(locals()))
 
     def _check(self, group: dict[str, Any]) -> None:
-        self._check_numbers(group, "lr", "momentum", "weight_decay")
-        self._check_numbers(group, "dampening", least=-math.inf)
+        super()._check(group)
         lost = group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0)
         text = "Nesterov momentum requires a momentum and zero dampening"
         need(not lost, "SGD", text, error=ValueError)
@@ -85,10 +84,6 @@ class Moments(Optimizer):
     """What optimizers share that keep Adam's two averages: the base of `Adam`, `NAdam`, `RAdam`."""
 
     counts = True
-
-    def _check(self, group: dict[str, Any]) -> None:
-        self._check_numbers(group, "lr", "eps", "weight_decay")
-        self._check_betas(group)
 
     def constants(self, o: Any) -> dict[str, Any]:
         decoupled = o.decoupled_weight_decay and o.weight_decay
@@ -217,10 +212,6 @@ class NAdam(Moments):
     ) -> None:  # fmt: skip
         super().__init__(params, arguments(locals()))
 
-    def _check(self, group: dict[str, Any]) -> None:
-        super()._check(group)
-        self._check_numbers(group, "momentum_decay")
-
     def starts(self, o: Any) -> dict[str, float]:
         return {"mu_product": 1.0}
 
@@ -328,10 +319,6 @@ class Adamax(Optimizer):
     ) -> None:  # fmt: skip
         super().__init__(params, arguments(locals()))
 
-    def _check(self, group: dict[str, Any]) -> None:
-        self._check_numbers(group, "lr", "eps", "weight_decay")
-        self._check_betas(group)
-
     def constants(self, o: Any) -> dict[str, Any]:
         return _of_betas(o)
 
@@ -384,11 +371,6 @@ class Adagrad(Optimizer):
             start = np.full(param.shape, group["initial_accumulator_value"], param._array.dtype)
             self.load_state_of(param, {STEP: np.array(0), "sum": start})
 
-    def _check(self, group: dict[str, Any]) -> None:
-        self._check_numbers(
-            group, "lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps"
-        )
-
     def rates(self, o: Any, t: int, numbers: list[float]) -> tuple[float, ...]:
         return (o.lr / (1 + (t - 1) * o.lr_decay),)
 
@@ -433,11 +415,6 @@ class Adadelta(Optimizer):
         capturable: bool = False, maximize: bool = False, differentiable: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(params, arguments(locals()))
-
-    def _check(self, group: dict[str, Any]) -> None:
-        self._check_numbers(group, "lr", "rho", "eps", "weight_decay")
-        text = "rho must be between 0 and 1"
-        need(group["rho"] <= 1, "Adadelta", text, group["rho"], error=ValueError)
 
     def constants(self, o: Any) -> dict[str, Any]:
         return {"rest": 1 - o.rho}
@@ -485,9 +462,6 @@ class RMSprop(Optimizer):
     ) -> None:  # fmt: skip
         super().__init__(params, arguments(locals()))
 
-    def _check(self, group: dict[str, Any]) -> None:
-        self._check_numbers(group, "lr", "alpha", "eps", "weight_decay", "momentum")
-
     def states_of_group(self, group: dict[str, Any]) -> tuple[str, ...]:
         there = True, group["momentum"], group["centered"]
         return tuple(compress(self.states, there))
@@ -522,18 +496,15 @@ class Rprop(Optimizer):
     counts = True
 
     def __init__(
-        self, params: Iterable[Any], lr: float = 1e-2, etas: tuple[float, float] = (0.5, 1.2),
-        step_sizes: tuple[float, float] = (1e-6, 50), *, capturable: bool = False,
-        foreach: bool | None = None, maximize: bool = False, differentiable: bool = False,
+        self, params: Iterable[Any], lr: Annotated[float, Ge(0)] = 1e-2,
+        etas: tuple[float, float] = (0.5, 1.2), step_sizes: tuple[float, float] = (1e-6, 50), *,
+        capturable: bool = False, foreach: bool | None = None, maximize: bool = False,
+        differentiable: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(params, arguments(locals()))
 
     def _check(self, group: dict[str, Any]) -> None:
-        self._check_numbers(group, "lr")
-        for name in ("etas", "step_sizes"):
-            two = isinstance(group[name], list | tuple) and len(group[name]) == 2
-            need(two, "Rprop", f"{name} must be two numbers", group[name], error=ValueError)
-            group[name] = tuple(group[name])
+        super()._check(group)
         good, text = 0 < group["etas"][0] < 1 < group["etas"][1], "between 0 and 1, and above 1"
         need(good, "Rprop", f"etas must be {text}", group["etas"], error=ValueError)
 
@@ -579,14 +550,13 @@ class ASGD(Optimizer):
     numbers = ("eta", "mu")
 
     def __init__(
-        self, params: Iterable[Any], lr: float = 1e-2, lambd: float = 1e-4, alpha: float = 0.75,
-        t0: float = 1e6, weight_decay: float = 0.0, foreach: bool | None = None,
-        maximize: bool = False, differentiable: bool = False, capturable: bool = False,
+        self, params: Iterable[Any], lr: Annotated[float, Ge(0)] = 1e-2,
+        lambd: Annotated[float, Ge(0)] = 1e-4, alpha: Annotated[float, Ge(0)] = 0.75,
+        t0: Annotated[float, Ge(0)] = 1e6, weight_decay: Annotated[float, Ge(0)] = 0.0,
+        foreach: bool | None = None, maximize: bool = False, differentiable: bool = False,
+        capturable: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(params, arguments(locals()))
-
-    def _check(self, group: dict[str, Any]) -> None:
-        self._check_numbers(group, "lr", "lambd", "alpha", "t0", "weight_decay")
 
     def starts(self, o: Any) -> dict[str, float]:
         return {"eta": o.lr, "mu": 1.0}

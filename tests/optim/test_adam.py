@@ -266,7 +266,7 @@ def test_a_state_that_does_not_fit_changes_nothing(number):
         ({"lr": "fast"}, "lr must be"),
         ({"eps": -1e-8}, "eps must be"),
         ({"weight_decay": float("nan")}, "weight_decay must be"),
-        ({"betas": (0.9, 1.0)}, r"betas\[1\] must be at least 0 and below 1, got 1.0"),
+        ({"betas": (0.9, 1.0)}, r"betas\[1\] must be a number of at least 0 and below 1, got 1.0"),
         ({"betas": (-0.1, 0.5)}, r"betas\[0\]"),
         ({"betas": 0.9}, "betas must be two numbers"),
         ({"betas": (0.9,)}, "betas must be two numbers"),
