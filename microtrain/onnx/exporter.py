@@ -11,9 +11,9 @@ import numpy as np
 
 from ..autograd import no_grad
 from ..backend import to_host
-from ..common.files import reason, write_whole
+from ..common.files import write_whole, writing
 from ..common.version import __version__
-from ..errors import ConfigError, LaunchError, absent
+from ..errors import ConfigError, absent
 from ..nn import Module
 from ..tensor import TENSORS, kind_of, wrap
 from . import elementwise, layers
@@ -55,10 +55,9 @@ def export(
     """
     inputs = args if isinstance(args, tuple) else (args,)
     proto = graph_of(model, inputs, input_names, output_names)
-    try:
-        write_whole(Path(os.path.expanduser(path)).resolve(), proto.SerializeToString())
-    except OSError as error:
-        raise LaunchError(f"cannot write {path}: {reason(error)}") from error
+    content = proto.SerializeToString()
+    with writing(path):
+        write_whole(Path(os.path.expanduser(path)).resolve(), content)
 
 
 def graph_of(
