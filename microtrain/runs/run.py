@@ -84,10 +84,14 @@ class ClassCounts:
     def figures(self) -> list[tuple[float, float, float]]:
         """Precision, recall and f1 of each class; 0 where one is not defined."""
         counts = np.array(self.confusion, np.float64)
-        right, predicted, there = counts.diagonal(), counts.sum(axis=0), np.array(self.support)
-        parts = ((right, predicted), (right, there), (2 * right, predicted + there))
-        each = [above / np.where(below > 0, below, 1.0) for above, below in parts]
+        each = figures(counts.diagonal(), counts.sum(axis=0), np.array(self.support))
         return [tuple(row) for row in np.transpose(each).tolist()]
+
+
+def figures(right: Any, predicted: Any, there: Any) -> list[Any]:
+    """Precision, recall and f1 of rows that are right, were predicted, and are there; 0 of none."""
+    parts = ((right, predicted), (right, there), (2 * right, predicted + there))
+    return [above / np.where(below > 0, below, 1.0) for above, below in parts]
 
 
 @dataclass(frozen=True)

@@ -26,12 +26,13 @@ from ...data.rows import known_of_target
 from ...errors import ConfigError, DataError
 from ...nn import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, MSELoss
 from ...nn.functional import softmax
-from ...runs.run import ClassCounts
+from ...runs.run import ClassCounts, figures
 from .base import Array, Metric, Sums, ratio
 
 Codes = NDArray[np.int64]
 Share = Annotated[float, Ge(0), Le(1)]
 Average = Literal["binary", "micro", "macro", "weighted"]
+FIGURES = ("precision", "recall", "f1")
 
 
 def sigmoid(scores: Array) -> Sums:
@@ -237,10 +238,6 @@ class Recall(ClassMetric):
         self.positive = None if positive is None else str(positive)
         self.name = _at(self._name + of, threshold)
 
-    def parts(self, support: Sums, predicted: Sums, right: Sums) -> tuple[Any, Any]:
-        """Numerator and denominator."""
-        return right, support
-
     def sums(self, prediction: Array, target: Array, weight: Sums | None = None) -> Sums:
         codes = self.codes(prediction, target)
         positive = self._one(max(prediction.shape[1], 2)) if self.average == "binary" else 1
@@ -252,10 +249,8 @@ class Recall(ClassMetric):
         if not support.any():
             return float("nan")
         if self.average == "micro":
-            above, below = self.parts(support.sum(), predicted.sum(), right.sum())
-            return float(above / below) if below else 0.0
-        above, below = self.parts(support, predicted, right)
-        each = np.where(below > 0, above / np.where(below > 0, below, 1), 0.0)
+            support, predicted, right = sums.reshape(3, -1).sum(axis=1, keepdims=True)
+        each = figures(right, predicted, support)[FIGURES.index(self._name)]
         if self.average == "binary":
             return float(each[self._one(len(each))])
         if self.average == "weighted":
@@ -283,9 +278,6 @@ class Precision(Recall):
 
     _name = "precision"
 
-    def parts(self, support: Sums, predicted: Sums, right: Sums) -> tuple[Any, Any]:
-        return right, predicted
-
 
 class F1(Recall):
     """The harmonic mean of precision and recall, 2 right / (rows + predicted).
@@ -295,9 +287,6 @@ class F1(Recall):
     """
 
     _name = "f1"
-
-    def parts(self, support: Sums, predicted: Sums, right: Sums) -> tuple[Any, Any]:
-        return 2 * right, support + predicted
 
 
 def _at(name: str, threshold: float | None) -> str:
@@ -386,7 +375,7 @@ def class_lines(counts: ClassCounts, which: str = "") -> list[str]:
     if len(order) > SHOWN:
         by_f1 = sorted(order, key=lambda i: counts.figures[i][2])
         order, note = sorted(by_f1[:SHOWN]), f", the {SHOWN} of lowest f1 of {len(order)}"
-    rows = [["class", "precision", "   recall", "       f1", f"{'rows':>9}"]]
+    rows = [["class", *(f"{name:>9}" for name in (*FIGURES, "rows"))]]
     for i in order:
         many = counts.support[i]
         rows.append(
