@@ -21,7 +21,7 @@ def in_html(path: Path) -> str:
         facts["steps"] = plural(info.steps, "step")
     if (seconds := info.seconds("train_s")) is not None:
         facts["time"] = elapsed(seconds)
-    if best is not None and best.value is not None:
+    if best is not None:
         facts["best"] = f"{best.name} {number(best.value)} at step {best.step:,}"
     test = {key: value for key, value in (info.test or {}).items() if key != "step"}
     if test:

@@ -13,7 +13,7 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -41,7 +41,7 @@ from .arrays import Content, array_content, arrays_in
 Array = NDArray[Any]
 Count = Annotated[int, Ge(0), Lt(2**53)]
 Number = Annotated[float, Gt(-(2.0**1023)), Lt(2.0**1023)]
-FORMAT = 3
+FORMAT = 4
 File = Literal["model.safetensors", "optimizer.safetensors", "state.json", "config.yaml"]
 FILES: tuple[File, ...] = get_args(File)
 MANIFEST = "manifest.json"
@@ -359,7 +359,7 @@ def clear_leftovers(directory: Path) -> None:
         remove(entry)
 
 
-def prune(directory: Path, keep_last: int, keep_best: int, monitor: tuple[str, str]) -> None:
+def prune(directory: Path, keep_last: int, keep_best: int, monitor: Sequence[str]) -> None:
     """Remove what is neither among the newest nor the best; point `last` and `best` at these.
 
     A directory that cannot be removed or linked is no reason to end a run.
@@ -381,7 +381,7 @@ def prune(directory: Path, keep_last: int, keep_best: int, monitor: tuple[str, s
             point(directory / name, target[0])
 
 
-def monitored(path: Path, monitor: tuple[str, str]) -> float | None:
+def monitored(path: Path, monitor: Sequence[str]) -> float | None:
     """The value of the monitored metric at a checkpoint, if that was measured there."""
     state = peek_state(path)
     value = state.get("monitored") if state.get("monitor") == list(monitor) else None

@@ -39,15 +39,7 @@ from .checkpoint import (
 )
 from .directory import find_run, read_run_json
 from .metrics import RESERVED, SPLITS, History
-
-
-@dataclass(frozen=True)
-class Best:
-    """The best value of the monitored column."""
-
-    name: str
-    value: float | None
-    step: int
+from .state import Best
 
 
 @dataclass(frozen=True)
@@ -360,7 +352,7 @@ class Run:
         paths = {step_of(path): path for path in self.checkpoints}
         fell_back = ""
         if which == "best" and (best := self.best_so_far) is not None:
-            measured = best.name if best.value is None else f"{best.name} {best.value:.5g}"
+            measured = f"{best.name} {best.value:.5g}"
             fell_back = f"the best, of step {best.step:,} ({measured}), was not kept"
             if best.step in paths:
                 chosen = f"checkpoint of step {best.step:,}, the best ({measured})"

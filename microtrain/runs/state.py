@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -183,11 +183,70 @@ Options = list[dict[str, Any]]  # of each parameter group
 RandomState = Annotated[dict[str, Any], Predicate(_is_random_state)]
 
 
-@dataclass
-class _Best:
+@dataclass(frozen=True)
+class Best:
+    """The best value of the monitored column."""
+
     name: str
     value: Number
     step: Count
+
+
+@dataclass
+class RunState:
+    """Where a run is.
+
+    Attributes:
+        monitor: the column whose best value counts, and which way: `min` or `max`.
+        duration: of the whole run, as it is configured.
+        step, samples: optimiser steps taken and samples seen, over all ranks.
+        seconds: that it took, before a resume.
+        monitored: the value of the monitored column after this step, if it was measured.
+        best: the best one.
+        stop: why it is to end, once any rank was asked for that; equal on all ranks at each
+            checkpoint.
+        ended: whether it has ended because of that.
+    """
+
+    monitor: Annotated[list[str], Len(2, 2)]
+    duration: str
+    step: Count
+    samples: Count
+    seconds: Number
+    monitored: Number | None
+    best: Best | None
+    stop: str
+    ended: bool
+
+    def note_best(self, values: Mapping[str, float]) -> None:
+        """Look at what was measured after this step: its monitored value may be the best."""
+        name, mode = self.monitor
+        value = values.get(name, math.nan)
+        if not math.isfinite(value):
+            return
+        self.monitored = value
+        sign = 1 if mode == "min" else -1
+        if self.best is None or sign * value < sign * self.best.value:
+            self.best = Best(name, value, self.step)
+
+    @property
+    def at_best(self) -> bool:
+        """Whether the best value is of this step."""
+        return self.best is not None and self.best.step == self.step
+
+    def go_on_from(self, state: Mapping[str, Any]) -> bool:
+        """Be where a checkpoint is; another monitor or duration may be chosen meanwhile.
+
+        Returns whether the run was asked to end, and has not ended yet.
+        """
+        then = RunState(**{each.name: state[each.name] for each in fields(RunState)})
+        self.step, self.samples, self.seconds = then.step, then.samples, then.seconds
+        if then.monitor == self.monitor:
+            self.monitored, self.best = then.monitored, state["best"] and Best(**state["best"])
+        asked = bool(then.stop) and then.duration == self.duration
+        if asked:
+            self.stop, self.ended = then.stop, then.ended
+        return asked and not then.ended
 
 
 @dataclass
@@ -211,23 +270,10 @@ class _Compile:
 
 
 @dataclass
-class _Stop:
-    reason: str
-    ended: bool
-    duration: str
+class _Run(RunState):
+    """What goes on in a run from here; callbacks check their own states."""
 
-
-@dataclass
-class _Run:
-    """Of a run; callbacks check their own states."""
-
-    step: Count
-    samples: Count
-    seconds: Number
     metrics_bytes: Count
-    monitor: list[str]
-    monitored: Number | None
-    best: _Best | None
     progress: Annotated[list[str], Len(2, 2), Predicate(_are_sums)]
     rows: _Rows
     callbacks: list[tuple[str, Any]]
@@ -238,7 +284,6 @@ class _Run:
     compile: _Compile
     options: Options
     random: RandomState
-    stop: _Stop | None
     order: str
     run: str | None
     metrics_sha256: str

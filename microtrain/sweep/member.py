@@ -149,16 +149,16 @@ class FewCheckpoints(Checkpoints):
     def on_end(self, run: TrainingRun, ending: Ending) -> None:
         """The best; the last where that is the best, or none was kept."""
         saver, best = run.checkpoints, run.state.best
-        if saver is None or best is None or not ending.finished or best[2] == run.step:
+        if saver is None or best is None or not ending.finished or best.step == run.step:
             super().on_end(run, ending)
         if saver is None or best is None or not ending.finished:
             return
         saver.wait()
         ending.params_sha256 = params_sha256(model_arrays(run.model))
-        if best[2] not in map(step_of, list_checkpoints(saver.directory)):
+        if best.step not in map(step_of, list_checkpoints(saver.directory)):
             super().on_end(run, ending)
         paths = {step_of(path): path for path in list_checkpoints(saver.directory)}
-        kept = paths.pop(best[2] if best[2] in paths else run.step)
+        kept = paths.pop(best.step if best.step in paths else run.step)
         for path in paths.values():
             remove(path)
         for name in ("best", "last"):

@@ -319,8 +319,8 @@ class _Runner:
     def _score(self, member: Member) -> float:
         """The lower the better."""
         info, sign = self.done[member.number], 1 if self.config.checkpoint.mode == "min" else -1
-        lost = info.status == "diverged" or info.best is None or info.best.value is None
-        return math.inf if lost else sign * info.best.value  # type: ignore[union-attr,operator]
+        lost = info.status == "diverged" or info.best is None
+        return math.inf if lost else sign * info.best.value  # type: ignore[union-attr]
 
     def end(self, finished: bool, seconds: float) -> None:
         """The table, and run.json; on rank 0."""
@@ -346,7 +346,7 @@ class _Runner:
             timings={"train_s": seconds},
         )
         self.output.say("", *summary(read_records([str(path)])), "")
-        if best is not None and info.best is not None and info.best.value is not None:
+        if best is not None and info.best is not None:
             said = f"{info.best.name} {number(info.best.value)}"
             self.output.say(f"best    {self.sweep.place(best)}: {said}")
         self.output.say(f"next    microtrain report {path}", f"time    {elapsed(seconds)}")

@@ -279,9 +279,9 @@ def summary(run: Any, ending: Ending) -> list[str]:
     state, seconds = run.state, ending.seconds
     status = "finished" if ending.finished else "stopped"
     in_all = took = share = ""
-    if state.resumed_at is not None:
+    if run.resumed_at is not None:
         in_all = " in all"
-        took = f" since the resume after step {state.resumed_at:,}"
+        took = f" since the resume after step {run.resumed_at:,}"
     if run.comm.size > 1:
         share = f", {run.model.comm_seconds / seconds:.0%} in communication"
     speed = rate(state.samples / seconds if seconds else math.nan)
@@ -290,10 +290,10 @@ def summary(run: Any, ending: Ending) -> list[str]:
         f"{elapsed(seconds)}{in_all}, {speed} samples/s{share}"
     }
     if state.best is not None:
-        name, value, step = state.best
-        facts["best"] = f"{name} {number(value)} at step {step:,}"
+        best = state.best
+        facts["best"] = f"{best.name} {number(best.value)} at step {best.step:,}"
     facts["results"] = str(run.path)
-    facts["took"] = f"{elapsed(seconds - state.elapsed)}{took}, peak memory {size(ending.peak)}"
+    facts["took"] = f"{elapsed(seconds - state.seconds)}{took}, peak memory {size(ending.peak)}"
     facts["next"] = next_command(run.config, run.path, "evaluate" if ending.finished else "resume")
     return labelled(facts)
 

@@ -124,7 +124,7 @@ def restore(run: Any, checkpoint: Checkpoint) -> None:
         )
     _check_order(run, checkpoint)
     take_over(checkpoint, run.model, run.optimizer)
-    run.state.load_state_dict(state)
+    run.to_be_stopped, run.resumed_at = run.state.go_on_from(state), checkpoint.step
     draws = place()
     set_rng_state(state["random"])
     begin_batch(*draws)  # as before any pass, where a pass is taken up in its middle too

@@ -14,7 +14,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from ..distributed.agreement import settled
 from ..distributed.communicator import alone
 from ..distributed.data_parallel import DataParallel
 from ..runs.directory import RunDirectory
+from ..runs.state import RunState
 from .build_run import STOP, Parts
 from .callbacks.base import Callback, call
 
@@ -32,84 +32,6 @@ if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
     from .console import Output
     from .step.executor import Execution
-
-
-@dataclass
-class RunState:
-    """Where a run is.
-
-    Attributes:
-        monitor: the column whose best value counts, and which way: `min` or `max`.
-        duration: of the whole run, as it is configured.
-        step, samples: optimiser steps taken and samples seen, over all ranks.
-        elapsed: seconds that it took before a resume.
-        resumed_at: the step after which it was resumed; None where it was not.
-        best: name, value and step of the best value of the monitored column.
-        measured: the last such value, and the step after which it was measured.
-        stop: why it is to end, once any rank was asked for that; equal on all ranks at each
-            checkpoint.
-        ended: whether it has ended because of that.
-        to_be_stopped: whether it was asked to before the resume, and has not ended yet.
-    """
-
-    monitor: tuple[str, str]
-    duration: str
-    step: int = 0
-    samples: int = 0
-    elapsed: float = 0.0
-    resumed_at: int | None = None
-    best: tuple[str, float, int] | None = None
-    measured: tuple[int, float] | None = None
-    stop: str = ""
-    ended: bool = False
-    to_be_stopped: bool = False
-
-    def note_best(self, values: dict[str, float]) -> None:
-        """Look at what was measured after this step: its monitored value may be the best."""
-        name, mode = self.monitor
-        value = values.get(name, math.nan)
-        if not math.isfinite(value):
-            return
-        self.measured = self.step, value
-        sign = 1 if mode == "min" else -1
-        if self.best is None or sign * value < sign * self.best[1]:
-            self.best = name, value, self.step
-
-    @property
-    def at_best(self) -> bool:
-        """Whether the best value is of this step."""
-        return self.best is not None and self.best[2] == self.step
-
-    def best_as_dict(self) -> dict[str, Any] | None:
-        """The best value for JSON."""
-        return self.best and dict(zip(("name", "value", "step"), self.best, strict=True))
-
-    def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint."""
-        at, value = self.measured or (-1, None)
-        stop = {"reason": self.stop, "ended": self.ended, "duration": self.duration}
-        return {
-            "step": self.step,
-            "samples": self.samples,
-            "monitor": list(self.monitor),
-            "monitored": value if at == self.step else None,
-            "best": self.best_as_dict(),
-            "stop": stop if self.stop else None,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Be where `state_dict` was taken; another monitor or duration may be chosen meanwhile."""
-        self.step, self.samples = state["step"], state["samples"]
-        self.elapsed, self.resumed_at = state["seconds"], state["step"]
-        stop = state["stop"]
-        if stop is not None and stop["duration"] == self.duration:
-            self.stop, self.ended = stop["reason"], stop["ended"]
-            self.to_be_stopped = not self.ended
-        if state["monitor"] == list(self.monitor):
-            if (best := state["best"]) is not None:
-                self.best = best["name"], best["value"], best["step"]
-            if state["monitored"] is not None:  # at the end it is saved once more
-                self.measured = self.step, state["monitored"]
 
 
 class Progress:
@@ -179,6 +101,8 @@ class TrainingRun(Parts):
 
     Attributes:
         state: where it is.
+        resumed_at: the step after which it was resumed; None where it was not.
+        to_be_stopped: whether it was asked to end before the resume, and has not ended yet.
         output: where lines go.
         callbacks: what is done between its steps, in their order.
         requests: what it is asked for from outside.
@@ -193,6 +117,8 @@ class TrainingRun(Parts):
     """
 
     state: RunState
+    resumed_at: int | None = None
+    to_be_stopped: bool = False
     output: Output
     callbacks: list[Callback]
     requests: Requests

@@ -37,6 +37,7 @@ from ..distributed.communicator import alone
 from ..distributed.connection import ranks_of
 from ..errors import ConfigError, DivergedError
 from ..runs.directory import EVERY, RunDirectory
+from ..runs.state import RunState
 from ..tensor import TENSORS, Tensor
 from .build_run import EVALUATE, SAVE, build_run, take_initial_values
 from .callbacks.base import Callback, Ending, Event, States, call, callback_of, steps_between
@@ -46,7 +47,7 @@ from .console import Output, next_command, peak_memory
 from .dry_run import dry_run
 from .models_and_losses import loss_of_rows
 from .resume import LOCK_WAIT, choose_run, take_up
-from .run import Progress, Requests, RunState, TrainingRun, next_multiple, run_directory
+from .run import Progress, Requests, TrainingRun, next_multiple, run_directory
 from .step.divergence import NotFinite, autopsy, worst_gradient
 from .step.executor import BEGIN, Execution
 
@@ -178,7 +179,10 @@ class Trainer(TrainingRun):
         resume: Path | None,
     ) -> None:
         keep, duration = config.checkpoint, str(config.train.duration)
-        state = RunState((str(keep.monitor), keep.mode), duration)
+        state = RunState(
+            [str(keep.monitor), keep.mode], duration, step=0, samples=0, seconds=0.0,
+            monitored=None, best=None, stop="", ended=False,
+        )  # fmt: skip
         with during(PROGRESS, output):
             parts = build_run(config, comm, output.warn, type(self))
         super().__init__(parts, state, output)
@@ -239,7 +243,7 @@ class Trainer(TrainingRun):
             process_monitor.tell(words=f"resume with: {self._way_on()}")
             if self.comm.num_nodes > 1:
                 watchdog.share(self.path / "board")
-            self.started = time.perf_counter() - self.state.elapsed
+            self.started = time.perf_counter() - self.state.seconds
             try:
                 # What is not finite is found and named below: NumPy need not warn of it.
                 with np.errstate(all="ignore"), default_dtype(self.config.dtype):
@@ -263,7 +267,7 @@ class Trainer(TrainingRun):
         plan, path = self.plan, None if self.directory is None else self.path
         ends = dict(plan.ends)
         if "duration" in ends:  # of the whole run; max_time is of this part of it
-            ends["duration"] = max(ends["duration"] - state.elapsed, 0.0)
+            ends["duration"] = max(ends["duration"] - state.seconds, 0.0)
         with Requests(model, path, ends, plan.intervals) as self.requests:
             if state.stop and not state.ended:  # asked for as it was built, or before a resume
                 self.requests.ask(state.stop)

@@ -196,7 +196,7 @@ def edit_manifest(path, **changes):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"format": 4}, "has checkpoint format 4; this microtrain reads format 3"),
+        ({"format": 5}, "has checkpoint format 5; this microtrain reads format 4"),
         ({"format": None}, "has checkpoint format None"),
         ({"step": "500"}, "manifest.json cannot be understood"),
         ({"files": {}}, "manifest.json cannot be understood"),
@@ -216,7 +216,7 @@ def test_a_manifest_that_does_not_fit_is_refused(tmp_path, changes, message):
         load_checkpoint(path)
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"null", b"3", b"\xff\xfe", b'{"format": 3}'])
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"null", b"3", b"\xff\xfe", b'{"format": 4}'])
 def test_a_damaged_manifest_is_refused(tmp_path, text):
     path = save(tmp_path)
     (path / "manifest.json").write_bytes(text)
@@ -359,8 +359,8 @@ def test_a_checkpoint_of_another_version_is_not_passed_over(tmp_path):
             tmp_path, step, model={"w": np.ones(2)}, optimizer={}, state={}, config_text=""
         )
     manifest = tmp_path / "step-000002" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"format": 3', '"format": 1'))
-    with pytest.raises(DataError, match="has checkpoint format 1; this microtrain reads format 3"):
+    manifest.write_text(manifest.read_text().replace('"format": 4', '"format": 1'))
+    with pytest.raises(DataError, match="has checkpoint format 1; this microtrain reads format 4"):
         load_newest_checkpoint(tmp_path, print)
 
 

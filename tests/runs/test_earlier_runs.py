@@ -17,7 +17,7 @@ def test_a_checkpoint_of_another_format_is_one_error_with_a_way_out(tmp_path, ca
     shutil.copytree(EARLIER, tmp_path / "runs", symlinks=True)
     assert main([command, str(tmp_path / "runs" / "linear")]) == 3
     said = capsys.readouterr().err
-    assert "step-000204 has checkpoint format 1; this microtrain reads format 3" in said
+    assert "step-000204 has checkpoint format 1; this microtrain reads format 4" in said
     assert "use it with the version that wrote it (see its run.json)" in said
 
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from microtrain.common.version import __version__
 from microtrain.common.words import elapsed, number, plural, rate, size
+from microtrain.runs.state import Best, RunState
 from microtrain.train.callbacks.base import Ending
 from microtrain.train.callbacks.order import Rows, RowSchedule
 from microtrain.train.console import Output, header, summary
 from microtrain.train.models_and_losses import truth_lines
-from microtrain.train.run import RunState
 
 HOSTS = ["node07", "node07", "node08", "node08"]
 RESULTS = Path("runs/linreg/2026-11-21_13-35-07")
@@ -194,24 +194,26 @@ def test_a_schedule_goes_on_where_it_was_kept():
     assert again.state() == schedule.state() == {"rows": rows, "step_rate": 5}
 
 
-def finished_run(size, **state):
+def finished_run(size, resumed_at=None, **state):
     """What the summary reads of a run."""
     component = SimpleNamespace(type="mse", instance=None)
     names = ("data", "model", "loss", "optimizer", "schedule")
+    begun = {"seconds": 0.0, "monitored": None, "best": None, "stop": "", "ended": False}
     config = SimpleNamespace(metrics=[], callbacks=[], trainer=None)
     vars(config).update(dict.fromkeys(names, component))
     return SimpleNamespace(
-        state=RunState(("val/loss", "min"), "20 epochs", **state),
+        state=RunState(["val/loss", "min"], "20 epochs", **begun | state),
         comm=SimpleNamespace(size=size),
         model=SimpleNamespace(comm_seconds=0.03844),
         path=RESULTS,
         config=config,
+        resumed_at=resumed_at,
     )
 
 
 def test_summary(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["microtrain"])
-    run = finished_run(4, step=2500, samples=174865, best=("val/loss", 0.249871, 2300))
+    run = finished_run(4, step=2500, samples=174865, best=Best("val/loss", 0.249871, 2300))
     lines = summary(run, Ending(True, "", 1.24, 70_000_000))
     assert "\n".join(lines) == (
         "finished  2,500 steps in 1.24 s, 141,020 samples/s, 3% in communication\n"
@@ -224,7 +226,7 @@ def test_summary(monkeypatch):
 
 def test_summary_without_a_best_value_or_communication(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["train.py"])
-    run = finished_run(1, step=3, samples=100, elapsed=60.0, resumed_at=2)
+    run = finished_run(1, step=3, samples=100, seconds=60.0, resumed_at=2)
     lines = summary(run, Ending(False, "SIGTERM", 60.5, 70_000_000))
     assert lines == [
         "stopped (SIGTERM)  3 steps in 1 min 00 s in all, 2 samples/s",

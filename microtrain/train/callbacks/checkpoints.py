@@ -14,7 +14,7 @@ import math
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ class Saver:
         directory: Path,
         keep_last: int,
         keep_best: int,
-        monitor: tuple[str, str],
+        monitor: Sequence[str],
         warn: Callable[[str], None],
         sync: Callable[[], None],
         epoch: int | None = None,
@@ -236,10 +236,10 @@ def contents(run: Any) -> dict[str, Any]:
     state = {
         "seed": run.config.seed,
         **run.where(),
+        **asdict(run.state),
         "seconds": time.perf_counter() - run.started,
         "run": run.directory.info("id"),
         **run.directory.rows_so_far(),
-        **run.state.state_dict(),
         **run.data_state,
         "order": order_name(len(run.loader.dataset), run.loader.shuffle),
         "skips": None,
@@ -330,7 +330,7 @@ class Results(Callback):
         }
         run.update_info(
             steps=run.step,
-            best=run.state.best_as_dict(),
+            best=run.state.best and asdict(run.state.best),
             test=test,
             classes=self._counts and asdict(self._counts),
             params_sha256=ending.params_sha256,
@@ -363,7 +363,7 @@ class Results(Callback):
                 status=status,
                 exit_code=code,
                 steps=run.step,
-                best=run.state.best_as_dict(),
+                best=run.state.best and asdict(run.state.best),
                 error=lines[0],
                 timings={"train_s": time.perf_counter() - run.started},
             )

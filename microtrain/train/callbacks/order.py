@@ -76,6 +76,7 @@ class Evaluator(Callback):
     def on_pause(self, run: TrainingRun, event: Event) -> None:
         """Leave what was measured, by column name, and a line in metrics.jsonl."""
         split = run.evaluated
+        run.state.monitored = None  # until it is measured after this step, too
         if event.asked[EVALUATE]:
             run.requests.done(EVALUATE)
         if not event.evaluate or (split == "train" and not run.metrics):
@@ -128,7 +129,7 @@ class Agreement(Callback):
 
     def on_start(self, run: TrainingRun) -> None:
         """A run that is resumed may have ended, or have to end after one more step."""
-        if run.state.resumed_at is not None and not run.state.to_be_stopped:
+        if run.resumed_at is not None and not run.to_be_stopped:
             agree_to_stop(run)
             run.state.ended = bool(run.state.stop)
 
