@@ -23,6 +23,10 @@ from ..errors import ConfigError, DataError
 __all__ = ["propose_configuration"]
 
 _FEW_CLASSES = 20
+_OF_TARGET = (
+    "  standardize_target: true  # predictions and metrics stay in its own unit",
+    "  clip: true  # predictions within the range of the training targets",
+)
 _LARGE = 5_000_000  # bytes that take more than a second
 
 
@@ -61,6 +65,7 @@ def propose_configuration(path: Path, target: str | None, output: str | None) ->
         *_aligned([p for p in proposals if p.spec != "drop"]),
         *_dropped([p for p in proposals if p.spec == "drop"]),
         "  standardize: true  # numbers and dates",
+        *([] if is_classes else _OF_TARGET),
         f"  split: {{train: 0.7, val: 0.15, test: 0.15{', stratify: true' * is_classes}}}",
         *_hints_of_split(proposals, len(frame)),
         *_learning(proposals, is_classes, found.count("%") == 2),
@@ -149,7 +154,7 @@ def _learning(proposals: list[Proposal], is_classes: bool, binary: bool) -> list
     return [
         model,
         f"loss: {'cross_entropy' if is_classes else 'mse'}",
-        f"metrics: {as_yaml(scores if is_classes else ['r2', 'mae'])}",
+        f"metrics: {as_yaml(scores if is_classes else ['r2', 'rmse', 'mae'])}",
         "optimizer: {type: adam, lr: 0.01}",
         "train: {duration: 30 epochs, batch_size: 64}",
     ]

@@ -34,8 +34,8 @@ def library_config(comm: Communicator, settings: Mapping[str, Any]) -> Config:
     Args:
         comm: the ranks of the run, which give the same settings; the first one checks for all.
         settings: the keys of the YAML. Components are names, dicts with a `type`, or objects. Keys
-            of `train` may stand at the top, and `split`, `standardize` and `cache`, which are
-            `data`'s.
+            of `train` may stand at the top, and those of `data` that every component has, such as
+            `split` and `standardize`.
 
     Raises ConfigError with all problems at once, on every rank.
     """

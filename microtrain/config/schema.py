@@ -179,6 +179,11 @@ class Data(Component):
         split: Fractions for training, validation and test.
         standardize: Scale every input column to mean 0 and standard deviation 1, computed on the
             training part.
+        standardize_target: Train on the target of a regression at mean 0 and standard deviation 1,
+            computed on the training part; the loss is of that, predictions and metrics are in the
+            target's own unit.
+        log_target: Train on log(1 + target), before any standardize_target; for targets from 0 up.
+        clip: Hold the predictions of a regression within the range of the training targets.
         cache: A directory that keeps the prepared rows of files for runs to come, mapped into
             memory as they are used; null: none.
     """
@@ -187,6 +192,9 @@ class Data(Component):
         default_factory=lambda: Split(train=1.0)
     )
     standardize: bool = False
+    standardize_target: bool = False
+    log_target: bool = False
+    clip: bool = False
     cache: Annotated[Annotated[str, Path] | None, Expects("the path of a directory, or null")] = (
         None
     )
@@ -455,4 +463,5 @@ SECTIONS: dict[str, type] = {
     "sweep": Sweep,
 }
 # Keys that stand beside a component's arguments and are the section's own.
-OWN_KEYS = {"data": ("split", "standardize", "cache")}
+TARGET_KEYS = ("standardize_target", "log_target", "clip")
+OWN_KEYS = {"data": ("split", "standardize", *TARGET_KEYS, "cache")}

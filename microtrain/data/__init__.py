@@ -16,7 +16,7 @@ from .readers.npz import npz
 from .readers.parquet import parquet
 from .readers.stores import hdf5, zarr
 from .readers.synthetic import synthetic_linear, synthetic_random, synthetic_relu
-from .rows import Preprocessing, Rows
+from .rows import Preprocessing, Rows, TargetScaling
 from .source import ArrayDataset, FunctionSource, Source, blocks
 from .tables.columns import Column
 from .tables.table import Encoder, Table
@@ -33,6 +33,7 @@ __all__ = [
     "Rows",
     "Source",
     "Table",
+    "TargetScaling",
     "blocks",
     "contiguous_slice",
     "contiguous_slices",

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ..errors import DataError
+from ..errors import ConfigError, DataError
 from .source import ArrayDataset, RowNumbers, Source, blocks, location_in, named_as, read_checked
 
 Statistic = NDArray[np.float64]  # of each feature
@@ -48,14 +48,20 @@ class Preprocessing:
 
     @classmethod
     def of_statistics(
-        cls, mean: Statistic, std: Statistic, lowest: Statistic, highest: Statistic, origin: str
+        cls,
+        mean: Statistic,
+        std: Statistic,
+        lowest: Statistic,
+        highest: Statistic,
+        origin: str,
+        what: str = "input",
     ) -> Preprocessing:
         """`standardizing` of rows with this mean, standard deviation and extremes, float64."""
         # By its extremes: rounding gives a constant 0.1 a standard deviation of 1e-17.
         constant = (lowest == highest) | (std == 0.0)
         mean, std = np.where(constant, lowest, mean), np.where(constant, 1.0, std)
         if not (np.isfinite(mean).all() and np.isfinite(std).all()):
-            raise DataError(f"{origin}: input values are too large to standardise; rescale them")
+            raise DataError(f"{origin}: {what} values are too large to standardise; rescale them")
         return cls(mean, std)
 
     @property
@@ -84,6 +90,57 @@ class Preprocessing:
 
 Array = NDArray[Any]
 
+
+@dataclass(frozen=True)
+class TargetScaling:
+    """How a regression's target becomes what is trained on, and the way back to its own unit.
+
+    Attributes:
+        affine: (t - mean) / scale per target t; with `log` of log(1 + t).
+        log: whether the logarithm comes first.
+        ends: the lowest and highest values of the training rows in their own unit, which
+            predictions are held within; None: they are as the model gives them.
+    """
+
+    affine: Preprocessing
+    log: bool = False
+    ends: tuple[Statistic, Statistic] | None = None
+
+    def apply(self, target: NDArray[Any]) -> NDArray[Any]:
+        """A target (n, ...) in its own unit as it is trained on."""
+        return self.affine.apply(np.log1p(target, dtype=np.float64) if self.log else target)
+
+    def inverse(self, target: NDArray[Any]) -> NDArray[np.float64]:
+        """A target that is trained on, (n, targets), in its own unit, float64."""
+        own = target.astype(np.float64) * self.affine.scale + self.affine.mean
+        return np.expm1(own) if self.log else own
+
+    def predictions(self, outputs: Any) -> NDArray[np.float64]:
+        """What a model gives, (n, targets), in the target's own unit; ConfigError for others."""
+        shape, wanted = getattr(outputs, "shape", None), self.affine.mean.shape
+        if shape is None or shape[1:] != wanted:
+            found = type(outputs).__name__ if shape is None else f"rows of shape {shape[1:]}"
+            raise ConfigError(
+                "data.standardize_target, log_target and clip are of predictions that are like the "
+                f"target, rows of shape {wanted}, but the model gives {found}"
+            )
+        own = self.inverse(outputs)
+        return own if self.ends is None else own.clip(*self.ends)
+
+    def to_json(self) -> dict[str, Any]:
+        """Nested lists that JSON keeps to the last bit."""
+        ends = None if self.ends is None else [end.tolist() for end in self.ends]
+        return {**self.affine.to_json(), "log": self.log, "ends": ends}
+
+    @classmethod
+    def from_json(cls, state: Mapping[str, Any] | None) -> TargetScaling | None:
+        """Of `to_json()`; None of a target that is trained on as it is."""
+        if state is None:
+            return None
+        ends = state["ends"] and tuple(np.array(end, np.float64) for end in state["ends"])
+        return cls(Preprocessing.from_json(state), state["log"], ends)
+
+
 SCALED = 2**20  # bytes that are standardised at a time
 
 
@@ -92,7 +149,7 @@ class Known:
     """What is known of the rows of a part once they have been gone through.
 
     Attributes:
-        low, high: of the target.
+        low, high: of the target, as all that follows in its own unit.
         mean: of a target of floats, over rows, of shape (targets,); 0.0 of others.
         binary: whether the target is one column of 0.0 and 1.0.
         digest: a hash of all rows as they are in the source.
@@ -113,6 +170,7 @@ class Rows(Source):
         rows: which they are, in order: a slice of step 1, an index array, or whatever has a length
             and gives row numbers for a slice or an array of positions.
         preprocessing: applied to the first input; None: as it is.
+        target_scaling: applied to the target; None: as it is.
         dtype: of floats; integers and booleans become int64. A 1-d array of floats, but for the
             weights, becomes a column. None: arrays as they are.
         known: what is known of these rows.
@@ -130,6 +188,7 @@ class Rows(Source):
         rows: Any = slice(None),
         *,
         preprocessing: Preprocessing | None = None,
+        target_scaling: TargetScaling | None = None,
         dtype: DTypeLike | None = None,
         known: Known | None = None,
     ) -> None:
@@ -143,6 +202,7 @@ class Rows(Source):
         else:
             self._length = len(rows)
         self.preprocessing, self.dtype = preprocessing, None if dtype is None else np.dtype(dtype)
+        self.target_scaling = target_scaling
         self._scaled = preprocessing is not None and not preprocessing.is_identity
         self.feature_names, self.target_name = source.feature_names, source.target_name
         self.classes, self.weighted, self.truth = source.classes, source.weighted, source.truth
@@ -160,9 +220,12 @@ class Rows(Source):
         arrays = read_checked(self.source, rows, self._raw)
         if self._scaled:
             arrays = (self._scale(arrays[0]), *arrays[1:])
+        last = len(arrays) - self.weighted
+        if self.target_scaling is not None:
+            target = self.target_scaling.apply(arrays[last - 1])
+            arrays = (*arrays[: last - 1], target, *arrays[last:])
         if self.dtype is None:
             return arrays
-        last = len(arrays) - self.weighted
         return tuple(as_trained(array, self.dtype, i < last) for i, array in enumerate(arrays))
 
     def _scale(self, x: Array) -> Array:
@@ -197,7 +260,8 @@ class Rows(Source):
     @property
     def digest(self) -> str:
         """A hash of all rows as they are read here."""
-        scaling = None if self.preprocessing is None else self.preprocessing.to_json()
+        maps = self.preprocessing, self.target_scaling
+        scaling = [None if each is None else each.to_json() for each in maps]
         assert self.known is not None, "of a part that `prepare` has made"
         text = json.dumps([self.known.digest, str(self.dtype), self._length, scaling])
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
@@ -254,14 +318,16 @@ def targets(source: Source) -> Iterator[tuple[Array, Array | None]]:
         yield apart(source, arrays)[1], arrays[-1] if source.weighted else None
 
 
-def known_of_target(source: Source) -> Known:
-    """What is known of a source's target; all of its rows are read where nobody has yet."""
+def known_of_target(source: Source, scaling: TargetScaling | None = None) -> Known:
+    """What is known of a source's target in its own unit; all of its rows are read where nobody has
+    yet. `scaling` is how it became what is trained on.
+    """
     known: Known | None = getattr(source, "known", None)
     if known is not None:
         return known
     survey = TargetSurvey()
     for target, _ in targets(source):
-        survey.add(target)
+        survey.add(target if scaling is None else scaling.inverse(target))
     return survey.known("")
 
 

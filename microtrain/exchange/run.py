@@ -12,6 +12,7 @@ import numpy as np
 from ..backend import default_dtype
 from ..common.files import TORCH
 from ..creation import from_numpy
+from ..data import TargetScaling
 from ..errors import ConfigError
 from ..inference.model import TrainedModel
 from ..inference.predict import check_place, write_output
@@ -53,19 +54,25 @@ def export_run(
 
 
 def _say_standardisation(model: TrainedModel, note: Callable[[str], None]) -> None:
-    """What must be done to inputs before the weights are of use."""
-    used = model.preprocessing
-    if used.is_identity:
-        return
-    if used.mean.size <= 8:
-        how = f"mean {used.mean.tolist()}, scale {used.scale.tolist()}"
-    else:
-        how = f'both are in mt.load("{model.path}").preprocessing'
-    note(f"the weights expect standardized inputs, (x - mean) / scale: {how}")
+    """What must be done to inputs and outputs before the weights are of use."""
+    used = {
+        "expect standardized inputs, (x - mean) / scale": (model.preprocessing, "preprocessing")
+    }
+    if (scaling := model.target_scaling) is not None:
+        target = "log(1 + target)" if scaling.log else "target"
+        used[f"give ({target} - mean) / scale"] = scaling.affine, "target_scaling.affine"
+        if scaling.ends is not None:
+            note("predict holds predictions within the range of the training targets: clip them")
+    for what, (affine, where) in used.items():
+        if not affine.is_identity or "log(" in what:
+            how = f"mean {affine.mean.tolist()}, scale {affine.scale.tolist()}"
+            if affine.mean.size > 8:
+                how = f'both are in mt.load("{model.path}").{where}'
+            note(f"the weights {what}: {how}")
 
 
 def _onnx(model: TrainedModel, note: Callable[[str], None]) -> bytes:
-    """The graph of what `predict` does with arrays: standardisation, model, link."""
+    """The graph of what `predict` does with arrays: standardisation, model, link or unit."""
     from ..onnx.exporter import graph_of
     from ..onnx.graph import Graph
 
@@ -98,6 +105,8 @@ def _onnx(model: TrainedModel, note: Callable[[str], None]) -> bytes:
         shape = value.shape
         if model.classes is None:
             found = results[0] if model.link is None else graph.node("Sigmoid", results[0])
+            if model.target_scaling is not None:
+                found = _in_own_unit(graph, found, model.target_scaling, value.array.dtype)
             if shape[1:] == (1,):
                 found, shape = graph.node("Squeeze", found, graph.ints([1])), shape[:1]
             graph.rename(found, "prediction")
@@ -132,6 +141,21 @@ def _onnx(model: TrainedModel, note: Callable[[str], None]) -> bytes:
     if model.signature.table is not None and model.feature_names is not None:
         note(f"columns of the input: {', '.join(model.feature_names)}")
     return bytes(proto.SerializeToString())
+
+
+def _in_own_unit(graph: Any, found: str, scaling: TargetScaling, dtype: Any) -> str:
+    """What `TargetScaling.predictions` makes of outputs, as `dtype`."""
+    wide = graph.cast(found, np.float64)
+    scaled = graph.node("Mul", wide, graph.constant(scaling.affine.scale, "target_scale"))
+    own = graph.node("Add", scaled, graph.constant(scaling.affine.mean, "target_mean"))
+    if scaling.log:
+        one = graph.constant(np.ones(1), "one")
+        own = graph.node("Sub", graph.node("Exp", own), one)
+    if scaling.ends is not None:
+        lowest, highest = scaling.ends
+        own = graph.node("Max", own, graph.constant(lowest, "target_lowest"))
+        own = graph.node("Min", own, graph.constant(highest, "target_highest"))
+    return str(graph.cast(own, dtype))
 
 
 def _shape(info: Any) -> str:

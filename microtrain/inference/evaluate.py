@@ -128,7 +128,10 @@ def evaluate_run(
         more = [] if names is None else [Confusion()]
         with np.errstate(all="ignore"):  # what is not finite is shown as it is
             every = [*metrics, *more]
-            values = evaluate(model.module, loss, every, rows, comm, None, shards, step)
+            values = evaluate(
+                model.module, loss, every, rows, comm, None, shards, step,
+                target_scaling=model.target_scaling,
+            )  # fmt: skip
         counts = None if names is None else class_counts(values, name, names)
         evaluation.parts[name] = Part(len(rows), values, classes=counts)
     if data_file is None and saved.run is not None:
@@ -145,7 +148,8 @@ def load_file(
     """
     return prepare(
         read(), dtype=model.config.dtype, origin=text,
-        preprocessing=model.preprocessing, encoder=model.signature.table, found=found,
+        preprocessing=model.preprocessing, encoder=model.signature.table,
+        target_scaling=model.target_scaling, found=found,
     )  # fmt: skip
 
 
@@ -154,7 +158,8 @@ def load_data_again(model: TrainedModel, found: Any = None) -> Prepared:
 
     found: what another rank of the host has found in the same rows.
     """
-    data = load_data(model.config, model.preprocessing, model.signature.table, found)
+    maps = model.preprocessing, model.signature.table, model.target_scaling
+    data = load_data(model.config, *maps, found)
     check_names(data, model.feature_names, model.classes, model.config.data.type)
     return data
 

@@ -80,13 +80,15 @@ class TrainedModel:
     Attributes:
         module: the `nn.Module` with the values of the checkpoint, on the CPU, in evaluation mode.
         preprocessing: what `predict` does to raw inputs first.
+        target_scaling: how the target was trained on, which `predict` undoes; None: as it is.
         feature_names: columns of the input, None where the data had no names.
         target_names: what is predicted, one name a column; None where the data had none.
         classes: names of the classes, None for a regression.
         step, path: of the checkpoint.
         chosen: which checkpoint that is, in words.
 
-    Called with Tensors it is the module alone: inputs already prepared, raw scores out.
+    Called with Tensors it is the module alone: inputs already prepared, raw scores out (of a target
+    that was standardised, standardised numbers).
     """
 
     def __init__(self, saved: Saved, model: Module | None = None) -> None:
@@ -95,6 +97,7 @@ class TrainedModel:
         self.step, self.chosen = saved.checkpoint.step, saved.chosen
         self.signature = signature = Signature.of(saved.checkpoint)
         self.preprocessing, self.feature_names = signature.preprocessing, signature.feature_names
+        self.target_scaling = signature.target_scaling
         self.classes, self.target_names = signature.classes, signature.target_names
         self.encoder = signature.encoder
         self.module = _module(saved, signature, model)
@@ -208,7 +211,7 @@ class TrainedModel:
         return np.array(names)
 
     def outputs(self, *inputs: Any) -> Iterator[Array]:
-        """What the module gives for raw inputs, as `predict` takes them.
+        """What the module gives for raw inputs, as `predict` takes them, in the target's own unit.
 
         Of a `Source` and of memory maps a block of rows at a time, of all else at once; at least
         one block, perhaps without rows. Raises DataError as `predict`.
@@ -254,7 +257,9 @@ class TrainedModel:
         return head
 
     def scores(self, arrays: list[Array], first_row: int) -> Array:
-        """What the module gives for prepared inputs, a bounded number of rows at a time."""
+        """What the module gives for prepared inputs, a bounded number of rows at a time; in the
+        target's own unit.
+        """
         count = len(arrays[0])
         parts = []
         with evaluating(self.module), default_dtype(self.config.dtype), np.errstate(all="ignore"):
@@ -276,12 +281,11 @@ class TrainedModel:
                 f"the model gives rows of shape {outputs.shape[1:]}, expected a score for each of "
                 f"its {len(self.classes)} classes; call it with Tensors for what it gives"
             )
-        if not np.isfinite(outputs).all():
-            row = first_row + int(np.argwhere(~np.isfinite(outputs))[0][0])
-            raise DataError(
-                f"the prediction for row {row} is not a finite number\n"
-                "hint: rows count from 0; are its inputs of the size the model was trained on?"
-            )
+        _require_finite(outputs, first_row)
+        if self.target_scaling is not None:
+            with np.errstate(over="ignore"):  # found below
+                outputs = self.target_scaling.predictions(outputs).astype(outputs.dtype)
+            _require_finite(outputs, first_row)
         return outputs
 
     @property
@@ -369,6 +373,16 @@ class TrainedModel:
         if dtype.kind not in ("biu" if whole else "biuf"):
             expected = "whole numbers" if whole else "numbers"
             raise DataError(f"{name} is an array of {dtype}, expected {expected}")
+
+
+def _require_finite(outputs: Array, first_row: int) -> None:
+    """DataError that names the first row whose prediction is not finite."""
+    if not np.isfinite(outputs).all():
+        row = first_row + int(np.argwhere(~np.isfinite(outputs))[0][0])
+        raise DataError(
+            f"the prediction for row {row} is not a finite number\n"
+            "hint: rows count from 0; are its inputs of the size the model was trained on?"
+        )
 
 
 def _module(saved: Saved, signature: Signature, model: object) -> Module:

@@ -28,7 +28,7 @@ from pydantic import (
 from ..config.load import load_config
 from ..config.resolved import FREE_TRAINED, compare_configs, resolved_yaml
 from ..config.schema import Config
-from ..data import Encoder, Preprocessing
+from ..data import Encoder, Preprocessing, TargetScaling
 from ..errors import ConfigError, DataError
 from ..runs.checkpoint import MANIFEST, Checkpoint, load_checkpoint
 from ..runs.run import Run
@@ -56,6 +56,7 @@ class Signature(BaseModel):
     Attributes:
         inputs: shape of one row and dtype of each input array.
         preprocessing: what is applied to the first input.
+        target_scaling: what was applied to the target; None: nothing.
         table: how raw columns become the inputs; None where the data were arrays.
         feature_names: of the columns of the first input, None where they have no names.
         target_name: what is predicted, None where it has no name.
@@ -65,6 +66,9 @@ class Signature(BaseModel):
 
     inputs: tuple[Input, ...] = Field(min_length=1)
     preprocessing: Annotated[InstanceOf[Preprocessing], BeforeValidator(Preprocessing.from_json)]
+    target_scaling: Annotated[
+        InstanceOf[TargetScaling] | None, BeforeValidator(TargetScaling.from_json)
+    ] = None
     table: Annotated[InstanceOf[Encoder] | None, BeforeValidator(_encoder)] = None
     feature_names: Names | None
     target_name: StrictStr | None
@@ -83,7 +87,7 @@ class Signature(BaseModel):
             if detail["type"] == "missing":
                 what = f"its state has no {key}"
         except (KeyError, TypeError, OverflowError) as error:  # of from_json
-            what = f"in its state, preprocessing or table: {error!r:.80}"
+            what = f"in its state, target_scaling, preprocessing or table: {error!r:.80}"
         raise DataError(f"damaged checkpoint {checkpoint.path}: {what}")
 
     @model_validator(mode="after")
@@ -92,8 +96,13 @@ class Signature(BaseModel):
         mean, scale = self.preprocessing.mean, self.preprocessing.scale
         if mean.shape != shape or scale.shape != shape:
             raise ValueError(f"preprocessing is for {mean.shape}, but a row has shape {shape}")
-        if not (np.isfinite(mean).all() and np.isfinite(scale).all() and (scale > 0).all()):
-            raise ValueError("preprocessing is not finite")
+        maps = {"preprocessing": self.preprocessing}
+        if self.target_scaling is not None:
+            maps["target_scaling"] = self.target_scaling.affine
+        for name, each in maps.items():
+            finite = np.isfinite(each.mean).all() and np.isfinite(each.scale).all()
+            if not (finite and (each.scale > 0).all()):
+                raise ValueError(f"{name} is not finite")
         if self.feature_names is not None and (len(self.feature_names),) != shape:
             raise ValueError(f"{len(self.feature_names)} feature_names name a row of shape {shape}")
         if self.table is not None and self.table.feature_names != self.feature_names:

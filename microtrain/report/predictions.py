@@ -190,6 +190,8 @@ def predict_rows(
         return _classified((rows, named), truth, guess, prediction, sure, classes, given)
     if truth.ndim != 2 or prediction.shape != truth.shape:
         return None
+    if (scaling := data.target_scaling) is not None:
+        truth, prediction = scaling.inverse(truth), scaling.predictions(prediction)
     if loss == "bce" and truth.shape[1] == 1 and np.isin(truth, (0, 1)).all():
         truth, guess = truth[:, 0].astype(np.int64), (prediction[:, 0] > 0).astype(np.int64)
         return _classified((rows, named), truth, guess, prediction, True, ("0", "1"), given)

@@ -6,11 +6,13 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from ..autograd import enable_grad, no_grad
 from ..autograd.graph import AccumulateGrad
 from ..backend import ARRAYS, MODES, address, owner_of, to_host
 from ..creation import from_numpy
-from ..data import ArrayDataset, Source, contiguous_slice
+from ..data import ArrayDataset, Source, TargetScaling, contiguous_slice
 from ..data.kept.cache import Kept
 from ..data.rows import known_of_target, layout
 from ..distributed.find_terms import of_batch
@@ -45,6 +47,7 @@ def evaluate(
     shards: int | None = None,
     step: Step | None = None,
     row_bytes: int | None = None,
+    target_scaling: TargetScaling | None = None,
 ) -> dict[str, float]:
     """`loss` and the metrics of `model` on `dataset`, by name; collective.
 
@@ -54,17 +57,14 @@ def evaluate(
     Every rank holds the whole data set and evaluates one contiguous part of its rows; with `shards`
     so many parts, consecutive ones on each rank, and the same bits at every number of ranks. A
     module is put into evaluation mode meanwhile, and its parts then into the mode they had.
+
+    The loss is that of the target as it is trained on; metrics get predictions and targets in the
+    target's own unit, of which `target_scaling` has made that.
     """
-    inputs, target = layout(dataset)
-    mean: Any = 0.0
-    if target.dtype.kind == "f":
-        if isinstance(dataset, ArrayDataset) and not isinstance(dataset, Kept):
-            mean = dataset.target.mean(axis=0)
-        else:
-            mean = known_of_target(dataset).mean
+    inputs = layout(dataset)[0]
     measured = MetricSet(
         metrics,
-        target_mean=mean,
+        target_mean=target_mean(dataset, target_scaling),
         class_names=dataset.classes,
         loss_reduction=getattr(loss, "reduction", "mean"),
     )
@@ -101,12 +101,26 @@ def evaluate(
                 prediction, value = _outcome(
                     step or forward, outputs, batch, measured.mean, loss if weighted else None
                 )
-                arrays = mapped(to_numpy, prediction)
-                measured.update(arrays, rows[at], value, *rows[at + 1 :])
+                arrays, truth = mapped(to_numpy, prediction), rows[at]
+                if target_scaling is not None:
+                    with np.errstate(over="ignore"):  # a diverging model shows inf
+                        arrays = target_scaling.predictions(arrays)
+                    truth = target_scaling.inverse(truth)
+                measured.update(arrays, truth, value, *rows[at + 1 :])
             vectors.append(measured.vector())
     if shards is None:
         return measured.values(comm.all_reduce(vectors[0]), comm)
     return measured.values(tree_sum(comm, vectors, count), comm)
+
+
+def target_mean(dataset: Source, scaling: TargetScaling | None) -> Any:
+    """The mean of the target over rows, (targets,), in its own unit; 0.0 of classes."""
+    if layout(dataset)[1].dtype.kind != "f":
+        return 0.0
+    if isinstance(dataset, ArrayDataset) and not isinstance(dataset, Kept):
+        target = dataset.target
+        return (target if scaling is None else scaling.inverse(target)).mean(axis=0)
+    return known_of_target(dataset, scaling).mean
 
 
 @contextlib.contextmanager

@@ -30,6 +30,8 @@ from ..ops.pointwise.elementwise import where
 from ..tensor import TENSORS, Tensor
 
 Count = Annotated[int, Ge(1)]
+# Losses whose prediction is a number in the unit of the target.
+OF_UNITS = (nn.MSELoss, nn.L1Loss, nn.HuberLoss, nn.SmoothL1Loss)
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}
 
 
@@ -132,13 +134,20 @@ class TwoLayerReLU(nn.Module):
 
 
 def learned_line(model: Any, data: Prepared) -> tuple[list[float], float] | None:
-    """Weights and bias of a linear model with one output, in the units of the data; else None."""
-    if not isinstance(model, nn.Linear) or model.out_features != 1:
+    """Weights and bias of a linear model with one output, in the units of the data; else None, as
+    for one of a target's logarithm.
+    """
+    scaling = data.target_scaling
+    if not isinstance(model, nn.Linear) or model.out_features != 1 or (scaling and scaling.log):
         return None
     mean, scale = data.preprocessing.mean, data.preprocessing.scale
     weight = to_host(model.weight._array).astype(np.float64)[0] / scale
     bias = 0.0 if model.bias is None else float(to_host(model.bias._array)[0])
-    return weight.tolist(), bias - float((weight * mean).sum())
+    bias -= float((weight * mean).sum())
+    if scaling is not None:
+        unit, zero = scaling.affine.scale.item(), scaling.affine.mean.item()
+        weight, bias = weight * unit, bias * unit + zero
+    return weight.tolist(), bias
 
 
 def truth_beside(module: nn.Module, data: Prepared, which: str) -> list[str]:
@@ -376,7 +385,7 @@ def loss_of_rows(loss: Any, prediction: Any, target: Any, weight: Any = None) ->
     """
     if weight is None:
         return one_loss(loss(prediction, target))
-    if not _of_library(loss):
+    if not of_library(loss):
         return one_loss(loss(prediction, target, weight))
     each = copy.copy(loss)
     each.reduction = "none"
@@ -392,13 +401,14 @@ def loss_of_rows(loss: Any, prediction: Any, target: Any, weight: Any = None) ->
     return mean_loss("the weighted loss", (losses * weight).sum(), divisor.sum(), None)
 
 
-def _of_library(loss: Any) -> bool:
+def of_library(loss: Any) -> bool:
+    """Whether it is one of `microtrain.nn`."""
     return type(loss).__module__ == nn.MSELoss.__module__
 
 
 def refuse_unweighted(loss: Any, name: str) -> None:
     """ConfigError for a loss that cannot weigh rows."""
-    if _of_library(loss):
+    if of_library(loss):
         if loss.reduction in ("mean", "sum"):
             return
         raise ConfigError(f"loss {name}: rows with weights have a mean or a sum")

@@ -17,28 +17,30 @@ import numpy as np
 from ..autograd import enable_grad
 from ..config.across import mode_missing
 from ..config.components import CLASSES, build, is_import_path, load, own
-from ..config.schema import Component, Config
+from ..config.schema import TARGET_KEYS, Component, Config
 from ..config.texts import Measure
 from ..data import Prepared
 from ..data.rows import in_memory, known_of_target, layout
 from ..distributed.single import SingleCommunicator
 from ..errors import ConfigError, UserError
-from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, Module, MSELoss
+from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, Module
 from ..tensor import TENSORS, Tensor
 from .evaluation import OfRow, Outputs, evaluate, evaluating, step_of, tensors, to_numpy
 from .metrics.base import Metric
 from .metrics.classification import ClassMetric, is_of_numbers
 from .models_and_losses import (
+    OF_UNITS,
     described,
     leaves,
     loss_of_rows,
     mapped,
+    of_library,
     one_loss,
     refuse_unweighted,
     takes_weight,
 )
 
-COMPARE_NUMBERS = (MSELoss, L1Loss, HuberLoss, BCEWithLogitsLoss)
+COMPARE_NUMBERS = (*OF_UNITS, BCEWithLogitsLoss)
 
 BUILT_IN = (*COMPARE_NUMBERS, CrossEntropyLoss)
 
@@ -149,10 +151,16 @@ def rehearse(
                 _check_loss(config, value)
             else:
                 outputs, of_row = _try_model_and_loss(config, module, loss, rows, device)
-        arrays = mapped(to_numpy, outputs)
+        arrays, others = mapped(to_numpy, outputs), rows.arrays[len(rows.inputs) :]
+        if (scaling := data.target_scaling) is not None:
+            arrays = scaling.predictions(arrays)
+            others = (scaling.inverse(others[0]), *others[1:])
         for number, metric in enumerate(metrics):
-            _try_metric(config, number, metric, (arrays, *rows.arrays[len(rows.inputs) :]))
-        evaluate(module, loss, metrics, rows, SingleCommunicator(), device, step=step)
+            _try_metric(config, number, metric, (arrays, *others))
+        evaluate(
+            module, loss, metrics, rows, SingleCommunicator(), device, step=step,
+            target_scaling=scaling,
+        )  # fmt: skip
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         if any(is_import_path(name) for name in names) or getattr(error, "__notes__", None):
             raise
@@ -184,6 +192,12 @@ def _check_kinds(config: Config, data: Prepared, loss: Any, metrics: list[Metric
         raise ConfigError(
             f"loss {name} compares numbers, but the target is one of {len(data.classes)} classes; "
             "use cross_entropy"
+        )
+    if data.target_scaling is not None and of_library(loss) and not isinstance(loss, OF_UNITS):
+        key = next(key for key in TARGET_KEYS if getattr(config.data, key))
+        raise ConfigError(
+            f"data.{key}: the loss {name} does not compare predictions with a target in a unit, as "
+            "mse, mae and huber do; leave it out, or choose one of these"
         )
     if isinstance(loss, BCEWithLogitsLoss):
         known = known_of_target(data.train)

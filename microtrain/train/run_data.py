@@ -14,8 +14,8 @@ import numpy as np
 from ..common.words import size
 from ..config.components import build, import_paths, is_import_path, load, own, parameters
 from ..config.resolved import as_yaml
-from ..config.schema import Config, Data
-from ..data import ArrayDataset, Encoder, Prepared, Preprocessing, prepare
+from ..config.schema import TARGET_KEYS, Config, Data
+from ..data import ArrayDataset, Encoder, Prepared, Preprocessing, TargetScaling, prepare
 from ..data.kept.cache import CHECKED, find, keep, key_of, opened, stamps, written
 from ..data.kept.shared import during, share
 from ..data.rows import Rows, layout
@@ -32,12 +32,13 @@ def load_data(
     config: Config,
     preprocessing: Preprocessing | None = None,
     encoder: Encoder | None = None,
+    target_scaling: TargetScaling | None = None,
     found: Any = None,
 ) -> Prepared:
     """The configured data, split, encoded and standardised, cast.
 
-    `preprocessing` and `encoder` are those of a training before, `found` is what another rank of
-    the host has found in the same rows.
+    `preprocessing`, `encoder` and `target_scaling` are those of a training before, `found` is what
+    another rank of the host has found in the same rows.
     """
     data, split = config.data, config.data.split
     origin = f"data ({data.type})"
@@ -52,6 +53,7 @@ def load_data(
             loaded,
             split=split.shares,
             standardize=data.standardize,
+            **of_target(data),
             dtype=np.dtype(config.dtype),
             seed=split.seed,
             stratify=split.stratify,
@@ -62,6 +64,7 @@ def load_data(
             origin=origin,
             preprocessing=preprocessing,
             encoder=encoder,
+            target_scaling=target_scaling,
             found=found,
         )
     except DataError as error:
@@ -70,6 +73,11 @@ def load_data(
         found = ", ".join(prepared.classes)
         raise DataError(f"{origin}: all rows are of one class, {found}; expected two or more")
     return prepared
+
+
+def of_target(data: Data) -> dict[str, bool]:
+    """The keys that say how a target is trained on, with their values."""
+    return {key: getattr(data, key) for key in TARGET_KEYS}
 
 
 def load_run_data(config: Config, comm: Communicator) -> tuple[Prepared, str]:
@@ -142,6 +150,7 @@ def data_state(data: Prepared, its_hash: str) -> dict[str, Any]:
     train = data.train
     return {
         "preprocessing": data.preprocessing.to_json(),
+        "target_scaling": None if (scaling := data.target_scaling) is None else scaling.to_json(),
         "table": None if data.encoder is None else data.encoder.to_json(),
         "classes": None if data.classes is None else list(data.classes),
         "feature_names": None if train.feature_names is None else list(train.feature_names),
@@ -206,8 +215,9 @@ def _key(config: Config) -> tuple[str, list[Any]]:
             if value is not None and "Path" in str(accepted[name].annotation):
                 paths += value if isinstance(value, list) else [value]
     files = stamps([Path(path) for path in paths])
-    how = data.type, data.arguments, asdict(data.split), data.standardize, config.dtype
-    return key_of(how, files), files
+    how = data.type, data.arguments, asdict(data.split), config.dtype
+    maps = data.standardize, of_target(data)
+    return key_of(how, maps, files), files
 
 
 @contextmanager

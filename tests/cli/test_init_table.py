@@ -44,7 +44,7 @@ def test_it_says_what_every_column_seems_to_be_and_why(capsys):
 
 TABLES = {
     "regression": ("a;b;price\n" + "".join(f"{i % 7};{i % 5};{i}.5\n" for i in range(40)), (
-        "  delimiter: \";\"", "loss: mse", "metrics: [r2, mae]",
+        "  delimiter: \";\"", "loss: mse", "metrics: [r2, rmse, mae]", *init_table._OF_TARGET,
     )),
     "codes": ("a,b,label\n" + "".join(f"{i % 7},{i % 5},{i % 3}\n" for i in range(40)), (
         "  categorical: true  # whole numbers that name classes", "loss: cross_entropy",

@@ -33,14 +33,14 @@ from ...errors import DataError
 from ..preparation.prepare import Prepared
 from ..preparation.split import PARTS
 from ..readers.npy import Mapped, Stored, changed, map_npy
-from ..rows import Known, Preprocessing
+from ..rows import Known, Preprocessing, TargetScaling
 from ..source import ArrayDataset
 from ..tables.table import Encoder
 from .npy_writer import require_room, to_disk, write
 
 Array = NDArray[Any]
 
-FORMAT: Final = 2  # of what is kept, and of how rows are prepared; another one is made anew
+FORMAT: Final = 3  # of what is kept, and of how rows are prepared; another one is made anew
 ABOUT: Final = "data.json"
 UNFINISHED: Final = ".part-"
 OLD: Final = 60.0  # seconds: what is younger may not be locked by its writer yet
@@ -120,6 +120,7 @@ def opened(place: Path, *, checked: bool = False) -> Prepared:
             test=parts.get("test"),
             preprocessing=Preprocessing.from_json(about["preprocessing"]),
             classes=_tuple(about["classes"]),
+            target_scaling=TargetScaling.from_json(about["target_scaling"]),
             encoder=None if about["encoder"] is None else Encoder.from_json(about["encoder"]),
             notes=tuple(about["notes"]),
             found=str(place),
@@ -228,6 +229,7 @@ def written(place: Path, data: Prepared, digest: str) -> dict[str, Any]:
     return {
         "parts": write(place, parts, "keeps the prepared rows"),
         "preprocessing": data.preprocessing.to_json(),
+        "target_scaling": None if (scaling := data.target_scaling) is None else scaling.to_json(),
         "in_features": data.in_features,
         "out_features": data.out_features,
         "classes": data.classes,

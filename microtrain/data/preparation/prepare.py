@@ -22,8 +22,18 @@ from numpy.typing import DTypeLike, NDArray
 
 from ...common.words import listed, size
 from ...errors import ConfigError, DataError
-from ..rows import Known, Preprocessing, Rows, TargetSurvey, as_trained, in_memory, is_lazy, layout
-from ..source import BLOCK, Source, as_source, blocks, check_array, checked
+from ..rows import (
+    Known,
+    Preprocessing,
+    Rows,
+    TargetScaling,
+    TargetSurvey,
+    as_trained,
+    in_memory,
+    is_lazy,
+    layout,
+)
+from ..source import BLOCK, Source, as_source, blocks, check_array, checked, place
 from ..tables.table import Encoder, Table
 from .match_schema import match_schema
 from .split import PartRows, split_rows, way_to_split
@@ -40,6 +50,8 @@ class Prepared:
     Attributes:
         train, val, test: rows of the run's dtype, standardised; None where the split has none.
         preprocessing: the map from raw inputs to those of the parts.
+        target_scaling: the map from a target in its own unit to that of the parts; None: it is as
+            it was.
         in_features: columns of the input; None unless there is one float input of shape
             (n, columns), beside which a table may have embedded categories.
         out_features: the number of classes, or the columns of a target of shape (n, columns).
@@ -59,6 +71,7 @@ class Prepared:
     out_features: int | None
     classes: tuple[str, ...] | None
     encoder: Encoder | None = None
+    target_scaling: TargetScaling | None = None
     notes: tuple[str, ...] = ()
     found: Any = None
     digest: str | None = None
@@ -75,6 +88,9 @@ def prepare(
     *,
     split: Mapping[str, float] | None = None,
     standardize: bool = False,
+    standardize_target: bool = False,
+    log_target: bool = False,
+    clip: bool = False,
     dtype: DTypeLike = np.float32,
     seed: int = 0,
     stratify: bool = False,
@@ -85,9 +101,10 @@ def prepare(
     origin: str = "data",
     preprocessing: Preprocessing | None = None,
     encoder: Encoder | None = None,
+    target_scaling: TargetScaling | None = None,
     found: Any = None,
 ) -> Prepared:
-    """Check what a data component returned, split it, standardise its input and cast it.
+    """Check what a data component returned, split it, standardise and cast it.
 
     Floats become `dtype`; integers and booleans become int64. A 1-d array of floats becomes a
     column of shape (n, 1), so that a loss never broadcasts (n,) against (n, 1). A 1-d target of
@@ -105,6 +122,9 @@ def prepare(
             the seed and keep their order within a part.
         standardize: give each input feature mean 0 and standard deviation 1 in the training part;
             of a table the numbers and dates.
+        standardize_target: the same for the target of a regression.
+        log_target: train on log(1 + target), before that, of targets from 0 up.
+        clip: hold predictions within the range of the training part's targets.
         dtype: of the floating-point arrays, float32 or float64.
         seed: of the split.
         stratify: give each part the same share of every class.
@@ -113,16 +133,17 @@ def prepare(
         fold: (k, n): cut the training part into n folds, and validate on fold k, from 0 up.
         others: data of parts that are not cut from `data`, such as `{"test": (x, y)}`.
         origin: names the component in errors.
-        preprocessing, encoder: apply these stored maps instead of computing them (evaluation,
-            prediction).
+        preprocessing, encoder, target_scaling: apply these stored maps instead of computing them
+            (evaluation, prediction), all three of one training.
         found: `Prepared.found` of the same rows, which are then not read once more.
 
     Raises:
         DataError: not such arrays, no rows, NaN or infinite values, class codes out of range, a
-            part without rows.
-        ConfigError: invalid fractions, `standardize` with more than one input, or a way to
-            split that the data do not allow.
+            negative target with `log_target`, a part without rows.
+        ConfigError: invalid fractions, `standardize` with more than one input, a key of the target
+            of numbers for classes, or a way to split that the data do not allow.
     """
+    scaled = preprocessing is None and (standardize_target or log_target or clip)
     if not isinstance(data, Table):
         data = as_source(data, origin)
     lazy = any(map(is_lazy, (data, *(others or {}).values())))
@@ -151,6 +172,26 @@ def prepare(
             f"{origin}: inputs have {inputs[0].shape[1:]} features a row, but the stored "
             f"preprocessing is for {preprocessing.mean.shape}"
         )
+    at, moments = len(inputs), list[int]()  # the target; arrays whose mean is wanted
+    if preprocessing is None and standardize:
+        moments.append(0)
+    if scaled:
+        moments += [at] * standardize_target
+        if target.dtype.kind != "f":
+            key = "standardize_target" if standardize_target else "log_target"
+            raise ConfigError(
+                f"data.{key if standardize_target or log_target else 'clip'}: is for a target of "
+                f"numbers, but that of {origin} is classes; leave it out"
+            )
+    elif target_scaling is not None:
+        log_target, wanted = target_scaling.log, target_scaling.affine.mean.shape
+        if (target.shape[1:] or (1,)) != wanted:
+            raise DataError(
+                f"{origin}: the target has rows of {target.shape[1:]}, but the model was trained "
+                f"on rows of {wanted}"
+            )
+    if log_target and not lazy:
+        _refuse_negative(whole, at, whole.target, origin)
     raw = {name: _part(whole, chosen, lazy) for name, chosen in rows.items()}
     for name, other in (others or {}).items():
         where = f"{origin}, {name}"
@@ -158,16 +199,16 @@ def prepare(
             if encoder is None:
                 raise ConfigError(f"{where}: is a table with columns, but the training data is not")
             other = other.arrays(encoder, notes.setdefault)
-        same = match_schema(checked(as_source(other, where), where, lazy), whole, where)
+        same: Any = match_schema(checked(as_source(other, where), where, lazy), whole, where)
+        if log_target and not lazy:
+            _refuse_negative(same, at, same.target, where)
         raw[name] = _part(same, slice(None), lazy)
-    wanted = standardize and preprocessing is None
     surveys: dict[str, Survey] = {
-        name: survey(part, origin, dtype, lazy, moments=wanted and name == "train")
+        name: survey(part, origin, dtype, lazy, moments if name == "train" else (), log_target)
         if found is None
         else found[name][1]
         for name, part in raw.items()
     }
-    at = -1 - whole.weighted  # the target
     ends = {name: (each.low[at].min(), each.high[at].max()) for name, each in surveys.items()}
     bounds = min(ends[name][0] for name in rows), max(ends[name][1] for name in rows)
     classes = class_names(whole.classes, target, bounds, len(whole), origin)
@@ -183,15 +224,26 @@ def prepare(
         raise DataError(f"{origin}: the weights of all {which} are 0")
     if preprocessing is None:
         identity = Preprocessing.identity(inputs[0])
-        preprocessing = surveys["train"].standardizing(origin) if standardize else identity
+        preprocessing = surveys["train"].standardizing(0, origin) if standardize else identity
+    if scaled:
+        train = surveys["train"]
+        low, high = (np.atleast_1d(e[at]).astype(float) for e in (train.low, train.high))
+        affine = Preprocessing(np.zeros(low.shape), np.ones(low.shape))
+        if standardize_target:
+            affine = train.standardizing(at, origin, log_target)
+        target_scaling = TargetScaling(affine, log_target, (low, high) if clip else None)
+    maps: dict[int, Any] = {0: preprocessing}
+    if target_scaling is not None:
+        maps[at] = target_scaling
     for each in surveys.values():
-        _check_fit(each, preprocessing, dtype, origin)
+        _check_fit(each, maps, dtype, origin)
     parts: dict[str, Source] = {}
     for name, part in raw.items():
         known = surveys[name].known
         parts[name] = Rows(
-            part.source, part.rows, preprocessing=preprocessing, dtype=dtype, known=known
-        )
+            part.source, part.rows, preprocessing=preprocessing, target_scaling=target_scaling,
+            dtype=dtype, known=known,
+        )  # fmt: skip
         if not lazy:
             parts[name] = in_memory(parts[name], slice(None))
     kept = [place for part in raw.values() for place in getattr(part.source, "kept", ())]
@@ -207,6 +259,7 @@ def prepare(
         out_features=columns if classes is None else len(classes),
         classes=classes,
         encoder=encoder,
+        target_scaling=target_scaling,
         notes=tuple(notes),
         found={name: (raw[name].rows, surveys[name]) for name in raw} if lazy else None,
         cache=_where_kept(kept) if kept else "",
@@ -293,55 +346,78 @@ class Survey:
     Attributes:
         known: of the target as it is trained on, and the hash.
         low, high: of each array, the least and largest values over its rows.
-        moments: of the first input, if they were asked for.
+        moments: of the arrays, by number, of which they were asked for.
     """
 
     known: Known
     low: list[Array]
     high: list[Array]
-    moments: Moments | None
+    moments: Mapping[int, Moments]
 
-    def standardizing(self, origin: str) -> Preprocessing:
-        """The map that gives these rows mean 0 and deviation 1."""
-        assert self.moments is not None
+    def standardizing(self, number: int, origin: str, log: bool = False) -> Preprocessing:
+        """The map that gives an array of these rows, or its log(1 + x), mean 0 and deviation 1."""
         with np.errstate(over="ignore", invalid="ignore"):
-            mean, std = self.moments.mean_and_std()
-        low, high = (bound[0].astype(np.float64) for bound in (self.low, self.high))
-        return Preprocessing.of_statistics(mean, std, low, high, origin)
+            mean, std = self.moments[number].mean_and_std()
+        ends = (bound[number].astype(np.float64) for bound in (self.low, self.high))
+        low, high = (np.log1p(end) if log else end for end in ends)
+        if number == 0:
+            return Preprocessing.of_statistics(mean, std, low, high, origin)
+        mean, std, low, high = map(np.atleast_1d, (mean, std, low, high))
+        return Preprocessing.of_statistics(mean, std, low, high, origin, "target")
 
 
 def survey(
-    part: Rows, origin: str, dtype: DTypeLike, lazy: bool = True, moments: bool = False
+    part: Rows,
+    origin: str,
+    dtype: DTypeLike,
+    lazy: bool = True,
+    moments: Sequence[int] = (),
+    log: bool = False,
 ) -> Survey:
     """Go through all rows of a part that are not yet prepared.
 
     lazy: block by block, and with a hash of them; else they are one block, in memory.
-    moments: of the first input, too.
+    moments: of these arrays, too; `log`: of the target's log(1 + t).
 
     Raises DataError that names row and column of the first value that is not finite, of a class
-    code without a name, or of a weight below 0.
+    code without a name, of a target below 0 whose logarithm is wanted, or of a weight below 0.
     """
-    found, sums = TargetSurvey(), Moments() if moments else None
+    found, sums = TargetSurvey(), {number: Moments() for number in moments}
     head = part.read(slice(0, 0))
+    at = len(head) - 1 - part.weighted
     digests = [hashlib.blake2b(digest_size=16) for _ in head]
     low: list[Array] = []
     high: list[Array] = []
     for first, arrays in blocks(part, BLOCK if lazy else sys.maxsize):
         least, most = ([each(a, axis=0) for a in arrays] for each in (np.min, np.max))
-        for at, bounds in enumerate(zip(least, most, strict=True)):
-            if arrays[at].dtype.kind == "f" and not np.isfinite(bounds).all():
-                check_array(part, at, arrays[at], origin, first)
+        for number, bounds in enumerate(zip(least, most, strict=True)):
+            if arrays[number].dtype.kind == "f" and not np.isfinite(bounds).all():
+                check_array(part, number, arrays[number], origin, first)
         low = [*map(np.minimum, low, least)] or least
         high = [*map(np.maximum, high, most)] or most
         for digest, array in zip(digests, arrays, strict=True) if lazy else ():
             digest.update(np.ascontiguousarray(array).data)
-        target = arrays[-1 - part.weighted]
+        target = arrays[at]
+        if log and lazy:
+            _refuse_negative(part, at, target, origin, first)
         _check_codes_and_weights(part, first, target, arrays[-1], origin)
         with np.errstate(over="ignore", invalid="ignore"):  # refused by its extremes
             found.add(as_trained(target, dtype, column=True))
-            if sums is not None:
-                sums.add(arrays[0])
+            for number, moments_of in sums.items():
+                x = arrays[number]
+                moments_of.add(np.log1p(x, dtype=np.float64) if log and number else x)
     return Survey(found.known("".join(d.hexdigest() for d in digests)), low, high, sums)
+
+
+def _refuse_negative(source: Source, at: int, target: Array, origin: str, first: int = 0) -> None:
+    """DataError for the first target below 0, which has no logarithm here, from row `first` on."""
+    if (target < 0).any():
+        row, *rest = np.argwhere(target < 0)[0].tolist()
+        raise DataError(
+            f"{origin}: target at {place(source, at, first, row)} is {target[(row, *rest)]}, "
+            "expected a number of at least 0: data.log_target takes log(1 + target)\n"
+            "hint: rows count from 0"
+        )
 
 
 def _check_codes_and_weights(
@@ -377,12 +453,12 @@ def _part(source: Source, rows: Any, lazy: bool) -> Rows:
     return Rows(in_memory(source, chosen))
 
 
-def _check_fit(found: Survey, preprocessing: Preprocessing, dtype: DTypeLike, origin: str) -> None:
+def _check_fit(found: Survey, maps: Mapping[int, Any], dtype: DTypeLike, origin: str) -> None:
     """DataError where values of a part do not fit the dtype that they are cast to."""
-    for low, high in zip(found.low, found.high, strict=True):
+    for number, (low, high) in enumerate(zip(found.low, found.high, strict=True)):
         ends = np.stack([low, high])
         with np.errstate(over="ignore"):  # cast refuses what overflows
-            ends = preprocessing.apply(ends) if low is found.low[0] else ends
+            ends = maps[number].apply(ends) if number in maps else ends
         cast(ends, dtype if ends.dtype.kind == "f" else np.int64, origin)
 
 

@@ -99,7 +99,10 @@ def measure(run: TrainingRun, dataset: Source, *more: Metric) -> dict[str, Any]:
     check_replicas(module, run.comm, f"step {run.step:,}")
     parts = [*run.metrics, *more], dataset, run.comm, run.device, run.shards
     row_bytes = None if run.of_row is None else run.of_row.output
-    values = evaluate(module, run.loss, *parts, step=own_step(run), row_bytes=row_bytes)
+    values = evaluate(
+        module, run.loss, *parts, step=own_step(run), row_bytes=row_bytes,
+        target_scaling=run.data.target_scaling,
+    )  # fmt: skip
     if run.trace is not None:
         run.trace.add("evaluate", started, time.perf_counter())
     return values
