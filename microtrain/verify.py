@@ -206,7 +206,8 @@ class Verification:
         if duration.unit == "min":
             return length
         rows = len(load_data(self.config).train)
-        return min(length, duration.steps(-(-rows // self.config.train.batch_size)))
+        size = self.config.train.batch_size
+        return min(length, duration.steps(1 if size == "all" else -(-rows // size)))
 
     def _run(self, name: str, steps: int, *more: str, ranks: int = 0, code: int = 0) -> Record:
         """A short run that evaluates and saves often; _Failed unless it ends with `code`."""

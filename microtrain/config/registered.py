@@ -32,6 +32,7 @@ _OF: dict[str, dict[str, str]] = {
     "optimizer": {
         "optim.optimizers": "sgd:SGD adam:Adam adamw:AdamW adadelta:Adadelta adagrad:Adagrad "
         "adamax:Adamax nadam:NAdam radam:RAdam rmsprop:RMSprop",
+        "train.penalized_lbfgs": "lbfgs:PenalizedLBFGS",
     },
     "schedule": {
         "train.schedules": "constant:Constant step:Step cosine:Cosine linear:Linear",

@@ -218,7 +218,7 @@ class Train(Section):
 
     Args:
         duration: How long to train.
-        batch_size: Samples per optimizer step, over all ranks.
+        batch_size: Samples per optimizer step, over all ranks; all: the whole training part.
         accumulate: Number of micro-batches per batch (gradient accumulation), to save memory.
         clip_norm: Clip the gradient of a step to this norm; null: no clipping.
         eval_every: How often the validation data are evaluated; always at the end, too.
@@ -231,7 +231,7 @@ class Train(Section):
     """
 
     duration: WholeRun
-    batch_size: Count
+    batch_size: Annotated[Count | Literal["all"], Expects("a whole number of at least 1, or all")]
     accumulate: Count = 1
     clip_norm: Positive | None = None
     eval_every: Span = EVERY_EPOCH
@@ -243,7 +243,7 @@ class Train(Section):
     init_from: Annotated[Annotated[str, Path] | None, Expects("a path, or null")] = None
 
     def wrong(self) -> Wrong:
-        if self.accumulate > self.batch_size:
+        if isinstance(self.batch_size, int) and self.accumulate > self.batch_size:
             cut = f"a batch of {self.batch_size} samples into {self.accumulate} micro-batches"
             yield "accumulate", f"cannot cut {cut}"
         if self.compile == "native" and (why := absent()):

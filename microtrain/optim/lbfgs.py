@@ -206,13 +206,16 @@ class LBFGS(Optimizer):
         end_step()
         return first
 
+    def _model(self) -> Any:
+        """The DataParallel that has the parameters; None where there is none."""
+        alive = (alive() for _, alive in self.storage.holders if alive is not None)
+        return next((holder for holder in alive if hasattr(holder, "loss_of")), None)
+
     def _loss_of(self, closure: Callable[[], Any]) -> tuple[Any, float]:
         """What the closure returns, and the loss: a DataParallel's where there is one."""
-        for _, alive in self.storage.holders:
-            holder: Any = None if alive is None else alive()
-            if hasattr(holder, "loss_of"):
-                found: tuple[Any, float] = holder.loss_of(closure)
-                return found
+        if (model := self._model()) is not None:
+            found: tuple[Any, float] = model.loss_of(closure)
+            return found
         result = closure()
         return result, float(result.detach().item() if type(result) in TENSORS else result)
 

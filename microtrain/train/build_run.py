@@ -12,7 +12,7 @@ import numpy as np
 from .. import backend
 from ..backend import default_dtype
 from ..common import threads
-from ..config.components import build, is_import_path, load, parameters
+from ..config.components import GIVEN, build, is_import_path, load, parameters
 from ..config.schema import Config
 from ..config.texts import Duration
 from ..data import DataLoader, Prepared
@@ -189,14 +189,16 @@ def build_run(
     with settled(comm):
         loader = DataLoader(
             data.train,
-            train.batch_size,
+            max(len(data.train), 1) if train.batch_size == "all" else train.batch_size,
             seed=config.seed,
-            shuffle=train.shuffle,
+            shuffle=train.shuffle and train.batch_size != "all",
             drop_last=train.drop_last,
             comm=comm,
             accumulate=train.accumulate,
             shards=shards,
         )
+        if optimizer.needs_closure:
+            refuse_another_loss(config, len(loader))
         plan = Plan.of(config, len(loader))
         rates = build_rates(config, optimizer, plan)
     guard, skips = Guard(model, train.clip_norm), Skips(model) if train.nan == "skip" else None
@@ -234,12 +236,6 @@ def build_rates(config: Config, optimizer: Optimizer, plan: Plan) -> Rates | Non
         return Rates(schedule, optimizer.param_groups)
 
 
-SEVERAL_EVALUATIONS = (
-    "computes the loss several times in a step, and a training step takes one gradient; use it in "
-    "a loop of your own (docs/your-loop.md)"
-)
-
-
 def build_optimizer(config: Config, params: list[Any]) -> Optimizer:
     """The configured optimizer; ConfigError for what is not one."""
     with trying(config, "optimizer"):
@@ -250,9 +246,30 @@ def build_optimizer(config: Config, params: list[Any]) -> Optimizer:
             f"found {described(optimizer)}"
         )
         raise refused(config, "optimizer", found)
-    if optimizer.needs_closure:
-        raise refused(config, "optimizer", SEVERAL_EVALUATIONS)
     return optimizer
+
+
+def refuse_another_loss(config: Config, batches: int) -> None:
+    """ConfigError for what does not go with an optimizer that computes its loss several times.
+
+    All these times it has to be the same function: of all rows, without a change from outside.
+    """
+    train, name = config.train, config.optimizer.type.removeprefix(GIVEN)
+    wrong = {
+        "train.batch_size": batches > 1 and "an epoch has several batches; set it to all",
+        "schedule": config.schedule is not None and "there is no rate to change; leave it out",
+        "train.clip_norm": train.clip_norm and "gradients cannot be clipped; leave it out",
+        "train.nan": train.nan == "skip" and "no step can be skipped; set it to stop",
+        "train.compile": train.compile not in ("auto", "off")
+        and "such a step cannot be captured; leave it out",
+    }
+    for path, why in wrong.items():
+        if why:
+            at = f" ({config.origins[path]})" if path in config.origins else ""
+            raise ConfigError(
+                f"{path}{at}: the optimizer {name} computes its loss several times in a step, so "
+                f"it must be the same function of all training rows each time: {why}"
+            )
 
 
 def choose_device(config: Config, comm: Communicator, warn: Callable[[str], None]) -> Any:

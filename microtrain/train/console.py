@@ -249,7 +249,7 @@ def header(run: Any, hosts: Sequence[str], compiled: str, results: Path) -> list
         "data": ", ".join(f"{n:,} {name}" for name, n in counts.items()),
         **({"cache": data.cache} if data.cache else {}),
         **sizes(run),
-        "train": f"{duration}, batch size {config.train.batch_size:,}"
+        "train": f"{duration}, batch size {run.loader.batch_size:,}"
         + (f" over {ranks:,} ranks" if ranks > 1 else ""),
         **({"shared": shared} if shared else {}),
         "compile": compiled,

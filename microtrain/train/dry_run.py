@@ -78,14 +78,21 @@ def try_step(config: Config) -> int:
     batch, passes, optimizer = tensors(rows, None), run.shards or 1, run.optimizer
     with np.errstate(all="ignore"), default_dtype(config.dtype):
         before = [np.array(to_host(p._array)) for p in run.model.parameters()]
-        for number in range(passes):
-            with trying(config, "trainer"):
-                run.gradients(number == 0, number == passes - 1, batch)
+
+        def gradients() -> Any:
+            for number in range(passes):
+                with trying(config, "trainer"):
+                    run.gradients(number == 0, number == passes - 1, batch)
+            return run.model.loss
+
+        gradients()
         moves = any(group.get("lr", 1) for group in optimizer.param_groups) and any(
             p.grad is not None and bool((p.grad != 0).any()) for p in run.model.parameters()
         )
         with suppress(NotFinite), trying(config, "optimizer"):  # a run says so
             run.update()
+            if optimizer.needs_closure:
+                optimizer.step(gradients)
             after = [to_host(p._array) for p in run.model.parameters()]
             if moves and all(map(np.array_equal, before, after)):
                 found = (

@@ -12,6 +12,7 @@ leave with one message instead of some waiting for the others.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import sys
@@ -378,12 +379,20 @@ class Trainer(TrainingRun):
             self.rates.set(step)
         if self.skips is not None:
             self.skips.begin()
+        if self.optimizer.needs_closure:
+            self.optimizer.step(functools.partial(self._passes, micro_batches))
+        else:
+            self._passes(micro_batches)
+
+    def _passes(self, micro_batches: MicroBatches) -> float | None:
+        """The passes of a step, and its update where it takes one gradient; returns the loss."""
         left = len(micro_batches)
         first = True
         for batch in micro_batches:
             left -= 1
             self._execute(first, not left, *batch)
             first = False
+        return self.model.loss
 
     # A step is these two; `execution` calls them, or replays what they did.
 
@@ -400,9 +409,13 @@ class Trainer(TrainingRun):
             loss.backward()
 
     def update(self) -> None:
-        """The optimiser's step, if the gradients are finite; they are clipped first."""
+        """The optimiser's step, if the gradients are finite; they are clipped first.
+
+        One that computes several gradients calls for this, as for `gradients`, in its step.
+        """
         MODES.capture.bookkeeping("stop unless finite", self.guard)
-        self.optimizer.step()
+        if not self.optimizer.needs_closure:
+            self.optimizer.step()
 
     def _skip_or_stop(self, micro_batches: MicroBatches) -> None:
         """Go on without the update of this step where the policy says so; else DivergedError."""

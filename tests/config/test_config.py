@@ -379,7 +379,7 @@ WRONG = [
     ("64\n", "64\n  max_time: «5 epochs»\n", "train.max_time", "a time such as `10 min`"),
     ("64\n", "64\n  clip_norm: «0»\n", "train.clip_norm", "greater than 0, or null, got 0"),
     ("name: linreg", "log:\n  «every»: [1,\n    2]", "log.every", "got the list [1, 2]"),
-    ("size: 64", "size: «0»", "train.batch_size", "of at least 1, got 0"),
+    ("size: 64", "size: «0»", "train.batch_size", "of at least 1, or all, got 0"),
     ("size: 64", "size: «6.4e1»", "train.batch_size", "got 64.0"),
     ("size: 64", "size: «'64'»", "train.batch_size", 'the text "64"'),
     ("64\n", "64\n  shuffle: «yes»\n", "train.shuffle", "did you mean true?"),

@@ -422,11 +422,11 @@ def test_a_state_that_does_not_fit_changes_nothing():
     assert optimizer.memory.n_iter == state["state"][0]["n_iter"] > 0
 
 
-def test_a_trainer_says_that_it_takes_one_gradient():
+def test_a_trainer_gives_it_all_rows_or_says_that_it_needs_them():
     from microtrain.errors import ConfigError
 
-    with pytest.raises(ConfigError, match=r"LBFGS.* computes the loss several times"):
+    with pytest.raises(ConfigError, match=r"batch_size.* LBFGS computes its loss several times"):
         mt.train.Trainer(
             mt.nn.Linear(1, 1), (mt.ones(8, 1), mt.ones(8, 1)), loss="mse",
             optimizer=mt.optim.LBFGS, duration="1 epochs", batch_size=4,
-        ).fit()  # fmt: skip
+        )  # fmt: skip

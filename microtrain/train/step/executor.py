@@ -253,6 +253,8 @@ class Execution:
     def _first_choice(self) -> tuple[str, str]:
         if self.requested == "off":
             return "off", "asked for"
+        if self.run.optimizer.needs_closure:
+            return "off", f"a step of {self.run.config.optimizer.type} computes several gradients"
         if os.environ.get("MICROTRAIN_COMPILE") == "off":
             return "off", "MICROTRAIN_COMPILE=off"
         if self.requested != "auto":
