@@ -277,7 +277,7 @@ def test_commands_take_it(tmp_path, monkeypatch, capsys, command):
     if command == "train":
         out = capsys.readouterr().out
         assert "batch size 48" in out
-        assert "compile  off: a step of lbfgs computes several gradients" in out
+        assert "compile  off: the optimizer computes several gradients in a step" in out
 
 
 def test_adam_takes_all_rows_too(tmp_path):

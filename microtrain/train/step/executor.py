@@ -254,7 +254,7 @@ class Execution:
         if self.requested == "off":
             return "off", "asked for"
         if self.run.optimizer.needs_closure:
-            return "off", f"a step of {self.run.config.optimizer.type} computes several gradients"
+            return "off", "the optimizer computes several gradients in a step"
         if os.environ.get("MICROTRAIN_COMPILE") == "off":
             return "off", "MICROTRAIN_COMPILE=off"
         if self.requested != "auto":
