@@ -38,12 +38,19 @@ PARTS = tuple(registered.PARTS.values())
 @click.argument("directory", required=False)
 @click.option("--target", metavar="NAME", help="With init csv FILE: the column to predict.")
 @click.option("--output", metavar="FILE", help="With init csv FILE: where to write.")
+@click.option(
+    "--try",
+    "attempt",
+    is_flag=True,
+    help="With init csv FILE: train what may do, write the best.",
+)
 def init(
     template: str | None,
     directory: str | None,
     part: str | None,
     target: str | None,
     output: str | None,
+    attempt: bool,
 ) -> None:
     """Write the files of TEMPLATE into DIRECTORY, created if it does not exist.
 
@@ -73,10 +80,10 @@ def init(
     if template == "csv" and directory and Path(directory).suffix.lower() in SUFFIXES:
         from .init_table import propose_configuration
 
-        propose_configuration(Path(directory), target, output)
+        propose_configuration(Path(directory), target, output, attempt)
         return
-    if target or output:
-        raise ConfigError("--target and --output go with a table: microtrain init csv FILE")
+    if target or output or attempt:
+        raise ConfigError("--target, --output and --try go with a table: microtrain init csv FILE")
     if not directory:
         raise ConfigError(f"name a directory: microtrain init {template} my_{template}")
     sources = files("microtrain").joinpath("templates", template).iterdir()

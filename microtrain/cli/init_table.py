@@ -19,6 +19,7 @@ from ..data.tables.columns import read_target
 from ..data.tables.frame import GROUPS, Frame, number, other_delimiter, shortened
 from ..data.tables.propose import CODE, Proposal, guess_target, propose
 from ..errors import ConfigError, DataError
+from .try_models import better_first
 
 __all__ = ["propose_configuration"]
 
@@ -30,8 +31,12 @@ _OF_TARGET = (
 _LARGE = 5_000_000  # bytes that take more than a second
 
 
-def propose_configuration(path: Path, target: str | None, output: str | None) -> None:
+def propose_configuration(
+    path: Path, target: str | None, output: str | None, attempt: bool = False
+) -> None:
     """Look at a table, say what its columns seem to hold, and write a configuration for it.
+
+    `attempt`: train each model that may be proposed, and write down the better one.
 
     Raises DataError for what is wrong with the file, ConfigError for a target that it has not and
     an output that exists.
@@ -68,13 +73,20 @@ def propose_configuration(path: Path, target: str | None, output: str | None) ->
         *([] if is_classes else _OF_TARGET),
         f"  split: {{train: 0.7, val: 0.15, test: 0.15{', stratify: true' * is_classes}}}",
         *_hints_of_split(proposals, len(frame)),
-        *_learning(proposals, is_classes, found.count("%") == 2),
     ]
-    with writing(written), written.open("x", encoding="utf-8") as file:
-        file.writelines(f"{printable(line)}\n" for line in lines)
+    ways = _learning(proposals, is_classes, found.count("%") == 2)
     rows = [(p.name, p.spec or "number", p.why) for p in proposals]
     for line in table([(name, "target", f"{why}; {found}"), *rows]):
         click.echo(printable(line).rstrip())
+    if attempt:
+        ways = better_first(path, lines, ways)
+    first, *others = ways.values()
+    lines += first
+    for each in others:
+        lines += ["# Or, in place of these keys (init csv --try trains both):"]
+        lines += [f"# {line}" for line in each if line not in first]
+    with writing(written), written.open("x", encoding="utf-8") as file:
+        file.writelines(f"{printable(line)}\n" for line in lines)
     click.echo(f"wrote {written}\nnext: microtrain train {written}")
 
 
@@ -142,19 +154,34 @@ def _hints_of_split(proposals: list[Proposal], rows: int) -> list[str]:
     return [f"  # in split, in place of stratify: {'; '.join(ways)}"] if ways else []
 
 
-def _learning(proposals: list[Proposal], is_classes: bool, binary: bool) -> list[str]:
-    """Model, loss, metrics and training to begin with."""
-    embedded = any("embedding" in p.spec for p in proposals)
-    linear = "logistic_regression" if is_classes else "linear_regression"
-    network = "{type: mlp, hidden: [64, 64]}"
-    model = f"model: {network}" if embedded else f"model: {linear}  # or {network}"
+def _learning(proposals: list[Proposal], is_classes: bool, binary: bool) -> dict[str, list[str]]:
+    """Model, loss, metrics and training to begin with, by name; the first is proposed."""
     scores = ["accuracy", "balanced_accuracy", {"type": "f1", "average": "macro"}, "log_loss"]
     if binary:
         scores = ["roc_auc", "f1", "calibration_error"]
-    return [
-        model,
+    measured = [
         f"loss: {'cross_entropy' if is_classes else 'mse'}",
         f"metrics: {as_yaml(scores if is_classes else ['r2', 'rmse', 'mae'])}",
-        "optimizer: {type: adam, lr: 0.01}",
-        "train: {duration: 30 epochs, batch_size: 64}",
     ]
+    linear = "logistic_regression" if is_classes else "linear_regression"
+    # What these numbers rest on is in docs/decisions.md.
+    ways = {
+        linear: [
+            f"model: {linear}",
+            *measured,
+            "optimizer: {type: lbfgs, l2: [1000, 100, 10, 1, 0.1]}  # a penalty a step",
+            "train: {duration: 5 steps, batch_size: all}  # the step that validates best counts",
+        ],
+        "mlp": [
+            "model: {type: mlp, hidden: [64, 64]}",
+            *measured,
+            "optimizer: {type: adamw, lr: 0.003, weight_decay: 1.0}",
+            "schedule: cosine",
+            "train: {duration: 3000 steps, batch_size: 64, eval_every: 100 steps}",
+            "callbacks: [{type: early_stopping, patience: 10}]",
+            "log: {every: 100 steps}",
+        ],
+    }
+    if any("embedding" in p.spec for p in proposals):  # which a linear model does not take
+        del ways[linear]
+    return ways

@@ -203,6 +203,7 @@ class RunState:
         seconds: that it took, before a resume.
         monitored: the value of the monitored column after this step, if it was measured.
         best: the best one.
+        before: the best one before that.
         stop: why it is to end, once any rank was asked for that; equal on all ranks at each
             checkpoint.
         ended: whether it has ended because of that.
@@ -215,6 +216,7 @@ class RunState:
     seconds: Number
     monitored: Number | None
     best: Best | None
+    before: Number | None
     stop: str
     ended: bool
 
@@ -227,7 +229,14 @@ class RunState:
         self.monitored = value
         sign = 1 if mode == "min" else -1
         if self.best is None or sign * value < sign * self.best.value:
-            self.best = Best(name, value, self.step)
+            self.before, self.best = self.best and self.best.value, Best(name, value, self.step)
+
+    @property
+    def still_improves(self) -> bool:
+        """Whether the value of this step is the best by a hundredth: more steps may help."""
+        if self.best is None or self.best.step != self.step or self.before is None:
+            return False
+        return abs(self.best.value - self.before) >= 0.01 * abs(self.before)
 
     @property
     def at_best(self) -> bool:
@@ -242,7 +251,8 @@ class RunState:
         then = RunState(**{each.name: state[each.name] for each in fields(RunState)})
         self.step, self.samples, self.seconds = then.step, then.samples, then.seconds
         if then.monitor == self.monitor:
-            self.monitored, self.best = then.monitored, state["best"] and Best(**state["best"])
+            self.monitored, self.before = then.monitored, then.before
+            self.best = state["best"] and Best(**state["best"])
         asked = bool(then.stop) and then.duration == self.duration
         if asked:
             self.stop, self.ended = then.stop, then.ended

@@ -292,6 +292,9 @@ def summary(run: Any, ending: Ending) -> list[str]:
     if state.best is not None:
         best = state.best
         facts["best"] = f"{best.name} {number(best.value)} at step {best.step:,}"
+        longer = state.still_improves and ending.finished and not ending.stop
+        if longer and run.data.val is not None and not run.optimizer.needs_closure:
+            facts["best"] += ", the last; still improving: train longer"
     facts["results"] = str(run.path)
     facts["took"] = f"{elapsed(seconds - state.seconds)}{took}, peak memory {size(ending.peak)}"
     facts["next"] = next_command(run.config, run.path, "evaluate" if ending.finished else "resume")

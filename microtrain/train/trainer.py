@@ -182,7 +182,7 @@ class Trainer(TrainingRun):
         keep, duration = config.checkpoint, str(config.train.duration)
         state = RunState(
             [str(keep.monitor), keep.mode], duration, step=0, samples=0, seconds=0.0,
-            monitored=None, best=None, stop="", ended=False,
+            monitored=None, best=None, before=None, stop="", ended=False,
         )  # fmt: skip
         with during(PROGRESS, output):
             parts = build_run(config, comm, output.warn, type(self))

@@ -1,12 +1,17 @@
 """`microtrain init csv FILE`: a configuration for a table of one's own, with reasons."""
 
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+import yaml
 from customers import customers, write
 
 from microtrain.cli import init_table
 from microtrain.cli.main import main
+from microtrain.config.load import load_config
+from microtrain.runs.directory import newest_run
 
 pytest.importorskip("sklearn")
 
@@ -166,3 +171,52 @@ def test_mistakes(arguments, code, message, capsys):
     Path("blanks.csv").write_text("Obs  TUCE GRADE\n1  20 1\n2  21 0\n")
     assert main(["init", *arguments]) == code
     assert message in capsys.readouterr().err
+
+
+def table_of(rows, curved):
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal((rows, 3)).round(4)
+    y = x @ [1.0, -2.0, 0.5] + rng.standard_normal(rows)
+    if curved:
+        y = 4 * np.sin(2 * x[:, 0]) + 0.1 * y
+    cells = [f"{a},{b},{c},{d:.4f}\n" for (a, b, c), d in zip(x.tolist(), y, strict=True)]
+    return "a,b,c,y\n" + "".join(cells)
+
+
+@pytest.mark.parametrize(("curved", "better"), [(False, "linear_regression"), (True, "mlp")])
+def test_trying_writes_the_model_that_validates_better(capsys, directory, curved, better):
+    Path("t.csv").write_text(table_of(300, curved))
+    assert main(["init", "csv", "t.csv", "--try"]) == 0
+    shown = capsys.readouterr()
+    figures = {
+        line.split(":")[0]: float(line.split()[2])
+        for line in shown.out.splitlines()
+        if "val/loss" in line
+    }
+    assert list(figures) == ["linear_regression", "mlp"]
+    assert (figures["mlp"] < 0.9 * figures["linear_regression"]) is curved
+    assert shown.err == "training linear_regression ...\ntraining mlp ...\n"
+    assert sorted(path.name for path in directory.iterdir()) == ["t.csv", "t.yaml"]
+    config = load_config("t.yaml")
+    assert config.model.type == better
+    assert main(["train", "t.yaml"]) == 0
+    best = json.loads((newest_run(Path("runs/t")) / "run.json").read_text())["best"]["value"]
+    assert best == pytest.approx(figures[better], rel=1e-4)
+
+
+def test_what_is_not_proposed_stands_in_a_comment_and_works(capsys):
+    Path("t.csv").write_text(table_of(60, False))
+    assert main(["init", "csv", "t.csv"]) == 0
+    text = Path("t.yaml").read_text()
+    before, _, other = text.partition(
+        "# Or, in place of these keys (init csv --try trains both):\n"
+    )
+    keys = yaml.safe_load(other.replace("# ", "", 1).replace("\n# ", "\n"))
+    assert keys["model"] == {"type": "mlp", "hidden": [64, 64]}
+    Path("m.yaml").write_text(yaml.safe_dump({**yaml.safe_load(before), **keys}))
+    assert main(["check", "t.yaml"]) == main(["check", "m.yaml"]) == 0
+
+
+def test_a_template_is_not_tried(capsys):
+    assert main(["init", "linreg", "here", "--try"]) == 2
+    assert "--try go with a table" in capsys.readouterr().err

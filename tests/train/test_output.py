@@ -27,9 +27,9 @@ RESULTS = Path("runs/linreg/2026-11-21_13-35-07")
 def parts(**more):
     """What the header reads of the parts of a run."""
     shared = SimpleNamespace(compression="none")
-    train = SimpleNamespace(batch_size=64)
     made = {
-        "config": SimpleNamespace(name="linreg", dtype="float32", distributed=shared, train=train),
+        "config": SimpleNamespace(name="linreg", dtype="float32", distributed=shared),
+        "loader": SimpleNamespace(batch_size=64),
         "data": SimpleNamespace(train=range(8000), val=range(2000), test=None, cache=""),
         "plan": SimpleNamespace(epoch=125, total=2500),
         "comm": SimpleNamespace(size=1),
@@ -222,6 +222,34 @@ def test_summary(monkeypatch):
         "took      1.24 s, peak memory 70 MB\n"
         "next      microtrain evaluate runs/linreg/2026-11-21_13-35-07"
     )
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([3.0, 2.0, 1.9], True),
+        ([3.0, 2.0, 1.99], False),  # by less than a hundredth
+        ([3.0, 1.0, 1.9], False),
+        ([3.0], False),
+    ],
+)
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_a_run_that_still_improves_at_its_end_says_so(values, said, mode):
+    run = finished_run(1, samples=100)
+    run.state.monitor = "val/loss", mode
+    run.data = SimpleNamespace(val=range(10))
+    run.optimizer = SimpleNamespace(needs_closure=False)
+    for run.state.step, value in enumerate(values, 1):
+        run.state.note_best({"val/loss": value if mode == "min" else -value})
+
+    def words(ending):
+        return "still improving: train longer" in "\n".join(summary(run, ending))
+
+    assert words(Ending(True, "", 1.0, 70)) is said
+    assert not words(Ending(True, "early stopping", 1.0, 70))
+    assert not words(Ending(False, "SIGTERM", 1.0, 70))
+    run.optimizer.needs_closure = True  # the steps of a path of penalties
+    assert not words(Ending(True, "", 1.0, 70))
 
 
 def test_summary_without_a_best_value_or_communication(monkeypatch):
