@@ -31,6 +31,7 @@ def compare(runs: tuple[str, ...], as_json: bool, sort: str | None, as_csv: str 
     microtrain compare runs/* --sort test/accuracy
     microtrain compare runs/sweep --csv members.csv
     """
+    from ..common.words import terminal_width
     from ..report import compare as detailed
     from ..report.groups import Comparison, summary
     from ..report.overview import in_csv
@@ -52,9 +53,9 @@ def compare(runs: tuple[str, ...], as_json: bool, sort: str | None, as_csv: str 
         options.write_csv(in_csv(comparison.runs), as_csv)
     elif sweep is not None:
         best = ["", f"best  {sweep.one().path}"] if sweep.info.best_member is not None else []
-        click.echo("\n".join([*summary(records, options.terminal_width(), sort), *best]))
+        click.echo("\n".join([*summary(records, terminal_width(), sort), *best]))
     elif len(records) == 2 and sort is None:
         click.echo("\n".join(detailed.lines(detailed.compare(records))))
     else:
         lines = detailed.overall(records)
-        click.echo("\n".join([*lines, "", *comparison.lines(options.terminal_width())]))
+        click.echo("\n".join([*lines, "", *comparison.lines(terminal_width())]))

@@ -18,6 +18,7 @@ def list_runs(places: tuple[str, ...], sort: str | None, as_csv: str | None) -> 
     microtrain list
     microtrain list runs/linreg --sort val/loss
     """
+    from ..common.words import terminal_width
     from ..report import overview
 
     columns = overview.listing(overview.find_runs(places or ["runs"]), options.warn)
@@ -26,4 +27,4 @@ def list_runs(places: tuple[str, ...], sort: str | None, as_csv: str | None) -> 
     if as_csv is not None:
         options.write_csv(overview.in_csv(columns), as_csv)
     else:
-        click.echo("\n".join(overview.in_lines(columns, options.terminal_width())))
+        click.echo("\n".join(overview.in_lines(columns, terminal_width())))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,11 +55,6 @@ def warn_of(records: Iterable[Run]) -> None:
     for record in records:
         for doubt in record.doubts():
             warn(doubt)
-
-
-def terminal_width() -> int:
-    """Characters that fit into a line of the terminal; 80 where there is none."""
-    return shutil.get_terminal_size().columns
 
 
 def write_csv(text: str, place: str) -> None:

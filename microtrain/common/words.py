@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 
 
 def number(value: float) -> str:
-    """Five significant digits, so that values of one size take one width: 0.24987, 12346, 1.5e-07.
+    """Five significant digits, and all of a whole part below 10^9: 0.24987, 1,318,680, 1.5e-07.
 
     At most 11 characters: a negative number with a three-digit exponent gets four digits.
     """
@@ -20,10 +22,12 @@ def number(value: float) -> str:
         return str(float(value))
     if value == 0:
         return "0.0000"
+    if 9999.5 <= abs(value) < 999_999_999.5 and len(text := f"{value:,.0f}") <= 11:
+        return text
     text = f"{value:#.5g}"
     if len(text) > 11:
         text = f"{value:#.4g}"
-    return text.rstrip(".")
+    return text.rstrip(".").replace("e+0", "e").replace("e+", "e")
 
 
 def rate(per_second: float) -> str:
@@ -59,6 +63,18 @@ def elapsed(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def terminal_width() -> int:
+    """Characters that fit into a line of the terminal; 80 where there is none."""
+    return shutil.get_terminal_size().columns
+
+
+def unfit(names: Sequence[str], width: int) -> list[str]:
+    """What is said below or above a table of the columns that it had no room for, in lines."""
+    text = f"columns that did not fit: {', '.join(names)}"
+    lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+    return lines if names else []
 
 
 def listed(names: Sequence[str], most: int = 20) -> str:

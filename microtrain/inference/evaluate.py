@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from ..common.words import number, table
 from ..config.components import load
@@ -23,6 +23,7 @@ from ..runs.run import ClassCounts, Run
 from ..train.build_run import build_loss
 from ..train.evaluation import evaluate, step_of
 from ..train.metrics.classification import Confusion, class_counts, class_lines, class_names
+from ..train.metrics.probabilities import repeated
 from ..train.rehearsal import build_metrics
 from ..train.run_data import load_data, load_once
 from ..train.trainer import Trainer
@@ -58,12 +59,14 @@ class Evaluation:
     step: int
     checkpoint: str
     parts: dict[str, Part] = field(default_factory=dict)
+    twice: Annotated[set[str], Field(exclude=True)] = field(default_factory=set)
 
     def lines(self) -> list[str]:
         """For reading."""
         rows = []
         for name, part in self.parts.items():
-            values = "  ".join(f"{key} {number(value)}" for key, value in part.values.items())
+            told = ((k, v) for k, v in part.values.items() if k not in self.twice)
+            values = "  ".join(f"{key} {number(value)}" for key, value in told)
             note = "  as recorded" if part.recorded and not part.differs else ""
             rows.append((name, f"{part.rows:>9,} rows", values + note))
         counted = [part.classes for part in self.parts.values() if part.classes is not None]
@@ -120,6 +123,7 @@ def evaluate_run(
     loss, metrics = build_loss(config), build_metrics(config)
     trainer = load("trainer", config.trainer) if config.trainer else Trainer
     step = step_of(trainer, config=config, device=None, loss=loss, metrics=metrics)
+    evaluation.twice = repeated(loss, metrics, step)
     shared = config.distributed
     in_shards = shared.reproducible == "world" and shared.shards % comm.size == 0
     shards = shared.shards if in_shards else None

@@ -11,14 +11,13 @@ import io
 import math
 import os
 import statistics
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..common.spelling import did_you_mean
-from ..common.words import number, printable, table
+from ..common.words import number, printable, table, unfit
 from ..config.texts import Measure
 from ..errors import ConfigError, DataError
 from ..runs.run import Run
@@ -99,10 +98,7 @@ def in_lines(columns: Iterable[Column], width: int) -> list[str]:
         left_out[:0] = [least.name] if least.name else []
         del cells[least]
     lines = table([*zip(*cells.values(), strict=True)])
-    if left_out:
-        names = f"columns that did not fit: {', '.join(left_out)}"
-        lines += ["", *textwrap.wrap(names, width, break_long_words=False, break_on_hyphens=False)]
-    return lines
+    return lines + ["", *unfit(left_out, width)] * bool(left_out)
 
 
 def in_csv(columns: Iterable[Column]) -> str:

@@ -39,6 +39,7 @@ from ..metrics.classification import (
     class_names,
     never_predicted,
 )
+from ..metrics.probabilities import repeated
 from ..model_state import checkpoint_of, load_model_arrays, model_arrays
 from ..models_and_losses import truth_beside
 from ..run import TrainingRun, next_multiple
@@ -268,7 +269,9 @@ class Results(Callback):
             values = self._measure(run, ending)
             if run.data.test is not None:
                 test = values
-                measured = "  ".join(f"{name} {number(value)}" for name, value in test.items())
+                twice = repeated(run.loss, run.metrics, run.eval_step)
+                told = (f"{name} {number(test[name])}" for name in test if name not in twice)
+                measured = "  ".join(told)
                 ending.lines += ["", f"test  {measured}  ({ending.which})"]
             if self._counts is not None:
                 ending.lines += ["", *class_lines(self._counts, ending.which)]

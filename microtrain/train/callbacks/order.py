@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...common.files import make_directory, write_whole
-from ...common.words import number, rate
+from ...common.words import number, rate, terminal_width, unfit
 from ...config.texts import Measure
 from ...data import Source
 from ...distributed.replicas import check_replicas
 from ..build_run import EVALUATE, STOP
 from ..evaluation import evaluate, own_step
 from ..metrics.base import Metric
+from ..metrics.probabilities import repeated
 from ..run import TrainingRun, next_multiple
 from .base import Callback, Ending, Event
 
@@ -265,6 +266,11 @@ class Rows:
         monitor: the one of `names` whose best value is marked by `*`.
         total_steps: sets the width of the first columns; None leaves room for a billion.
         steps_per_epoch: optimiser steps of one epoch.
+        width: columns that do not fit into so many characters are left out: the clock's first, then
+            the last metrics, never a loss nor what is monitored.
+
+    Attributes:
+        left_out: their headings.
 
     Example:
         rows = Rows(["train/loss", "val/loss"], "val/loss", total_steps=2500, steps_per_epoch=125)
@@ -273,7 +279,12 @@ class Rows:
     """
 
     def __init__(
-        self, names: Sequence[str], monitor: str, total_steps: int | None, steps_per_epoch: int
+        self,
+        names: Sequence[str],
+        monitor: str,
+        total_steps: int | None,
+        steps_per_epoch: int,
+        width: float = math.inf,
     ) -> None:
         steps = 10**9 if total_steps is None else total_steps
         self._monitor = monitor
@@ -284,6 +295,13 @@ class Rows:
             "samples_per_s": 9,
             "comm_share": 4,
         }
+        self._known = dict.fromkeys(self._widths, "-")
+        losses = [name for name in names if name.endswith("/loss")]
+        spare = [name for name in (*names, *_CLOCK) if name not in (*losses, monitor)]
+        while spare and len(self.heading()) > width:
+            del self._widths[spare.pop()]
+        hidden = [name for name in self._known if name not in self._widths]
+        self.left_out = [_HEADINGS.get(name, name) for name in hidden]
 
     def heading(self) -> str:
         """The names of the columns."""
@@ -294,7 +312,7 @@ class Rows:
 
         `best` marks the monitored value. Raises KeyError for a value that has no column.
         """
-        cells = dict.fromkeys(self._widths, "-")
+        cells = self._known.copy()
         for name, value in values.items():
             cells[name]  # a value without a column must not vanish
             if value is not None:
@@ -308,6 +326,7 @@ class Rows:
         )
 
 
+_CLOCK = ("samples_per_s", "comm_share")
 _HEADINGS = {"samples_per_s": "samples/s", "comm_share": "comm"}
 _FORMATS: dict[str, Callable[[float], str]] = {
     "step": "{:,.0f}".format,
@@ -344,9 +363,12 @@ class RowWriter(Callback):
             or plan.total / plan.evaluate <= RowSchedule.limit
         )
         names: list[str] = [*dict.fromkeys(("train/loss", Measure.of(split, "loss")))]
-        names += [Measure.of(split, metric.name) for metric in run.metrics]
+        twice = repeated(run.loss, run.metrics, run.eval_step)
+        measures = [Measure.of(split, metric.name) for metric in run.metrics]
+        self._silent = {n for n in measures if n != run.monitor and n.field in twice}
+        names += [name for name in measures if name not in self._silent]
         names += [] if run.rates is None else ["lr"]
-        self._rows = Rows(names, run.monitor, plan.total, plan.epoch)
+        self._rows = Rows(names, run.monitor, plan.total, plan.epoch, terminal_width())
 
     def state_dict(self) -> dict[str, int]:
         """Of the schedule."""
@@ -362,7 +384,7 @@ class RowWriter(Callback):
 
     def on_start(self, run: TrainingRun) -> None:
         """Print the heading."""
-        run.output.say("", self._rows.heading())
+        run.output.say("", *unfit(self._rows.left_out, terminal_width()), self._rows.heading())
 
     def on_pause(self, run: TrainingRun, event: Event) -> None:
         """Leave the loss of the row, where one is due; it is the one that callbacks hear of."""
@@ -398,5 +420,6 @@ class RowWriter(Callback):
             run.state.note_best(values)
         values |= {"step": run.step, "epoch": row["epoch"], **speed}
         if not run.output.quiet:
-            run.output.say(self._rows.row(values, best=run.state.at_best))
+            told = {name: value for name, value in values.items() if name not in self._silent}
+            run.output.say(self._rows.row(told, best=run.state.at_best))
         return loss
