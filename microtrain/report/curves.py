@@ -15,7 +15,7 @@ from ..common.words import number, plural
 from ..config.texts import Measure
 from ..errors import ConfigError, DataError
 from .chart import FEW, WORDS, Chart, Curve, Mark
-from .record import Record, by_seed, differing_settings
+from .record import Record, alike, by_seed, differing_settings
 
 if TYPE_CHECKING:
     from ..runs.run import Series
@@ -191,6 +191,8 @@ def choose(records: Sequence[Record], metrics: Sequence[str]) -> list[str]:
             known = ", ".join(fields)
             raise ConfigError(f'no run has the metric "{name}"{near} (there are: {known})')
     rated = [record for record in records if "train/lr" in record.columns]
+    twice = alike(records)
+    fields = [field for field in fields if field not in twice]
     told = [f for f in fields if f != "lr" or any(constant([r], f) is None for r in rated)]
     return list(dict.fromkeys(metrics)) or told[:_MOST] or fields[:_MOST]
 

@@ -14,7 +14,16 @@ from functools import cached_property
 from typing import Any
 
 from ..common.words import number, plural
-from .overview import ALWAYS, Column, Spread, in_lines, setting_columns, sort, table_of_runs
+from .overview import (
+    ALWAYS,
+    UNASKED,
+    Column,
+    Spread,
+    in_lines,
+    setting_columns,
+    sort,
+    table_of_runs,
+)
 from .record import Record, by_seed, luck_of
 
 _AT_MOST = 20  # runs that are listed one by one in a terminal
@@ -53,7 +62,7 @@ class Comparison:
             return []
         columns = [
             replace(column, values=[column.values[row[0]] for row in rows])
-            for column in setting_columns(self._settings)
+            for column in setting_columns(self._settings, self.records)
         ]
         columns.append(Column("runs", [len(row) for row in rows], 10))
         for status in ("paused", "diverged"):
@@ -64,8 +73,9 @@ class Comparison:
             columns.append(replace(column, values=[*map(Spread.of, values)]))
             if column.name == self.monitor:
                 half = [interval(each, self._folds) for each in values]
-                columns.append(Column("95%", half, 8.9, show=lambda v: f"+- {number(v)}"))
+                columns.append(Column("95%", half, 8.9, show=lambda v: f"± {number(v)}"))
                 columns.append(Column("", self._marks(column), 8.95))
+        columns.sort(key=lambda column: column.weight == UNASKED)
         known = [column.name for column in columns]
         return sort(columns, next(n for n in (self.by, self.monitor, known[-1]) if n in known))
 
@@ -100,7 +110,7 @@ class Comparison:
             lines.append(f"... {plural(len(gone), 'run')} have diverged")
         marks = [c.values for c in self.groups if not c.name]
         if any("=" in each for each in marks):
-            lines.append("=: within the noise of the best, by runs of the same seed and fold")
+            lines.append("=: not distinguishable from the best (paired by seed and fold)")
         tested = any(c.name.startswith("test/") for c in self._told)
         if self._folds and len(self._rows) > 1 and not tested:
             lines.append(
@@ -111,7 +121,7 @@ class Comparison:
 
     def as_json(self) -> list[dict[str, Any]]:
         """The groups: plain values."""
-        short = [column.name for column in setting_columns(self._settings)]
+        short = [column.name for column in setting_columns(self._settings, self.records)]
         names = {"95%": "interval", "": "mark", **dict(zip(short, self._settings, strict=True))}
         cells = {
             names.get(c.name, c.name): [
@@ -156,7 +166,7 @@ class Comparison:
         return marks
 
 
-def summary(records: Sequence[Record], width: int = 100, by: str | None = None) -> list[str]:
+def summary(records: Sequence[Record], width: int, by: str | None = None) -> list[str]:
     """The table of groups, or of the runs where there are none, with what is to be known."""
     comparison = Comparison(records, by)
     if not comparison.groups:

@@ -21,10 +21,12 @@ from ..common.words import number, printable, table, unfit
 from ..config.texts import Measure
 from ..errors import ConfigError, DataError
 from ..runs.run import Run
-from .record import PLACES, Record, differing_settings, direction
+from .record import PLACES, Record, alike, differing_settings, direction
 
 _LONGEST = 24  # characters of a setting
+_OWN = ("default", "from the data")  # origins of what nobody has given
 ALWAYS = 9.0  # a weight: what is never left out
+UNASKED = 0.5  # that of a setting that nobody has given
 
 
 class Spread(float):
@@ -82,7 +84,7 @@ def _text(value: Any) -> str:
         if isinstance(value, Spread) and math.isfinite(value.deviation):
             digits = len(text.partition(".")[2])  # as many as the mean has, so that they align
             spread = value.deviation
-            text += f" +- {number(spread) if 'e' in text else f'{spread:.{digits}f}'}"
+            text += f" ± {number(spread) if 'e' in text else f'{spread:.{digits}f}'}"
         return text
     return f"{value:,}" if isinstance(value, int) else printable(str(value))
 
@@ -213,10 +215,10 @@ def table_of_runs(records: Sequence[Record]) -> list[Column]:
     names = [record.name for record in records]
     labels = names if len(set(names)) == len(names) else [record.label for record in records]
     status = [record.status for record in records]
-    return [
+    columns = [
         Column("run", labels, 10),
         Column("status", status, 9 if set(status) != {"finished"} else 0),
-        *setting_columns(settings),
+        *setting_columns(settings, records),
         *_measures(records, monitor),
         Column("steps", [_steps(record) for record in records], 2),
         Column("seconds", [r.info.seconds("train_s") for r in records], 1, show="{:,.1f}".format),
@@ -224,22 +226,40 @@ def table_of_runs(records: Sequence[Record]) -> list[Column]:
         Column("error", [record.info.error for record in records]),
         Column("path", [str(record.path) for record in records]),
     ]
+    return sorted(columns, key=lambda column: column.weight == UNASKED)
 
 
-def setting_columns(settings: dict[str, list[str | None]]) -> list[Column]:
-    """A column for each; its heading is the last of its key, or all where another has that."""
+def setting_columns(
+    settings: dict[str, list[str | None]], records: Sequence[Record]
+) -> list[Column]:
+    """A column for each; its heading is the last of its key, or all where another has that.
+
+    What nobody has given, such as the defaults of two kinds of model, comes last and may be left
+    out.
+    """
+    given = {key for r in records for key, s in r.config.items() if s.origin not in _OWN}
+    settings = dict(sorted(settings.items(), key=lambda item: item[0] not in given))
     ends = {key: key.removesuffix(".type").rpartition(".")[2] for key in settings}
     columns = []
     for key, row in settings.items():
         short = key if [*ends.values()].count(ends[key]) > 1 else ends[key]
-        columns.append(Column(short, [*map(as_number, row)], ALWAYS, show=_cut))
+        weight = ALWAYS if key in given else UNASKED
+        columns.append(Column(short, [*map(as_number, row)], weight, show=_cut(row)))
     return columns
 
 
-def _cut(value: object) -> str:
-    """A setting as text; of a long one the end, where paths differ."""
-    text = printable(str(value))
-    return text if len(text) <= _LONGEST else f"...{text[3 - _LONGEST :]}"
+def _cut(row: Sequence[str | None]) -> Callable[[Any], str]:
+    """What makes a text of a setting; of a long one the beginning, or else the end, as of paths."""
+
+    def beginning(value: object) -> str:
+        text = printable(str(value))
+        return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+    def end(value: object) -> str:
+        text = printable(str(value))
+        return text if len(text) <= _LONGEST else f"...{text[3 - _LONGEST :]}"
+
+    return beginning if len({*map(beginning, row)}) == len({*row}) else end
 
 
 def as_number(text: str | None) -> Any:
@@ -255,9 +275,10 @@ def as_number(text: str | None) -> Any:
 def _measures(records: Sequence[Record], monitor: str) -> list[Column]:
     columns: list[Column] = []
     bests = [record.best(monitor) for record in records]
+    twice = alike(records)
     for name in dict.fromkeys(c for record in records for c in record.columns):
         test = name.part == "test"
-        if name.part == "train" and name != monitor:
+        if name != monitor and (name.part == "train" or name.field in twice):
             continue
         values: list[float | None] = []
         for record, best in zip(records, bests, strict=True):

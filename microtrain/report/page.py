@@ -35,7 +35,7 @@ from .compare import overall
 from .curves import constant, curves, run_names, speed
 from .groups import Comparison
 from .predictions import Predictions, counted, predict_rows
-from .record import Record
+from .record import Record, alike
 
 _CHARTS = 8
 _AXES = ("step", "epoch", "time")
@@ -216,7 +216,9 @@ def _templates() -> Any:
 def _render(template: str, records: Sequence[Record], grouped: bool = False, **known: Any) -> str:
     fields = list(dict.fromkeys(field for record in records for field in record.fields))
     same = {f: value for f in fields if (value := constant(records, f)) is not None}
-    charts = curves(records, [f for f in fields if f not in same][:_CHARTS], group=grouped)
+    twice = alike(records)
+    told = [field for field in fields if field not in same and field not in twice]
+    charts = curves(records, told[:_CHARTS], group=grouped)
     # As the legend of each chart has them, with what became of each.
     runs = list(dict.fromkeys(c.run for chart in charts for c in chart.curves))
     axes = [[] for _ in runs] if grouped else [_axes(record) for record in records]
@@ -227,6 +229,7 @@ def _render(template: str, records: Sequence[Record], grouped: bool = False, **k
         curves=charts,
         runs=runs or run_names(records),
         constants=[f"{field} {value:.5g}" for field, value in same.items()],
+        alike=[f"{field} is {first}" for field, first in twice.items() if first in told],
         axes=axes,
         axis_names=[
             n for i, n in enumerate(_AXES) if all(r[i] is not None for a in axes for r in a)

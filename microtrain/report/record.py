@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from ..config.resolved import Setting, as_yaml, read_settings
+from ..config.texts import Measure
 from ..errors import DataError
 from ..runs.run import Run
 
@@ -95,6 +96,29 @@ def read_records(paths: Sequence[str | Path]) -> list[Record]:
 def direction(runs: Sequence[Run], column: str) -> int:
     """Of a column, as the first of these runs says that knows."""
     return next(filter(None, (run.direction(column) for run in runs)), 0)
+
+
+def alike(records: Sequence[Run]) -> dict[str, str]:
+    """The fields that are the numbers of an earlier one wherever they were measured, by which."""
+    found: dict[str, str] = {}
+    fields = list(dict.fromkeys(field for record in records for field in record.fields))
+    for i, field in enumerate(fields):
+        pairs = ((first, field) for first in fields[:i] if first not in found)
+        same = (first for first, _ in pairs if all(_same(r, first, field) for r in records))
+        if (first := next(same, None)) is not None:
+            found[field] = first
+    return found
+
+
+def _same(record: Run, first: str, second: str) -> bool:
+    """Whether all values of a second field are, to what float32 rounds, those of a first."""
+    for column in (column for column in record.columns if column.field == second):
+        (steps, values), (there, others) = (
+            record.curve(Measure.of(column.part, field)) for field in (second, first)
+        )
+        if not np.array_equal(steps, there) or not np.allclose(values, others, 1e-5, 0, True):
+            return False
+    return True
 
 
 def differing_settings(records: Sequence[Record]) -> dict[str, list[str | None]]:

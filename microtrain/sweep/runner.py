@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..common.files import remove, set_aside
-from ..common.words import elapsed, number, plural
+from ..common.words import elapsed, number, plural, terminal_width
 from ..config.components import FROM_DATA
 from ..config.resolved import FREE, as_yaml, compare_configs, whole_yaml
 from ..config.schema import Config, Member
@@ -345,7 +345,7 @@ class _Runner:
             test=info.test,
             timings={"train_s": seconds},
         )
-        self.output.say("", *summary(read_records([str(path)])), "")
+        self.output.say("", *summary(read_records([str(path)]), terminal_width()), "")
         if best is not None and info.best is not None:
             said = f"{info.best.name} {number(info.best.value)}"
             self.output.say(f"best    {self.sweep.place(best)}: {said}")

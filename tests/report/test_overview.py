@@ -12,7 +12,7 @@ from test_plot_command import make_run
 from microtrain.cli.main import main
 from microtrain.errors import ConfigError, DataError
 from microtrain.report.groups import Comparison
-from microtrain.report.overview import Column, find_runs, in_csv, in_lines, sort
+from microtrain.report.overview import Column, find_runs, in_csv, in_lines, setting_columns, sort
 from microtrain.report.record import Record
 from microtrain.runs.directory import RunDirectory
 
@@ -132,7 +132,7 @@ def test_compare_of_many_has_a_line_for_each_sorted_by_what_is_monitored(sweep, 
     heading, *lines = (line.split("  ") for line in groups.splitlines())
     shown = [[cell.strip() for cell in line if cell] for line in lines]
     spread = statistics.stdev([1.65, 1.75, 1.85])
-    assert shown[1][:3] == ["0.1", "3", f"1.7500 +- {spread:.4f}"]
+    assert shown[1][:3] == ["0.1", "3", f"1.7500 ± {spread:.4f}"]
     assert shown[0][:2] == ["0.5", "2"]
 
 
@@ -215,3 +215,11 @@ def test_what_has_no_value_comes_last(values, better, expected):
 def test_a_column_that_is_absent_is_named():
     with pytest.raises(ConfigError, match=r'no column "y" \(there are: x\)'):
         sort([Column("x", [1])], "y")
+
+
+def test_a_long_setting_keeps_the_end_that_tells_it_from_another():
+    rows = {"model.hidden": ["{type: mlp, hidden: [16], activation: relu}", "logistic_regression"]}
+    rows["data.path"] = [f"/a/very/long/directory/of/tables/{name}.csv" for name in "ab"]
+    hidden, path = (column.texts()[1:] for column in setting_columns(rows, []))
+    assert hidden == ["{type: mlp, hidden: [...", "logistic_regression"]
+    assert [text[-5:] for text in path] == ["a.csv", "b.csv"]

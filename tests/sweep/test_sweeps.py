@@ -137,7 +137,7 @@ def test_the_table_says_what_became_of_each_and_of_each_setting(place, capsys):
     assert len(rows) == 24
     assert {row["status"] for row in rows} == {"finished"}
     assert "24: 4 settings x 3 folds x 2 seeds" in out
-    shown = [line.split() for line in out.splitlines() if "+-" in line]
+    shown = [line.split() for line in out.splitlines() if "±" in line]
     assert len(shown) == 4
     best = shown[0]
     assert "best" in best
