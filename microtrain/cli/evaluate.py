@@ -23,6 +23,11 @@ from . import options
     help="Evaluate on this CSV, NPZ, Parquet, HDF5 or Zarr file, which has targets, or on arrays"
     " named as under data: '{inputs: x.npy, target: y.npy}'.",
 )
+@click.option(
+    "--importance",
+    is_flag=True,
+    help="Also say which columns matter: how much worse it gets when one is shuffled.",
+)
 @options.checkpoint
 @options.trust
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of lines.")

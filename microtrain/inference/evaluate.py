@@ -19,9 +19,12 @@ from ..data.preparation.prepare import check_names
 from ..distributed.agreement import agreed, from_root, together
 from ..errors import ConfigError, DataError
 from ..runs.arrays import params_sha256
-from ..runs.run import ClassCounts, Run
+from ..runs.run import ClassCounts, Importance, Run
 from ..train.build_run import build_loss
 from ..train.evaluation import evaluate, step_of
+from ..train.importance import choose, columns_of
+from ..train.importance import importance as shuffled
+from ..train.metrics.base import Metric
 from ..train.metrics.classification import Confusion, class_counts, class_lines, class_names
 from ..train.metrics.probabilities import repeated
 from ..train.rehearsal import build_metrics
@@ -59,6 +62,7 @@ class Evaluation:
     step: int
     checkpoint: str
     parts: dict[str, Part] = field(default_factory=dict)
+    importance: Importance | None = None
     twice: Annotated[set[str], Field(exclude=True)] = field(default_factory=set)
 
     def lines(self) -> list[str]:
@@ -71,6 +75,7 @@ class Evaluation:
             rows.append((name, f"{part.rows:>9,} rows", values + note))
         counted = [part.classes for part in self.parts.values() if part.classes is not None]
         lines = [line for counts in counted for line in ("", *class_lines(counts))]
+        lines += ["", *self.importance.lines()] if self.importance is not None else []
         return [f"{self.path}, {self.checkpoint}", *table(rows), *lines]
 
     def to_json(self) -> str:
@@ -87,12 +92,15 @@ def evaluate_run(
     trust: bool = False,
     checkpoint: str | int = "best",
     data_file: str | None = None,
+    importance: bool = False,
 ) -> Evaluation:
     """Loss and metrics of a run's parts (or of one, or of a file's rows). Collective.
 
     The first rank reads run and checkpoint, every rank loads the data, as in training. Of a sweep
-    it is the best member. Raises ConfigError for import paths without `trust`
-    and a part that the run has not, DataError for what is missing, damaged, or does not fit the
+    it is the best member. With `importance` also how much each column of a table matters, by the
+    validation rows (else those of the part, or the file) and what the best step was chosen by.
+    Raises ConfigError for import paths without `trust`, a part that the run has not, and the
+    columns of what is no table, DataError for what is missing, damaged, or does not fit the
     model any more.
     """
     saved = from_root(comm, lambda: read_saved(path, checkpoint, trust=trust, warn=warn))
@@ -103,8 +111,8 @@ def evaluate_run(
         # Launchers give it to the first rank alone, whichever hosts there are.
         content = from_root(comm, standard_input) if data_file == "-" else None
         read = partial(read_rows, data_file, model, warn, content)
-        found = share(comm, partial(load_file, model, data_file, read))
-        datasets: dict[str, Source] = {data_file: found.train}
+        data = share(comm, partial(load_file, model, data_file, read))
+        datasets: dict[str, Source] = {data_file: data.train}
     else:
         data, its_hash = load_once(config, comm, partial(load_data_again, model))
         if its_hash != saved.checkpoint.state.get("data_hash"):
@@ -127,17 +135,28 @@ def evaluate_run(
     shared = config.distributed
     in_shards = shared.reproducible == "world" and shared.shards % comm.size == 0
     shards = shared.shards if in_shards else None
-    for name, rows in datasets.items():
-        names = class_names(loss if step is None else None, metrics, model.classes, [rows])
-        more = [] if names is None else [Confusion()]
+
+    def measure(rows: Source, *more: Metric) -> dict[str, Any]:
         with np.errstate(all="ignore"):  # what is not finite is shown as it is
             every = [*metrics, *more]
-            values = evaluate(
+            return evaluate(
                 model.module, loss, every, rows, comm, None, shards, step,
                 target_scaling=model.target_scaling,
             )  # fmt: skip
+
+    for name, rows in datasets.items():
+        names = class_names(loss if step is None else None, metrics, model.classes, [rows])
+        values = measure(rows, *([] if names is None else [Confusion()]))
         counts = None if names is None else class_counts(values, name, names)
         evaluation.parts[name] = Part(len(rows), values, classes=counts)
+    if importance:
+        name = "val" if "val" in datasets else [*datasets][-1]
+        columns = columns_of(data, datasets[name])
+        if not columns:
+            raise agreed(ConfigError(f"the inputs of {evaluation.path} are no columns to shuffle"))
+        higher = {metric.name: metric.higher_is_better for metric in metrics}
+        by = choose(saved.run.info.best.name if saved.run and saved.run.info.best else "", higher)
+        evaluation.importance = shuffled(name, datasets[name], columns, measure, *by, config.seed)
     if data_file is None and saved.run is not None:
         _compare(evaluation, saved.run, saved, model, warn)
     return evaluation

@@ -197,9 +197,16 @@ def _ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[t
     step = max(step, 1.0) if whole else step
     values = [i * step for i in range(math.ceil(low / step), math.floor(high / step) + 1)]
     digits = max(0, -math.floor(math.log10(step)))
-    if max(map(abs, values), default=0.0) >= 1e7 or digits > 5:
-        return [(value, f"{value:.3g}") for value in values]
+    if max(map(abs, values), default=0.0) >= 1e10 or digits > 5:
+        return [(value, short(value)) for value in values]
     return [(value, f"{value:,.{digits}f}") for value in values]
+
+
+def short(value: float) -> str:
+    """A round number: 0.02, 5,000, 2e10."""
+    if 1e3 <= abs(value) < 1e10:
+        return f"{value:,.0f}"
+    return f"{value:.3g}".replace("e+0", "e").replace("e+", "e")
 
 
 def _log_ticks(low: float, high: float) -> list[tuple[float, str]]:
@@ -208,7 +215,7 @@ def _log_ticks(low: float, high: float) -> list[tuple[float, str]]:
     every = max(1, math.ceil((high - low) / 7))
     factors = (1, 2, 5) if high - low < 2.2 else (1,)
     values = [f * 10.0**d for d in decades if d % every == 0 for f in factors]
-    return [(v, f"{v:g}") for v in values if v > 0 and low <= math.log10(v) <= high]
+    return [(v, short(v)) for v in values if v > 0 and low <= math.log10(v) <= high]
 
 
 # Pictures in files

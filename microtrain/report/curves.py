@@ -15,7 +15,8 @@ from ..common.words import number, plural
 from ..config.texts import Measure
 from ..errors import ConfigError, DataError
 from .chart import FEW, WORDS, Chart, Curve, Mark
-from .record import Record, alike, by_seed, differing_settings
+from .overview import ALWAYS, setting_columns
+from .record import Record, alike, by_seed, differing_settings, given_settings
 
 if TYPE_CHECKING:
     from ..runs.run import Series
@@ -200,11 +201,11 @@ def choose(records: Sequence[Record], metrics: Sequence[str]) -> list[str]:
 def groups(records: Sequence[Record]) -> tuple[list[list[Record]], list[str]]:
     """Runs that differ in seed and fold alone together, and what to call each group."""
     found, settings = by_seed(records)
+    columns = [c for c in setting_columns(settings, records) if c.weight == ALWAYS]
     names = []
     for row in found:
-        said = ", ".join(
-            f"{key.rpartition('.')[2]}={v[row[0]] or '-'}" for key, v in settings.items()
-        )
+        told = [c for c in columns if c.values[row[0]] is not None]
+        said = ", ".join(f"{c.name}={c.cell(row[0])}" for c in told)
         many = f" ({plural(len(row), 'run')})" * (len(row) > 1)
         names.append((said or records[row[0]].name) + many)
     if len(set(names)) < len(names):
@@ -216,7 +217,8 @@ def run_names(records: Sequence[Record]) -> list[str]:
     """What to call runs beside each other: their names, up to three settings, times, or paths,
     whichever first tells all runs apart.
     """
-    rows = {key: row for key, row in differing_settings(records).items() if key != "run_dir"}
+    given = given_settings(records) - {"run_dir"}
+    rows = {key: row for key, row in differing_settings(records).items() if key in given}
     settings = [
         ", ".join(f"{key}={row[i] or '-'}" for key, row in rows.items())
         for i in range(len(records))

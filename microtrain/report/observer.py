@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
+from dataclasses import asdict
+from functools import partial
 
-from ..distributed.agreement import settled
+from ..distributed.agreement import from_root, settled
 from ..distributed.communicator import alone
 from ..errors import ConfigError, DivergedError
 from ..train.callbacks.base import Callback, Ending
+from ..train.callbacks.order import measure
+from ..train.importance import choose, columns_of, importance, quick
 from ..train.run import TrainingRun
 
 
@@ -29,6 +34,7 @@ class Report(Callback):
 
     def on_end(self, run: TrainingRun, ending: Ending) -> None:
         """Of a run that has finished; whatever a picture meets, it stays so."""
+        self._measure_importance(run, ending)
         with settled(run.comm), alone("rank 0 alone draws and writes the report"):
             if run.directory is None or not ending.finished or not self.wanted:
                 return
@@ -44,6 +50,21 @@ class Report(Callback):
                     gc.enable()
             if problem:
                 run.output.warn(problem)
+
+    def _measure_importance(self, run: TrainingRun, ending: Ending) -> None:
+        """Which columns matter goes into run.json, where it costs little; collective."""
+        part = next((name for name in ("val", "test") if getattr(run.data, name) is not None), "")
+        dataset = getattr(run.data, part or "train")
+        columns = columns_of(run.data, dataset)
+        parameters = sum(param.numel() for param in run.model.parameters())
+        if not (part and ending.finished and quick(columns, len(dataset), parameters)):
+            return
+        if not from_root(run.comm, lambda: self.wanted and run.directory is not None):
+            return
+        by = choose(run.monitor, run.higher_is_better)
+        found = importance(part, dataset, columns, partial(measure, run), *by, run.config.seed)
+        if math.isfinite(found.value + sum(found.worse)):
+            run.update_info(importance=asdict(found))
 
     def on_error(self, run: TrainingRun, error: BaseException) -> None:
         """Of a run that has diverged."""

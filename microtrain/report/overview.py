@@ -21,10 +21,9 @@ from ..common.words import number, printable, table, unfit
 from ..config.texts import Measure
 from ..errors import ConfigError, DataError
 from ..runs.run import Run
-from .record import PLACES, Record, alike, differing_settings, direction
+from .record import PLACES, Record, alike, differing_settings, direction, given_settings
 
 _LONGEST = 24  # characters of a setting
-_OWN = ("default", "from the data")  # origins of what nobody has given
 ALWAYS = 9.0  # a weight: what is never left out
 UNASKED = 0.5  # that of a setting that nobody has given
 
@@ -237,7 +236,7 @@ def setting_columns(
     What nobody has given, such as the defaults of two kinds of model, comes last and may be left
     out.
     """
-    given = {key for r in records for key, s in r.config.items() if s.origin not in _OWN}
+    given = given_settings(records)
     settings = dict(sorted(settings.items(), key=lambda item: item[0] not in given))
     ends = {key: key.removesuffix(".type").rpartition(".")[2] for key in settings}
     columns = []

@@ -160,7 +160,7 @@ class Predictions:
 def predict_rows(
     model: Callable[..., Any], data: Prepared, device: Any = None, named: str = "", loss: str = ""
 ) -> Predictions | None:
-    """Predict the first 2,000 rows of the validation data (else test, else training) on this
+    """Predict the first 2,000 rows of the test data (else validation, else training) on this
     process alone; None where that gives neither numbers beside numbers nor scores of classes.
 
     A module is put into evaluation mode meanwhile.
@@ -169,7 +169,7 @@ def predict_rows(
         named: which model it is.
         loss: its name; that of `bce` is a score of one class against its absence.
     """
-    parts = {"validation": data.val, "test": data.test, "training": data.train}
+    parts = {"test": data.test, "validation": data.val, "training": data.train}
     part, dataset = next((name, rows) for name, rows in parts.items() if rows is not None)
     inputs, truth = apart(dataset, dataset.read(slice(ROWS)))
     with evaluating(model):
@@ -362,8 +362,13 @@ def column(values: Array) -> list[str]:
     values = values.astype(np.float64)
     close = 1e-6 * float(np.abs(values).max(initial=0.0, where=np.isfinite(values)))
     if (np.abs(values - np.rint(values)) <= min(close, 1e-3)).all():
-        return [f"{value:.0f}" for value in np.rint(values) + 0.0]
-    return ["0" if abs(value) <= close else f"{value:.6g}" for value in values.tolist()]
+        return [f"{v:,.0f}" if abs(v) >= 1e4 else f"{v:.0f}" for v in np.rint(values) + 0.0]
+    return ["0" if abs(value) <= close else _amount(value) for value in values.tolist()]
+
+
+def _amount(value: float) -> str:
+    """Six significant digits, and all of a whole part below 10^15: years have no separators."""
+    return f"{value:,.0f}" if 1e6 <= abs(value) < 1e15 else f"{value:.6g}"
 
 
 def _dates(days: Array) -> list[str]:

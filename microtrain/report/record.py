@@ -129,6 +129,12 @@ def differing_settings(records: Sequence[Record]) -> dict[str, list[str | None]]
     return {key: row for key, row in rows.items() if len(set(row)) > 1}
 
 
+def given_settings(records: Sequence[Record]) -> set[str]:
+    """The keys that somebody has given, in any of these: no default, nothing from the data."""
+    own = ("default", "from the data")
+    return {key for each in records for key, s in each.config.items() if s.origin not in own}
+
+
 def by_seed(
     records: Sequence[Record],
 ) -> tuple[list[list[int]], dict[str, list[str | None]]]:

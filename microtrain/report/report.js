@@ -14,7 +14,8 @@ const text = (value) => {
   if (value === null) return "not finite";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  return size >= 1e-4 && size < 1e6 ? value.toPrecision(5) : value.toExponential(3);
+  if (size >= 9999.5 && size < 1e9) return Math.round(value).toLocaleString("en");
+  return size >= 1e-4 && size < 1e9 ? value.toPrecision(5) : value.toExponential(4).replace("e+", "e");
 };
 
 const make = (parent, tag, className, content = "") => {

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.files import beginning, open_plain, read_plain, reason, typed
+from ..common.words import number, plural, table
 from ..config.resolved import compare_configs
 from ..config.texts import Measure
 from ..errors import DataError, UserError
@@ -87,6 +88,43 @@ def figures(right: Any, predicted: Any, there: Any) -> list[Any]:
 
 
 @dataclass(frozen=True)
+class Importance:
+    """By how much a measure gets worse when the values of a column are shuffled.
+
+    Attributes:
+        part: the rows that were shuffled, such as `val`.
+        field: what was measured of them, such as `loss`.
+        value: of the rows as they are.
+        names: of the columns, the most important first.
+        worse: how much the value gets worse, the mean over `repeats` shuffles; below 0 if better.
+        deviations: the standard deviations over these.
+    """
+
+    part: str
+    field: str
+    value: Number
+    rows: Count
+    names: list[str]
+    worse: list[Number]
+    deviations: list[Number]
+    repeats: Count
+
+    @property
+    def about(self) -> str:
+        """What the numbers are."""
+        return (
+            f"how much worse {self.part}/{self.field} ({number(self.value)}) gets when a column is "
+            f"shuffled: mean of {self.repeats} shuffles of {plural(self.rows, 'row')}"
+        )
+
+    def lines(self) -> list[str]:
+        """For reading."""
+        each = zip(self.names, self.worse, self.deviations, strict=True)
+        cells = [(name, f"{number(w):>11}", f"± {number(d)}") for name, w, d in each]
+        return [self.about, *table(cells, indent=2)]
+
+
+@dataclass(frozen=True)
 class RunInfo:
     """run.json; any key may be absent, since a run is read at any moment of its life."""
 
@@ -108,6 +146,7 @@ class RunInfo:
     best: Best | None = None
     test: dict[str, float | None] | None = None
     classes: ClassCounts | None = None
+    importance: Importance | None = None
     params_sha256: str | None = None
     data_hash: str | None = None
     error: str | None = None
@@ -352,7 +391,7 @@ class Run:
         paths = {step_of(path): path for path in self.checkpoints}
         fell_back = ""
         if which == "best" and (best := self.best_so_far) is not None:
-            measured = f"{best.name} {best.value:.5g}"
+            measured = f"{best.name} {number(best.value)}"
             fell_back = f"the best, of step {best.step:,} ({measured}), was not kept"
             if best.step in paths:
                 chosen = f"checkpoint of step {best.step:,}, the best ({measured})"

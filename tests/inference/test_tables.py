@@ -17,6 +17,7 @@ from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import DataError
 from microtrain.inference.evaluate import evaluate_run
+from microtrain.runs.run import Run
 from microtrain.train.console import Output
 from microtrain.train.trainer import Trainer
 
@@ -415,3 +416,23 @@ def test_data_of_no_file_have_no_file_for_a_part(tmp_path, capsys):
     assert main(["check", str(tmp_path / "t.yaml")]) == 2
     error = capsys.readouterr().err
     assert "data.split.val.path" in error and "^^^^^ unknown key" in error
+
+
+def test_the_column_that_decides_matters_most_on_any_ranks(run, monkeypatch, tmp_path, capsys):
+    """All inputs that a category has become, codes or one-hot, are shuffled together."""
+    monkeypatch.setenv("MICROTRAIN_REPORT", "on")
+    assert main(["train", str(run / "latest/config.yaml"), f"run_dir={tmp_path}"]) == 0
+    written = Run.read(tmp_path / "t").info.importance
+    assert written.names[0] == "plan"
+    assert {*written.names} == {"plan", "size", "since"}
+    assert written.worse[0] > 3 * max(map(abs, written.worse[1:]))
+
+    def measure(comm):
+        return evaluate_run(str(run), comm=comm, warn=print, importance=True).importance
+
+    for found in (*in_process.run(2, measure), measure(SingleCommunicator())):
+        assert found.names == written.names
+        assert (found.part, found.field, found.rows) == ("val", "loss", 18)
+        np.testing.assert_allclose(found.worse, written.worse, 1e-5, 1e-6)
+    assert main(["evaluate", str(run), "--importance", "--part", "train"]) == 0
+    assert "plan" in capsys.readouterr().out.splitlines()[-3]

@@ -282,7 +282,7 @@ def test_the_best_of_a_killed_run_is_that_of_its_newest_checkpoint(three):
     (three / "run.json").write_text(json.dumps({**info, "status": "running"}))
     model = mt.load(three)
     assert model.step == model.module.bias.item() == 100
-    assert "step 100, the best (val/loss 0.125)" in model.chosen
+    assert "step 100, the best (val/loss 0.12500)" in model.chosen
 
 
 def test_without_the_best_the_last_is_taken_and_that_is_said(three):

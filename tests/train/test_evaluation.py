@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import microtrain as mt
-from microtrain.data import ArrayDataset, contiguous_slice
+from microtrain.data import ArrayDataset, contiguous_slice, prepare
 from microtrain.distributed import Communicator, gather
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.train import evaluation
 from microtrain.train.evaluation import evaluate
+from microtrain.train.importance import columns_of, importance, quick
 from microtrain.train.metrics.base import R2, MeanAbsoluteError
 
 F = mt.nn.functional
@@ -104,3 +105,34 @@ def test_a_pass_takes_fewer_rows_where_a_row_of_output_is_wide(
     rows = max(1, min(4096, 2**17 // wide))
     assert seen[0] == 1
     assert seen[1:] == [min(rows, 600 - first) for first in range(0, 600, rows)]
+
+
+@pytest.mark.parametrize("metric", ["loss", "r2"])
+def test_the_importance_of_a_column_is_what_its_weight_says(
+    comm: Communicator, metric: str
+) -> None:
+    """Shuffled, w x differs from itself by 2 w^2 var(x) in the mean square."""
+    rng, weights = np.random.default_rng(1), np.array([[0.0], [3.0], [-1.0]])
+    x = rng.standard_normal((4000, 3)) * [1.0, 1.0, 5.0]
+    y = x @ weights
+    model = mt.nn.Linear(3, 1, bias=False).double()
+    model.weight.data = mt.from_numpy(weights.T)
+    dataset = ArrayDataset(x, y, feature_names=["none", "three", "wide"])
+    prepared = prepare(dataset, dtype="float64")
+
+    def measure(rows: Any) -> Any:
+        return evaluate(model, mt.nn.MSELoss(), [R2()], rows, comm)
+
+    columns = columns_of(prepared, dataset)
+    found = importance("val", dataset, columns, measure, metric, metric == "r2", seed=0)
+    assert (found.names, found.worse[2]) == (["wide", "three", "none"], 0.0)
+    scale = y.var() if metric == "r2" else 1.0
+    np.testing.assert_allclose(found.worse[:2], np.array([50.0, 18.0]) / scale, rtol=0.05)
+
+
+def test_importance_is_measured_unasked_where_there_is_little_to_count() -> None:
+    columns = {name: [(0, slice(0, 1))] for name in "abcdefgh"}
+    assert quick(columns, 2000, 100)
+    assert not quick(columns, 2000, 100_000)
+    assert not quick(columns, 10**6, 100)
+    assert not quick({"a": columns["a"]}, 10, 2)
