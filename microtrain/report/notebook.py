@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..common.words import elapsed, html_table, number, plural
 from ..errors import DataError, LaunchError
 from .chart import draw, picture
 from .curves import choose, curves
 from .record import Record
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def in_html(path: Path) -> str:
@@ -31,11 +37,24 @@ def in_html(path: Path) -> str:
     return html_table([[key, text] for key, text in facts.items()], record.name) + _picture(record)
 
 
+def figure(path: Path, metrics: Sequence[str]) -> Figure:
+    """The curves of a run, of these metrics or all; it shows itself in a notebook.
+
+    Raises LaunchError without matplotlib, ConfigError for an unknown metric, DataError where
+    nothing was measured.
+    """
+    record = Record.read(path)
+    drawn = draw(curves([record], choose([record], metrics)), record.name)
+    drawn.set_dpi(80)
+    drawn._repr_png_ = partial(picture, drawn)  # type: ignore[attr-defined]
+    return drawn
+
+
 def _picture(record: Record) -> str:
     try:
-        figure = draw(curves([record], choose([record], [])[:2]), "")
+        drawn = draw(curves([record], choose([record], [])[:2]), "")
     except (DataError, LaunchError):  # nothing measured, no matplotlib
         return ""
-    figure.set_dpi(80)
-    data = base64.b64encode(picture(figure)).decode()
+    drawn.set_dpi(80)
+    data = base64.b64encode(picture(drawn)).decode()
     return f'<img alt="curves of {record.path.name}" src="data:image/png;base64,{data}">'

@@ -30,6 +30,7 @@ SPLITS = ("train", "val", "test")
 LEADING = ("split", "step", "epoch", "samples", "loss")
 WALL_CLOCK = ("time", "samples_per_s", "comm_share")  # all that a resume may change in a row
 RESERVED = (*LEADING, *WALL_CLOCK)  # fields of metrics.jsonl that are not metrics
+_SHARED = ("epoch", "samples", "time")  # fields that are the same in the rows of all parts
 _LONGEST_ROW = 2**20  # bytes
 _LONGEST_NAME = 60  # characters of a field that an error repeats
 _ABSENT = -math.inf  # in a column, of a field that a row lacks: no row has an infinite value
@@ -115,6 +116,23 @@ class History:
         history.fields = [*fields]
         history.entries = {split: _entries(kept[split]) for split in SPLITS if split in kept}
         return history
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """`step`, int64, every step that has a row, and beside it `epoch`, `samples`, `time` and
+        columns such as `val/loss`, float64; nan where a step has no row of it.
+        """
+        none = np.zeros(0, np.int64)
+        steps = np.unique(np.concatenate([none, *(e.steps for e in self.entries.values())]))
+        found: dict[str, NDArray[Any]] = {"step": steps}
+        pairs = [(field, split) for field in self.fields for split in self.entries]
+        for name, split in sorted(pairs, key=lambda pair: pair[0] not in _SHARED):
+            rows = self.entries[split]
+            if name in rows.values:
+                key = name if name in _SHARED else f"{split}/{name}"
+                column = found.setdefault(key, np.full(len(steps), math.nan))
+                have = rows.have(name)
+                column[np.searchsorted(steps, rows.steps[have])] = rows.values[name][have]
+        return found
 
     def split(self, name: str) -> Entries:
         """The rows of a split, perhaps none."""

@@ -442,3 +442,25 @@ def checkpoint_at(path: str | Path, warn: Callable[[str], None]) -> Checkpoint:
         return load_newest_checkpoint(directory, warn)
     run = Run.read(path).one()
     return load_newest_checkpoint(run.path / "checkpoints", warn, run.own)
+
+
+def history(run: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
+    """What a run has measured, as arrays side by side: `step` and columns such as `val/loss`.
+
+    Args:
+        run: its directory, or `<runs>/<name>` for the newest of that name; of a sweep its best
+            member. It may be under way.
+
+    Returns:
+        By name arrays of one length: `step`, int64, every step at which anything was measured;
+        `epoch`, `samples`, `time` (seconds of training) and each measure, float64, nan at steps
+        where it was not measured.
+
+    Raises DataError for what is missing or damaged.
+
+    Example:
+        >>> found = mt.history("runs/linreg")
+        >>> rows = ~np.isnan(found["val/loss"])
+        >>> steps, losses = found["step"][rows], found["val/loss"][rows]
+    """
+    return Run.read(Path(run)).one().history.arrays()

@@ -36,8 +36,10 @@ from ..distributed import process_monitor, watchdog
 from ..distributed.agreement import agreed, same, settled
 from ..distributed.communicator import alone
 from ..distributed.connection import ranks_of
-from ..errors import ConfigError, DivergedError
+from ..errors import ConfigError, DataError, DivergedError
 from ..runs.directory import EVERY, RunDirectory
+from ..runs.metrics import History
+from ..runs.run import Run
 from ..runs.state import RunState
 from ..tensor import TENSORS, Tensor
 from .build_run import EVALUATE, SAVE, build_run, take_initial_values
@@ -53,8 +55,18 @@ from .step.divergence import NotFinite, autopsy, worst_gradient
 from .step.executor import BEGIN, Execution
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
     from ..data.loading.loader import MicroBatches
     from ..distributed.communicator import Communicator
+
+
+class ExitCode(int):
+    """What a process is to end with."""
+
+    def _ipython_display_(self) -> None:
+        """Nothing: a notebook whose cell ends with `train()` shows no number."""
 
 
 class Trainer(TrainingRun):
@@ -227,9 +239,10 @@ class Trainer(TrainingRun):
     def train(self) -> int:
         """Run to the end and write what a run leaves behind; collective.
 
-        Returns the exit code: 0 done, 75 stopped early in good order and resumable. The model then
-        has the values of the last step; what is told of a finished run (test results, report) is
-        of its best checkpoint, which `microtrain.load(trainer.path)` gives.
+        Returns the exit code, an int of which a notebook shows nothing: 0 done, 75 stopped early in
+        good order and resumable. The model then has the values of the last step; what is told of a
+        finished run (test results, report) is of its best checkpoint, which
+        `microtrain.load(trainer.path)` gives.
         """
         if self._nothing_to_do is not None:
             return self._nothing_to_do
@@ -338,7 +351,27 @@ class Trainer(TrainingRun):
         self.notify("on_stop")
         # A rank that is killed from now on has nothing left to go on with.
         process_monitor.tell(words="")
-        return 0 if finished else STOPPED
+        return ExitCode(0 if finished else STOPPED)
+
+    @property
+    def history(self) -> dict[str, NDArray[Any]]:
+        """What was measured so far, as `microtrain.history` gives it; on rank 0 once it trains."""
+        read = hasattr(self, "path") and self.comm.rank == 0
+        return (Run.read(self.path).history if read else History()).arrays()
+
+    def plot(self, *metrics: str) -> Figure:
+        """The curves so far as a matplotlib figure, which a notebook shows; on rank 0.
+
+        metrics: such as `loss`, of all parts of the data, or `val/r2`; all by default, six at most.
+
+        Raises LaunchError without matplotlib, ConfigError for an unknown metric, DataError where
+        nothing was measured yet.
+        """
+        if not hasattr(self, "path"):
+            raise DataError(f"nothing to draw: {self!r} has not trained")
+        page = importlib.import_module("microtrain.report.notebook")  # of a layer above
+        figure: Figure = page.figure(self.path, metrics)
+        return figure
 
     def __repr__(self) -> str:
         total = "" if self.total_steps is None else f" of {self.total_steps:,}"

@@ -59,7 +59,16 @@ def test_the_same_run_as_from_yaml(tmp_path: Path) -> None:
         "batch_size": 16, "optimizer": {"type": "sgd", "lr": 0.1, "momentum": 0.5},
     }  # fmt: skip
     from_python = made(tmp_path / "python", model, data, **settings)
+    assert from_python.history["step"].size == 0
+    with pytest.raises(DataError, match="has not trained"):
+        from_python.plot()
     assert from_python.train() == 0
+    mine, read = from_python.history, mt.history(tmp_path / "python" / from_python.config.name)
+    assert mine.keys() == read.keys() >= {"step", "epoch", "train/loss", "val/loss", "val/r2"}
+    assert mine["step"][-1] == 30
+    for name, values in read.items():
+        np.testing.assert_array_equal(mine[name], values)
+    assert [axes.get_ylabel() for axes in from_python.plot("val/r2").axes] == ["val/r2"]
     rows, _ = left(from_python.path)
     assert rows == left(from_yaml.path)[0]
 

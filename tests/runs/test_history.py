@@ -62,6 +62,21 @@ def test_columns_are_the_rows_to_the_last_bit(tmp_path):
 GOOD = '{"split": "val", "step": 1, "loss": 1.0}'
 
 
+def test_arrays_stand_side_by_side_over_all_steps(tmp_path):
+    rows = irregular(60)
+    found = History.read(written(tmp_path / "metrics.jsonl", rows)).arrays()
+    assert [*found] == ["step", "epoch", "samples", "train/loss", "val/loss", "train/lr", "val/r2"]
+    assert found["step"].tolist() == [*range(1, 60)]
+    np.testing.assert_array_equal(found["epoch"], found["step"] / 7)
+    for row in rows:
+        at = row["step"] - 1
+        for name in ("loss", "lr", "r2"):
+            if f"{row['split']}/{name}" in found:
+                value = np.nan if row.get(name) is None else row[name]
+                assert same(found[f"{row['split']}/{name}"][at], value)
+    assert {*History().arrays()} == {"step"}
+
+
 @pytest.mark.parametrize(
     "lines, words",
     [

@@ -86,7 +86,9 @@ def test_modules_runs_and_trained_models_are_shown_as_tables(cell):
     assert "text/html" not in shown("mt.ones(2)")
     made = shown(TRAIN.replace("trainer.train()", "trainer"))
     assert "Linear: 2 parameters, 8 B" in made["text/html"]
-    run = shown("trainer.train(); trainer")
+    assert not [kind for kind, _ in cell("trainer.train()") if kind == "execute_result"]
+    assert shown("trainer.plot()")["image/png"]
+    run = shown("trainer")
     assert "finished" in run["text/html"]
     assert "200 steps" in run["text/html"]
     assert '<img alt="curves of' in run["text/html"]
