@@ -12,7 +12,7 @@ import contextlib
 import copy
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from numbers import Integral, Real
 from typing import Any, Self
 
@@ -24,11 +24,12 @@ from .autograd import no_grad
 from .backend import default_dtype
 from .capture import compile
 from .creation import from_numpy
-from .data import ArrayDataset, DataLoader
+from .data import ArrayDataset, DataLoader, Preprocessing
 from .distributed.single import SingleCommunicator
 from .errors import DivergedError, install
 from .random import get_rng_state, manual_seed, set_rng_state
 from .train.metrics.classification import LogOdds
+from .train.models_and_losses import OF_UNITS, of_library
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -97,6 +98,7 @@ class _Network(BaseEstimator):  # type: ignore[misc]
             self.module_ = module
             self.loss_curve_: list[float] = []
             self.validation_curve_: list[float] = []
+            y = self._trained_on(y, kept).astype(x.dtype if y.dtype.kind == "f" else y.dtype)
             self._train(ArrayDataset(x[kept], y[kept]), (x[held], y[held]), loss, seed)
         self.n_iter_ = len(self.loss_curve_)
         module.eval()
@@ -104,6 +106,10 @@ class _Network(BaseEstimator):  # type: ignore[misc]
             parameter.grad = None
         self.module_ = copy.deepcopy(module)  # out of the optimizer's memory
         return self
+
+    def _trained_on(self, y: Array, kept: Array) -> Array:
+        """The targets as the loss gets them, by the rows `kept` to train on."""
+        return y
 
     def _train(
         self, data: ArrayDataset, held: tuple[Array, Array], loss: Callable[..., Any], seed: int
@@ -263,12 +269,20 @@ class Classifier(ClassifierMixin, _Network):  # type: ignore[misc]
         return labels
 
 
+@dataclass(eq=False, repr=False)
 class Regressor(RegressorMixin, _Network):  # type: ignore[misc]
     """A network that predicts one or several numbers, as a scikit-learn estimator.
 
     Parameters, attributes and errors are those of Classifier, without `classes_`; the loss is the
-    mean squared error unless it is given. Targets are taken as they are: for large ones use
-    `sklearn.compose.TransformedTargetRegressor`.
+    mean squared error unless it is given.
+
+    Args:
+        standardize_target: train on targets of mean 0 and deviation 1; losses are of these,
+            predictions in the targets' own unit. False: on targets as they are.
+
+    Attributes:
+        target_mean_, target_scale_: of the rows that were trained on, (targets,); 0 and 1 where
+            targets are taken as they are.
 
     Example:
         >>> X = np.linspace(-1, 1, 50)[:, None]
@@ -276,6 +290,8 @@ class Regressor(RegressorMixin, _Network):  # type: ignore[misc]
         >>> net.fit(X, X[:, 0] ** 2).score(X, X[:, 0] ** 2) > 0.95
         True
     """
+
+    standardize_target: bool = field(default=True, kw_only=True)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -288,11 +304,26 @@ class Regressor(RegressorMixin, _Network):  # type: ignore[misc]
             self, X, y, dtype=(np.float64, np.float32), order="C", multi_output=True, y_numeric=True
         )
         self._flat = y.ndim == 1
-        targets = np.ascontiguousarray(y.reshape(len(y), -1), X.dtype)
+        targets = y.reshape(len(y), -1).astype(np.float64)
         loss = nn.MSELoss() if self.loss is None else self.loss
+        if self.standardize_target and of_library(loss) and not isinstance(loss, OF_UNITS):
+            raise ValueError(
+                f"standardize_target: {type(loss).__name__} does not compare predictions with a "
+                "target in a unit; set standardize_target=False"
+            )
         return self._fit(X, targets, targets.shape[1], loss)
 
     def predict(self, X: Any) -> Array:
         """The numbers for each row, in the shape of the targets."""
         found = self._scores(self._rows(X))
+        found = (found * self.target_scale_ + self.target_mean_).astype(found.dtype)
         return found[:, 0] if self._flat else found
+
+    def _trained_on(self, y: Array, kept: Array) -> Array:
+        """Targets of mean 0 and deviation 1 among the rows `kept`, where these are wanted."""
+        rows = y[kept]
+        scaling = Preprocessing.identity(rows)
+        if self.standardize_target:
+            scaling = Preprocessing.standardizing(rows, "y", "target")
+        self.target_mean_, self.target_scale_ = scaling.mean, scaling.scale
+        return scaling.apply(y)

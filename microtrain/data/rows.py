@@ -34,7 +34,9 @@ class Preprocessing:
         return cls(np.zeros(x.shape[1:]), np.ones(x.shape[1:]))
 
     @classmethod
-    def standardizing(cls, x: NDArray[Any], origin: str = "data") -> Preprocessing:
+    def standardizing(
+        cls, x: NDArray[Any], origin: str = "data", what: str = "input"
+    ) -> Preprocessing:
         """Gives the rows of `x` mean 0 and standard deviation 1 per feature.
 
         A feature that is constant in `x` is only shifted to 0: its scale is 1. DataError naming
@@ -44,7 +46,7 @@ class Preprocessing:
         lowest = x.min(axis=0)
         with np.errstate(over="ignore", invalid="ignore"):
             mean, std = x.mean(axis=0), x.std(axis=0)
-        return cls.of_statistics(mean, std, lowest, x.max(axis=0), origin)
+        return cls.of_statistics(mean, std, lowest, x.max(axis=0), origin, what)
 
     @classmethod
     def of_statistics(

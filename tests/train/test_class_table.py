@@ -87,8 +87,8 @@ def test_the_table_is_scikit_learns_report_of_the_best_model(
     for line in class_lines(counts, "step 12, the best"):
         heading = line.startswith("class ")
         assert (line.rpartition("  (")[0] if heading else line) in said
-    assert said.count("majority-class baseline") == 1
-    assert "majority-class baseline" in (trainer.path / "log.txt").read_text()
+    assert said.count("baseline (always") == 1
+    assert "baseline (always" in (trainer.path / "log.txt").read_text()
 
 
 def test_counts_are_whole_numbers_where_rows_have_no_weights(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_class_that_is_never_predicted_is_named(tmp_path: Path) -> None:
     _, said, warned = run(tmp_path, rows(), optimizer={"type": "sgd", "lr": 1e-9}, seed=3)
     assert "warning: never predicted in the test data: class " in warned
     assert "class_weight: balanced" in warned
-    assert "majority-class baseline (class b): " in said
+    assert "baseline (always class b): " in said
     loss = {"type": "cross_entropy", "class_weight": [9.0, 1.0, 1.0]}
     _, _, warned = run(
         tmp_path / "weighted", rows(), optimizer={"type": "sgd", "lr": 1e-9}, seed=3, loss=loss
@@ -118,7 +118,7 @@ def test_a_class_that_is_never_predicted_is_named(tmp_path: Path) -> None:
 def test_where_there_is_nothing_to_count_nothing_is_said(settings: Any, tmp_path: Path) -> None:
     data = rows(2, target="column") if "loss" in settings else rows()
     trainer, said, _ = run(tmp_path, data, **settings)
-    assert "majority-class" not in said
+    assert "baseline (always" not in said
     assert Run.read(trainer.path).info.classes is None
 
 
@@ -127,8 +127,8 @@ def own(prediction: Any, target: Any) -> Any:
 
 
 def test_of_a_loss_of_ones_own_a_metric_says_what_a_prediction_is(tmp_path: Path) -> None:
-    assert "majority-class" not in run(tmp_path / "a", rows(), loss=own)[1]
-    assert "majority-class" in run(tmp_path / "b", rows(), loss=own, metrics=["accuracy"])[1]
+    assert "baseline (always" not in run(tmp_path / "a", rows(), loss=own)[1]
+    assert "baseline (always" in run(tmp_path / "b", rows(), loss=own, metrics=["accuracy"])[1]
 
 
 def test_evaluate_counts_every_part(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_class_without_rows_is_not_missed() -> None:
     counts = ClassCounts("val", ["a", "b"], [3, 0], [[3, 0], [0, 0]])
     assert never_predicted(counts) == []
     assert counts.figures == [(1.0, 1.0, 1.0), (0.0, 0.0, 0.0)]
-    assert class_lines(counts)[-1] == "majority-class baseline (a): 100.0%"
+    assert class_lines(counts)[-1] == "baseline (always a): 100.0% accuracy"
 
 
 @pytest.mark.parametrize(

@@ -32,12 +32,15 @@ from ...runs.directory import Gone
 from ...runs.metrics import Unwritten
 from ...runs.run import ClassCounts, Run
 from ..build_run import SAVE
+from ..evaluation import target_mean
+from ..metrics.base import BesideMean, Metric, predicts_numbers
 from ..metrics.classification import (
     Confusion,
     class_counts,
     class_lines,
     class_names,
     never_predicted,
+    not_better,
 )
 from ..metrics.probabilities import repeated
 from ..model_state import checkpoint_of, load_model_arrays, model_arrays
@@ -260,6 +263,7 @@ class Results(Callback):
     """
 
     _counts: ClassCounts | None = None
+    _better = ""  # than the mean, of a regression
 
     def on_end(self, run: TrainingRun, ending: Ending) -> None:
         """The test row of a finished run, and run.json."""
@@ -273,6 +277,8 @@ class Results(Callback):
                 told = (f"{name} {number(test[name])}" for name in test if name not in twice)
                 measured = "  ".join(told)
                 ending.lines += ["", f"test  {measured}  ({ending.which})"]
+            if self._better:
+                ending.lines += [*[""] * (test is None), self._better]
             if self._counts is not None:
                 ending.lines += ["", *class_lines(self._counts, ending.which)]
             ending.lines += truth_beside(run.model.module, run.data, ending.which)
@@ -285,14 +291,29 @@ class Results(Callback):
             self._write_down(run, ending, test)
 
     def _measure(self, run: TrainingRun, ending: Ending) -> dict[str, Any]:
-        """Measure the test data, and count classes there or else in the validation data."""
+        """Measure the test data; there, or else in the validation data, count classes, or compare
+        with always predicting the mean of the training rows.
+        """
         data = run.data
         split, part = ("val", data.val) if data.test is None else ("test", data.test)
         loss = run.loss if run.eval_step is None else None  # it says nothing of that prediction
         names = class_names(loss, run.metrics, data.classes, (data.train, data.val, data.test))
-        if part is None or (names is None and data.test is None):
+        more: list[Metric] = [] if names is None else [Confusion()]
+        if names is None and predicts_numbers(loss, run.metrics, data.train):
+            more = [BesideMean(target_mean(data.train, data.target_scaling))]
+        if part is None or (not more and data.test is None):
             return {}
-        values = measure(run, part, *([] if names is None else [Confusion()]))
+        values = measure(run, part, *more)
+        mine, means = values.pop(BesideMean.name, (0.0, 0.0))
+        if means:
+            said = f"better than always predicting the mean: rmse {number(mine)} for "
+            said += f"{number(means)}  ({split}, {ending.which})"
+            if mine < means:
+                self._better = said
+            elif run.comm.rank == 0:
+                scaled = run.config.data.standardize_target
+                hint = "" if scaled else "\nhint: a target of large numbers may need "
+                run.output.warn(f"not {said}{hint and hint + 'data.standardize_target: true'}")
         if names is not None:
             self._counts = class_counts(values, split, names)
             missing = never_predicted(self._counts)
@@ -301,6 +322,8 @@ class Results(Callback):
                     f"never predicted in the {split} data: {listed(missing)}  ({ending.which})"
                     + _hint_of_weights(run.config.loss)
                 )
+            if (worse := not_better(self._counts, ending.which)) and run.comm.rank == 0:
+                run.output.warn(worse)
         return values
 
     def _take_best(self, run: TrainingRun, ending: Ending) -> dict[str, Any]:

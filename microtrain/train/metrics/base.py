@@ -21,10 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...creation import from_numpy
+from ...data import Source
+from ...data.rows import layout
 from ...distributed.collectives import gather
 from ...errors import ConfigError
 from ...runs.metrics import RESERVED
-from ..models_and_losses import joined, mapped, takes_weight
+from ..models_and_losses import OF_UNITS, joined, mapped, of_library, takes_weight
 
 if TYPE_CHECKING:
     from ...distributed.communicator import Communicator
@@ -183,6 +185,23 @@ class R2(Metric):
         eps = np.finfo(np.float64).eps
         constant = total <= 8 * eps * second + whole * np.square(4 * eps * self._shift)
         return _explained(unexplained, total, constant)
+
+
+class BesideMean(Metric):
+    """`rmse`, and that of always predicting `means`: no single number, and so not registered."""
+
+    name = "beside the mean"
+    _rmse = RootMeanSquaredError()
+
+    def __init__(self, means: Array | float) -> None:
+        self._means = np.asarray(means, dtype=np.float64)
+
+    def sums(self, prediction: Array, target: Array, weight: Sums | None = None) -> Sums:
+        means = np.broadcast_to(self._means, target.shape)
+        return np.stack([self._rmse.sums(p, target, weight) for p in (prediction, means)]).ravel()
+
+    def value(self, sums: Sums) -> Any:
+        return [self._rmse.value(each) for each in sums.reshape(2, -1)]
 
 
 class ExplainedVariance(Metric):
@@ -379,6 +398,15 @@ class MetricSet:
                 values |= {m.name: float(m.of_rows(*rows)) for m in self._whole if len(rows[1])}
         self.reset()
         return values
+
+
+def predicts_numbers(loss: Any, metrics: Sequence[Metric], data: Source) -> bool:
+    """Whether predictions are numbers in the unit of the target; of a user-defined loss (or None)
+    it takes a metric that says so.
+    """
+    says = any(isinstance(metric, MeanSquaredError | R2) for metric in metrics)
+    known = isinstance(loss, OF_UNITS) or (says and not of_library(loss))
+    return known and layout(data)[1].dtype.kind == "f"
 
 
 def _of_all_ranks(rows: Array, comm: Communicator) -> Array:

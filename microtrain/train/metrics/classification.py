@@ -24,9 +24,10 @@ from ...creation import from_numpy
 from ...data import Source
 from ...data.rows import known_of_target
 from ...errors import ConfigError, DataError
-from ...nn import BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, L1Loss, MSELoss
+from ...nn import BCEWithLogitsLoss, CrossEntropyLoss
 from ...nn.functional import softmax
 from ...runs.run import ClassCounts, figures
+from ..models_and_losses import OF_UNITS
 from .base import Array, Metric, Sums, ratio
 
 Codes = NDArray[np.int64]
@@ -337,7 +338,7 @@ class Confusion(ClassMetric):
 
 def is_of_numbers(loss: Any, classes: Sequence[str] | None, parts: Iterable[Source | None]) -> bool:
     """Whether a target is not classes: neither codes, nor one column of 0.0 and 1.0 for `bce`."""
-    if classes is not None or isinstance(loss, MSELoss | L1Loss | HuberLoss):
+    if classes is not None or isinstance(loss, OF_UNITS):
         return classes is None
     return not all(known_of_target(part).binary for part in parts if part is not None)
 
@@ -387,8 +388,18 @@ def class_lines(counts: ClassCounts, which: str = "") -> list[str]:
     if total := sum(counts.support):
         largest = int(np.argmax(counts.support))
         share = counts.support[largest] / total
-        lines.append(f"majority-class baseline ({counts.names[largest]}): {share:.1%}")
+        lines.append(f"baseline (always {counts.names[largest]}): {share:.1%} accuracy")
     return lines
+
+
+def not_better(counts: ClassCounts, which: str) -> str:
+    """What to say of a model that is not right more often than always the most frequent class."""
+    right, most = np.trace(counts.confusion), max(counts.support)
+    if right > most:
+        return ""
+    name, total = counts.names[counts.support.index(most)], sum(counts.support) or 1
+    shares = f"{right / total:.1%} accuracy for {most / total:.1%}"
+    return f"not better than always predicting {name}: {shares}  ({counts.split}, {which})"
 
 
 def never_predicted(counts: ClassCounts) -> list[str]:
