@@ -32,6 +32,7 @@ CASES = {
     },
     # Batches of three rows and a tail of two: at four ranks one is always empty.
     "empty ranks": {"train.batch_size": 3, "optimizer.lr": 0.002},
+    "target in its own unit": {"data.standardize_target": "true", "data.clip": "true"},
     "no shuffle, momentum": {"train.shuffle": "false", "optimizer.momentum": 0.9},
 }
 YAML = """
@@ -40,7 +41,7 @@ dtype: float64
 data: {type: synthetic_relu, samples: 1001, features: 4, hidden: 8, targets: 2, noise: 0.1}
 model: {type: mlp, hidden: [9]}
 loss: mse
-metrics: [r2, mae]
+metrics: [r2, rmse, mae]
 optimizer: {type: sgd, lr: 0.02}
 train: {duration: 50 steps, batch_size: 334, eval_every: 10 steps}
 """

@@ -34,6 +34,33 @@ def test_the_estimator_passes_the_checks_of_scikit_learn(estimator, check) -> No
     check(estimator)
 
 
+@pytest.mark.parametrize("flat", [True, False], ids=["one", "two"])
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_a_regressor_learns_targets_of_any_unit(flat, early_stopping) -> None:
+    x = np.random.default_rng(0).normal(size=(300, 3))
+    y = 2e4 + x @ np.array([[8e3, 0.1], [8e3, 0.2], [8e3, 0.3]])
+    y = y[:, 0] if flat else y
+    how = {"lr": 0.01, "max_iter": 30, "random_state": 0, "early_stopping": early_stopping}
+    net = mt.sklearn.Regressor((16,), **how)
+    assert net.fit(x[:200], y[:200]).score(x[200:], y[200:]) > 0.95
+    assert net.loss_curve_[0] < 3  # in deviations
+    if not early_stopping:
+        np.testing.assert_allclose(net.target_mean_, np.atleast_1d(y[:200].mean(axis=0)))
+        np.testing.assert_allclose(net.target_scale_, np.atleast_1d(y[:200].std(axis=0)))
+    scores = net.module_(mt.from_numpy(x[:5])).detach().numpy()
+    wanted = scores * net.target_scale_ + net.target_mean_
+    np.testing.assert_allclose(net.predict(x[:5]).reshape(5, -1), wanted, rtol=1e-12)
+    assert net.predict(x[:5]).shape == y[:5].shape
+
+
+def test_a_regressor_takes_targets_as_they_are_where_its_loss_wants_that() -> None:
+    x, y = np.random.default_rng(0).normal(size=(40, 2)), np.arange(40.0)
+    with pytest.raises(ValueError, match="standardize_target: PoissonNLLLoss"):
+        mt.sklearn.Regressor(loss=mt.nn.PoissonNLLLoss()).fit(x, y)
+    net = mt.sklearn.Regressor(loss=mt.nn.PoissonNLLLoss(), standardize_target=False, max_iter=2)
+    assert net.fit(x, y).target_scale_.tolist() == [1.0]
+
+
 @pytest.fixture
 def iris() -> tuple[np.ndarray, np.ndarray]:
     x, y = load_iris(return_X_y=True)

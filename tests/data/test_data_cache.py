@@ -48,7 +48,8 @@ def lazy(x: Any = X, read: list[Any] | None = None, **options: Any) -> Prepared:
             read.append(len(numbers))
         return x[numbers], Y[numbers]
 
-    return prepare(FunctionSource(rows, len(x)), split=SPLIT, standardize=True, **options)
+    how: dict[str, Any] = {"standardize": True, "standardize_target": True, **options}
+    return prepare(FunctionSource(rows, len(x)), split=SPLIT, **how)
 
 
 def keep(directory: Path, key: str, data: Prepared, digest: str) -> Path:
@@ -64,6 +65,8 @@ def same(found: Prepared, expected: Prepared) -> None:
         for a, b in zip(one.read(everything), other.read(everything), strict=True):
             assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
     assert found.preprocessing.to_json() == expected.preprocessing.to_json()
+    assert found.target_scaling is not None and expected.target_scaling is not None
+    assert found.target_scaling.to_json() == expected.target_scaling.to_json()
     for what in ("in_features", "out_features", "classes", "encoder"):
         assert getattr(found, what) == getattr(expected, what)
 
@@ -125,7 +128,8 @@ train: {duration: 2 epochs, batch_size: 50}
 def in_npy(path: Path) -> str:
     np.save(path / "x.npy", X)
     np.save(path / "y.npy", Y)
-    return RUN % ("type: npy, inputs: x.npy, target: y.npy", "mse", "r2")
+    data = "type: npy, inputs: x.npy, target: y.npy, standardize_target: true, clip: true"
+    return RUN % (data, "mse", "r2, rmse")
 
 
 def in_csv(path: Path) -> str:
@@ -217,6 +221,8 @@ def test_what_was_kept_of_other_files_or_another_preparation_is_not_used(tmp_pat
         (
             "data.split.seed=1",
             "data.standardize=false",
+            "data.standardize_target=false",
+            "data.clip=false",
             "dtype=float64",
             f"data.target={tmp_path}/x.npy",
         ),
@@ -226,7 +232,7 @@ def test_what_was_kept_of_other_files_or_another_preparation_is_not_used(tmp_pat
         assert len([*kept.iterdir()]) == number
     np.save(tmp_path / "x.npy", X + 1)
     assert loaded(path).digest != first.digest
-    assert len([*kept.iterdir()]) == 6
+    assert len([*kept.iterdir()]) == 8
 
 
 def test_a_file_of_a_directory_counts(tmp_path: Path) -> None:

@@ -7,8 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from microtrain.data import ArrayDataset, Preprocessing, prepare, split_sizes, synthetic_linear
+from microtrain.data import (
+    ArrayDataset,
+    FunctionSource,
+    Preprocessing,
+    TargetScaling,
+    prepare,
+    split_sizes,
+    synthetic_linear,
+)
 from microtrain.errors import ConfigError, DataError
+from microtrain.train.evaluation import target_mean
 
 THREE = {"train": 0.6, "val": 0.2, "test": 0.2}
 
@@ -155,6 +164,69 @@ def test_targets_are_never_standardised():
     data = synthetic_linear(50, [2.0], 3.0)
     found = prepare(data, standardize=True, dtype="float64")
     np.testing.assert_array_equal(found.train.arrays[1], data.arrays[1])
+
+
+HOW = [
+    {"standardize_target": True},
+    {"log_target": True},
+    {"clip": True},
+    {"standardize_target": True, "log_target": True, "clip": True},
+]
+
+
+@pytest.mark.parametrize("lazy", [False, True], ids=["in memory", "read"])
+@pytest.mark.parametrize("targets", [(), (2,)], ids=["one", "two"])
+@pytest.mark.parametrize("how", HOW, ids=" ".join)
+def test_a_target_is_mapped_by_the_training_part_and_back(how, targets, lazy):
+    rng = np.random.default_rng(0)
+    y = rng.gamma(2, 1000, (60, *targets))
+    x = np.stack([np.arange(60.0), rng.random(60)], axis=1)
+    data = FunctionSource(lambda rows: (x[rows], y[rows]), 60) if lazy else ArrayDataset(x, y)
+    found = prepare(data, split=THREE, dtype=float, **how)
+    parts = [each.read(slice(None)) for each in (found.train, found.val, found.test)]
+    own = [y[part[0][:, 0].astype(int)].reshape(len(part[0]), -1) for part in parts]
+    wanted = [np.log1p(each) if "log_target" in how else each for each in own]
+    if "standardize_target" in how:
+        mean, deviation = wanted[0].mean(axis=0), wanted[0].std(axis=0)
+        wanted = [(each - mean) / deviation for each in wanted]
+    scaling = TargetScaling.from_json(json.loads(json.dumps(found.target_scaling.to_json())))
+    for (_, target), expected, raw in zip(parts, wanted, own, strict=True):
+        np.testing.assert_allclose(target, expected, rtol=1e-12, atol=1e-13)
+        np.testing.assert_allclose(scaling.inverse(target), raw, rtol=1e-12)
+        far = scaling.predictions(np.concatenate([target - 50.0, target + 50.0]))
+        within = (far >= own[0].min(axis=0)) & (far <= own[0].max(axis=0))
+        assert within.all() == ("clip" in how)
+    for part, raw in zip((found.train, found.val), own, strict=False):
+        np.testing.assert_allclose(target_mean(part, scaling), raw.mean(axis=0), rtol=1e-12)
+    again = prepare(
+        ArrayDataset(x, y), dtype=float, preprocessing=found.preprocessing, target_scaling=scaling
+    )
+    np.testing.assert_array_equal(again.train.target[parts[1][0][:, 0].astype(int)], parts[1][1])
+
+
+def test_a_constant_target_becomes_zero():
+    found = prepare(ArrayDataset(np.eye(4), np.full(4, 0.1)), standardize_target=True)
+    assert not found.train.target.any()
+    assert found.target_scaling.predictions(np.zeros((2, 1))).tolist() == [[0.1], [0.1]]
+
+
+@pytest.mark.parametrize("lazy", [False, True], ids=["in memory", "read"])
+@pytest.mark.parametrize(
+    "how, y, error, message",
+    [
+        ("log_target", [0.0, 1.0, 2.0, -0.5], DataError,
+         r"target at row 3 is -0.5, expected a number of at least 0: data.log_target"),
+        ("standardize_target", [0, 1, 1, 0], ConfigError, "data.standardize_target: is for"),
+        ("clip", [0, 1, 1, 0], ConfigError, "data.clip: is for a target of numbers"),
+        ("standardize_target", [1e308, -1e308, 0.0, 0.0], DataError, "target values are too"),
+        ("log_target", [0.0, np.nan, 2.0, 1.0], DataError, "target at row 1 is nan"),
+    ],
+)  # fmt: skip
+def test_targets_that_cannot_be_mapped(how, y, error, message, lazy):
+    y = np.array(y)
+    data = FunctionSource(lambda rows: (np.eye(4)[rows], y[rows]), 4) if lazy else (np.eye(4), y)
+    with pytest.raises(error, match=message):
+        prepare(data, split={"train": 0.75, "val": 0.25}, **{how: True})
 
 
 def test_images_are_standardised_per_pixel_and_integers_become_floats():

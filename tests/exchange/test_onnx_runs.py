@@ -60,6 +60,23 @@ def test_a_regression_of_one_target_is_one_number_a_row(tmp_path: Path) -> None:
     assert np.abs(prediction - model.predict(x)).max() < 1e-6
 
 
+@pytest.mark.parametrize("log", ["true", "false"])
+@pytest.mark.parametrize("clip", ["true", "false"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_target_that_was_standardised_is_in_its_own_unit(
+    tmp_path: Path, dtype: str, clip: str, log: str
+) -> None:
+    x = np.random.default_rng(0).standard_normal((64, 3)).astype(dtype)
+    y = 1000 * np.exp(x[:, :1] / 2)
+    config = npz_config(tmp_path, "mse", x, y, "{type: mlp, hidden: [4]}")
+    keys = ["data.standardize_target=true", f"data.log_target={log}", f"data.clip={clip}"]
+    run = trained(tmp_path, config, f"dtype={dtype}", *keys)
+    (prediction,) = exported(run, tmp_path / "m.onnx").run(None, {"input": x * 5})
+    expected = mt.load(run).predict(x * 5)
+    assert prediction.dtype == expected.dtype
+    np.testing.assert_allclose(prediction, expected, rtol=1e-6 if dtype == "float32" else 1e-12)
+
+
 def npz_config(tmp_path: Path, loss: str, x: np.ndarray, y: np.ndarray, model: str) -> Path:
     np.savez(tmp_path / "data.npz", x=x, y=y)
     (tmp_path / "c.yaml").write_text(

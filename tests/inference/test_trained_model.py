@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import microtrain as mt
+from microtrain.cli.main import main
 from microtrain.config.load import load_config
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError, DataError
@@ -76,6 +77,67 @@ def test_predictions_are_those_of_the_model_behind_its_standardisation(iris, lin
     np.testing.assert_allclose(model.predict(x), scores[:, 0], rtol=1e-6)
     assert not model.preprocessing.is_identity
     assert abs(model.predict([[1.0]])[0] - 5) < 0.3  # 2x + 3, in the user's units
+
+
+@pytest.fixture(scope="module", params=["false", "true"], ids=["linear", "log"])
+def cars(request, tmp_path_factory):
+    """A table of prices, in thousands of a unit, and a run on it."""
+    path, rng = tmp_path_factory.mktemp("cars"), np.random.default_rng(0)
+    make, age, km = rng.integers(0, 4, 600), rng.integers(0, 15, 600), rng.gamma(3, 3e4, 600)
+    price = (3e4 * np.exp(0.2 * make - 0.08 * age - km / 4e5)).round()
+    rows = zip("".join("abcd"[code] for code in make), age, km.round(), price, strict=True)
+    text = "make,age,km,price\n" + "".join(f"{m},{a},{k:.0f},{p:.0f}\n" for m, a, k, p in rows)
+    (path / "cars.csv").write_text(text)
+    (path / "cars.yaml").write_text(
+        f"name: cars\ndata: {{type: csv, path: {path}/cars.csv, target: price, standardize: true,\n"
+        "  columns: {make: category}, split: {train: 0.7, val: 0.15, test: 0.15},\n"
+        f"  standardize_target: true, clip: true, log_target: {request.param}}}\n"
+        "model: linear_regression\nloss: mse\nmetrics: [r2, rmse, mae]\n"
+        "optimizer: {type: adam, lr: 0.01}\ntrain: {duration: 30 epochs, batch_size: 64}\n"
+    )
+    return *train(path / "cars.yaml", path, "train.compile=off"), path / "cars.csv", price
+
+
+def test_a_price_is_learned_and_measured_and_predicted_in_its_own_unit(cars, capsys):
+    trainer, run, file, price = cars
+    model, scaling = mt.load(run, checkpoint="last"), trainer.data.target_scaling
+    (measured,) = (
+        row for row in read_metrics(trainer.path / "metrics.jsonl") if row["split"] == "test"
+    )
+    assert measured["r2"] > 0.8
+    (low,), (high,) = scaling.ends
+    for name in ("train", "test"):
+        part = getattr(trainer.data, name)
+        with mt.no_grad():
+            scores = trainer.model.module(mt.from_numpy(part.arrays[0])).numpy().astype(float)
+        own = scores * scaling.affine.scale + scaling.affine.mean
+        own = np.clip(np.expm1(own) if scaling.log else own, low, high)
+        np.testing.assert_allclose(
+            model.decide(model.scores([part.arrays[0]], 0)), own[:, 0], rtol=1e-6
+        )
+    text = file.read_text()
+    predictions = _predicted(run, text, file.parent)
+    assert predictions.min() >= low - 1e-2 and predictions.max() <= high + 1e-2
+    error = predictions - price
+    assert main(["evaluate", str(run), "--data", str(file), "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out.splitlines()[-1])["parts"].values()
+    expected = {
+        "r2": 1 - np.square(error).sum() / np.square(price - price.mean()).sum(),
+        "rmse": np.sqrt(np.square(error).mean()),
+        "mae": np.abs(error).mean(),
+    }
+    for key, value in expected.items():
+        assert found["values"][key] == pytest.approx(value, rel=1e-5)
+    # A new car of no age and no road is dearer than any that was seen.
+    new = _predicted(run, "make,age,km\nd,-90,0\na,900,9e6\n", file.parent)
+    np.testing.assert_allclose(new, [high, low], rtol=1e-6)
+
+
+def _predicted(run: Path, text: str, place: Path) -> np.ndarray:
+    (place / "new.csv").write_text(text)
+    files = ["--input", str(place / "new.csv"), "--output", str(place / "out.npz"), "--force"]
+    assert main(["predict", str(run), *files]) == 0
+    return np.load(place / "out.npz")["prediction"].astype(float)
 
 
 def test_columns_are_found_by_name_in_any_order(iris):

@@ -12,6 +12,7 @@ import pytest
 
 import microtrain as mt
 from microtrain.common.files import typed
+from microtrain.common.words import number
 from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.inference.evaluate import evaluate_run
@@ -108,6 +109,50 @@ def test_a_class_that_is_never_predicted_is_named(tmp_path: Path) -> None:
         tmp_path / "weighted", rows(), optimizer={"type": "sgd", "lr": 1e-9}, seed=3, loss=loss
     )
     assert "never predicted" in warned and "hint" not in warned
+
+
+def test_it_is_said_where_no_more_rows_are_right_than_of_always_one_class(tmp_path: Path) -> None:
+    _, said, warned = run(tmp_path, rows(), optimizer={"type": "sgd", "lr": 1e-9}, seed=3)
+    share = said.split("baseline (always class b): ")[1].split("%")[0]
+    assert "not better than always predicting class b: " in warned
+    assert f"accuracy for {share}%  (test, step 6" in warned
+    assert "not better" not in run(tmp_path / "longer", rows(), duration="20 epochs")[2]
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("part", ["val", "test"])
+@pytest.mark.parametrize("how", ["as it is", "standardized", "weighted"])
+def test_a_regression_is_told_beside_the_mean_of_its_training_rows(
+    how: str, part: str, ranks: int, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 4))
+    y = 2e4 + 8e3 * x[:, :1] + rng.normal(size=(200, 1))
+    data = mt.data.ArrayDataset(x, y, weights=rng.random(200) if how == "weighted" else None)
+    settings: dict[str, Any] = {"loss": "mse", "dtype": "float64", "duration": "10 epochs"}
+    if part == "val":
+        settings["split"] = {"train": 0.7, "val": 0.3}
+    settings["standardize_target"] = how != "as it is"
+    made = in_process.run(ranks, lambda comm: run(tmp_path, data, comm, **settings))[0]
+    trainer, said, warned = made
+    rows, model = getattr(trainer.data, part), mt.load(trainer.path)
+    scaling = trainer.data.target_scaling
+    truth, known = (
+        each.target if scaling is None else scaling.inverse(each.target)
+        for each in (rows, trainer.data.train)
+    )
+    found = model.decide(model.scores([*rows.inputs], 0))
+    mine, means = (
+        np.sqrt(np.average(np.square(guess - truth[:, 0]), weights=rows.weights))
+        for guess in (found, known.mean())
+    )
+    line = f"better than always predicting the mean: rmse {number(mine)} for {number(means)}"
+    line += f"  ({part}, step "
+    if how == "as it is":
+        assert f"warning: not {line}" in warned and "data.standardize_target: true" in warned
+        assert line not in said
+    else:
+        assert line in said and "not better" not in warned
 
 
 @pytest.mark.parametrize(
