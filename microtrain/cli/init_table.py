@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,18 @@ import click
 from ..common.files import writing
 from ..common.words import plural, printable, size, table
 from ..config.resolved import as_yaml
-from ..data.readers.csv import read_csv
+from ..data.readers.csv_dialect import dialect_of, read_as
 from ..data.readers.parquet import read_parquet
-from ..data.tables.columns import read_target
-from ..data.tables.frame import GROUPS, Frame, number, other_delimiter, shortened
-from ..data.tables.propose import CODE, Proposal, guess_target, propose
+from ..data.tables.columns import leave_out
+from ..data.tables.frame import other_delimiter
+from ..data.tables.notation import Notation
+from ..data.tables.propose import Proposal, propose
+from ..data.tables.targets import absent_classes, describe, guess_target
 from ..errors import ConfigError, DataError
 from .try_models import better_first
 
 __all__ = ["propose_configuration"]
 
-_FEW_CLASSES = 20
 _OF_TARGET = (
     "  standardize_target: true  # predictions and metrics stay in its own unit",
     "  clip: true  # predictions within the range of the training targets",
@@ -47,37 +47,53 @@ def propose_configuration(
     with contextlib.suppress(OSError):
         if (length := path.stat().st_size) > _LARGE:
             click.echo(f"reading {printable(str(path))}, {size(length)}", err=True)
-    frame, given = _read(path)
-    name, why = (target, "as you said") if target else guess_target(frame)
+    is_csv = path.suffix.lower() != ".parquet"
+    given, notes = dialect_of(path) if is_csv else ({}, {})
+    frame = read_as(path, given) if is_csv else read_parquet(path)
+    proposed = {each: propose(frame, each) for each in frame.names}
+    command = f"microtrain init csv {path}"
+    name, why = (target, "given by --target") if target else guess_target(frame, proposed, command)
     frame.require([name])
-    proposals = [propose(frame, each) for each in frame.names if each != name]
+    absent = {word for each in proposed.values() for word in each.absent}
+    if words := sorted(absent | {*absent_classes(frame, name)}):
+        given["na_values"], notes["na_values"] = words, "stand for no value, in every column"
+        frame = read_as(path, given) if is_csv else read_parquet(path, notation=Notation.of(given))
+        proposed = {each: propose(frame, each) for each in frame.names}
+    proposals = [proposed[each] for each in frame.names if each != name]
     if not any(p.spec not in ("drop", "id") for p in proposals):
         hint = other_delimiter(frame.names)
-        raise DataError(f"{path}: no column but {name} seems to be an input{hint}")
-    is_classes, categorical, found = _target(frame, name)
+        left_out = [f"{p.name or 'without a name'} ({p.why})" for p in proposals]
+        which = "; ".join(left_out) or "there is no other column"
+        raise DataError(f"{path}: nothing left to predict {name} from: {which}{hint}")
+    frame, missing = leave_out(frame, name)
+    goal = describe(frame, name)
+    found = f"{goal.found}, {missing}" if missing else goal.found
     source = os.path.relpath(path, written.parent) if not path.is_absolute() else str(path)
     lines = [
         f"# Proposed by `microtrain init csv {path.name}`, from {plural(len(frame), 'row')} and "
         f"{plural(len(frame.names), 'column')}. Look at it before you train.",
         f"name: {as_yaml(_run_name(path))}",
         "data:",
-        f"  type: {'parquet' if path.suffix.lower() == '.parquet' else 'csv'}",
+        f"  type: {'csv' if is_csv else 'parquet'}",
         f"  path: {as_yaml(source)}",
-        *(f"  {key}: {as_yaml(value)}" for key, value in given.items()),
-        f"  target: {as_yaml(name)}  # {why}; {found}",
-        *(["  categorical: true  # whole numbers that name classes"] if categorical else []),
+        *_given(given, notes),
+        f"  target: {as_yaml(name)}  # {why}; {goal.found}",
+        *([f"  missing_target: drop  # {missing}"] if missing else []),
+        *(["  categorical: true  # whole numbers that name classes"] if goal.categorical else []),
         "  columns:",
         *_aligned([p for p in proposals if p.spec != "drop"]),
         *_dropped([p for p in proposals if p.spec == "drop"]),
         "  standardize: true  # numbers and dates",
-        *([] if is_classes else _OF_TARGET),
-        f"  split: {{train: 0.7, val: 0.15, test: 0.15{', stratify: true' * is_classes}}}",
+        *([] if goal.is_classes else _OF_TARGET),
+        f"  split: {{train: 0.7, val: 0.15, test: 0.15{', stratify: true' * goal.is_classes}}}",
         *_hints_of_split(proposals, len(frame)),
     ]
-    ways = _learning(proposals, is_classes, found.count("%") == 2)
-    rows = [(p.name, p.spec or "number", p.why) for p in proposals]
+    ways = _learning(proposals, goal.is_classes, goal.binary)
+    rows = [(p.name or '""', p.spec or "number", p.why) for p in proposals]
     for line in table([(name, "target", f"{why}; {found}"), *rows]):
         click.echo(printable(line).rstrip())
+    for line in _given(given, notes):
+        click.echo(printable(line.strip()))
     if attempt:
         ways = better_first(path, lines, ways)
     first, *others = ways.values()
@@ -90,40 +106,10 @@ def propose_configuration(
     click.echo(f"wrote {written}\nnext: microtrain train {written}")
 
 
-def _read(path: Path) -> tuple[Frame, dict[str, str]]:
-    """The table, and what it takes to read it."""
-    if path.suffix.lower() == ".parquet":
-        return read_parquet(path), {}
-    given: dict[str, Any] = {}
-    with contextlib.suppress(OSError), path.open(errors="replace") as file:
-        header = file.readline()
-        if delimiter := next((x for x in ";\t|" if x in header and "," not in header), ""):
-            given["delimiter"] = delimiter
-    frame = read_csv(path, **given, texts=None)
-    for name in dict.fromkeys(frame.names):
-        cells = [cell for cell in frame.column(name).tolist() if cell]
-        commas = [cell for cell in cells if number(cell) is None is not number(cell, ",")]
-        # Where each might be of thousands it is for people to say.
-        if 2 * len(commas) > len(cells) and not all(map(GROUPS["."].fullmatch, commas)):
-            given["decimal"] = ","
-            return read_csv(path, **given, texts=None), given
-    return frame, given
-
-
-def _target(frame: Frame, name: str) -> tuple[bool, bool, str]:
-    """Whether the target is classes, whether that must be said, and what it holds."""
-    values, classes = read_target(frame, name)
-    cells = set(frame.texts(name)) if classes is None else set[str]()
-    coded = any(map(CODE.fullmatch, cells))  # 007 is not a number
-    categorical = classes is None and (coded or len(cells) <= _FEW_CLASSES)
-    if categorical and (values % 1 == 0).all():
-        values, classes = read_target(frame, name, categorical=True)
-    if classes is None:
-        return False, False, f"numbers from {values.min():g} to {values.max():g}"
-    counts = Counter(values.tolist()).most_common(4)
-    shares = ", ".join(f"{shortened(classes[i])} {n / len(frame):.0%}" for i, n in counts)
-    more = ", ..." if len(classes) > len(counts) else ""
-    return True, categorical, f"{len(classes)} classes: {shares}{more}"
+def _given(given: dict[str, Any], notes: dict[str, str]) -> list[str]:
+    """A line for each key that it takes to read the file."""
+    reasons = {key: f"  # {notes[key]}" if key in notes else "" for key in given}
+    return [f"  {key}: {as_yaml(value)}{reasons[key]}" for key, value in given.items()]
 
 
 def _run_name(path: Path) -> str:

@@ -26,7 +26,7 @@ from ..data.readers.npz import load_npz, map_npz
 from ..data.readers.parquet import ParquetRows, read_parquet
 from ..data.readers.stores import hdf5_arrays, zarr_arrays
 from ..data.rows import in_memory
-from ..data.tables.columns import codes_of
+from ..data.tables.columns import codes_of, leave_out
 from ..data.tables.frame import Frame
 from ..errors import ConfigError, DataError
 from .model import TrainedModel
@@ -134,6 +134,10 @@ def _of_table(file: _File, weights: list[str], note: Note) -> list[Column]:
         return codes_of(table, targets[0], model.classes)
 
     rows, table = file.table()
+    if model.of_table.get("missing_target") == "drop":
+        table.require(targets)
+        table, left_out = leave_out(table, targets[0], model.classes is not None)
+        note(left_out) if left_out else None
     inputs = model.take_columns(table, note, weights)
     table.require([*targets, *weights])
     if rows is None:
@@ -227,13 +231,15 @@ class _File:
         path, model = Path(self.path), self.model
         if self.ending == ".parquet":
             rows = None if self.whole else ParquetRows(path)
-            return rows, read_parquet(path) if rows is None else rows.empty
+            if rows is None:
+                return None, read_parquet(path, notation=model.notation)
+            return rows, rows.empty
         delimiter = delimiter or model.config.data.arguments.get("delimiter", ",")
-        decimal = model.of_table.get("decimal", ".")
+        encoding = model.of_table.get("encoding", "utf-8")
         if self.path != "-":
-            return None, read_csv(path, delimiter, decimal)
+            return None, read_csv(path, delimiter, model.notation, encoding)
         content = standard_input() if self.content is None else self.content
-        return None, parse_csv("standard input", content, delimiter, decimal)
+        return None, parse_csv("standard input", content, delimiter, model.notation, encoding)
 
     def arrays(self, names: Sequence[str]) -> list[Any]:
         """Arrays by their names."""

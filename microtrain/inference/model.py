@@ -23,6 +23,7 @@ from ..data import Source
 from ..data.preparation.prepare import cast
 from ..data.source import BLOCK, as_source, check_finite, place, read_checked
 from ..data.tables.frame import Frame, shortened
+from ..data.tables.notation import Notation
 from ..errors import ConfigError, DataError
 from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, Module
 from ..nn.functional import softmax
@@ -294,6 +295,11 @@ class TrainedModel:
         data = self.config.data
         return data.arguments if data.type in ("csv", "parquet") else {}
 
+    @property
+    def notation(self) -> Notation:
+        """How the cells of that table were read."""
+        return Notation.of(self.of_table)
+
     def take_columns(
         self, table: Frame, note: Callable[[str], None], kept: Iterable[str] = ()
     ) -> list[Array]:
@@ -327,7 +333,7 @@ class TrainedModel:
                 "the input is a text, expected rows: `microtrain predict` reads files; here give "
                 "their columns, such as a dict of lists"
             )
-        if len(inputs) == 1 and (table := Frame.of(inputs[0])) is not None:
+        if len(inputs) == 1 and (table := Frame.of(inputs[0], self.notation)) is not None:
             notes: list[str] = []
             inputs = tuple(self.take_columns(table, notes.append))
             for note in notes:

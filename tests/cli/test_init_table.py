@@ -1,6 +1,7 @@
 """`microtrain init csv FILE`: a configuration for a table of one's own, with reasons."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from customers import customers, write
 from microtrain.cli import init_table
 from microtrain.cli.main import main
 from microtrain.config.load import load_config
+from microtrain.data.readers import csv as csv_reader
 from microtrain.runs.directory import newest_run
 
 pytest.importorskip("sklearn")
@@ -33,8 +35,7 @@ def test_it_says_what_every_column_seems_to_be_and_why(capsys):
     text = Path("customers.yaml").read_text()
     for line in (
         "  target: churned  # by its name; 2 classes: no 86%, yes 14%",
-        "    customer_id: id                          # another text in every row",
-        "    plan: category                           # 3 texts: Basic, Plus, Pro",
+        "  standardize: true  # numbers and dates",
         "  drop: [comment]  # comment: free text: 400 different ones",
         "  # in split, in place of stratify: `time: signed_up` tests on the latest rows",
     ):
@@ -72,7 +73,7 @@ def test_decimal_commas_are_seen(capsys):
     assert main(["init", "csv", "t.csv"]) == 0
     assert "a  number  numbers from 0.5 to 6.5" in capsys.readouterr().out
     text = Path("t.yaml").read_text()
-    assert '  delimiter: ";"\n  decimal: ","\n' in text
+    assert '  delimiter: ";"\n  decimal: ","  # as in' in text
     assert "numbers from 1000.25 to 1039.25" in text
     assert main(["train", "t.yaml", "train.duration=2 epochs", "train.compile=off"]) == 0
     Path("new.csv").write_text("a;b\n0,5;1\n")
@@ -86,14 +87,117 @@ def test_decimal_commas_are_seen(capsys):
     )
 
 
-def test_commas_that_may_be_of_thousands_are_no_decimals(capsys):
-    rows = "".join(f'"{i % 3 + 1},{i:03}",{i % 5},{i % 2}\n' for i in range(40))
-    Path("t.csv").write_text("a,b,y\n" + rows)
-    assert main(["init", "csv", "t.csv"]) == 0
-    assert '40 cells such as "1,000" not a number: correct them' in capsys.readouterr().out
-    assert "decimal" not in Path("t.yaml").read_text()
-    assert main(["train", "t.yaml", "run_dir=runs"]) == 3
-    assert "thousands separators: is it 1000, or 1.000?" in capsys.readouterr().err
+def lines(names, row, rows=60):
+    return "\n".join([names, *map(row, range(rows))]) + "\n"
+
+
+# Tables as they come: what is proposed for each trains, and its lines say what was seen. The target
+# depends on what was read with difficulty, so that a wrong value would show.
+AS_THEY_COME = {
+    "row numbers with gaps": (
+        lines(",a,y", lambda i: f"{i * 3 % 181},{i % 7}.5,{i % 7 * 2}.5"), [], ['    "": id']),
+    "names of rows": (
+        lines("rownames,a,y", lambda i: f"Player {i},{i % 7}.5,{i % 7}"), [], ["    rownames: id"]),
+    "no target in some rows": (
+        lines("a,b,Salary", lambda i: f"{i % 7},{i % 5},{i * 1.5 if i % 6 else 'NA'}"), [],
+        ["  missing_target: drop  # 10 rows without a value in \"Salary\" left out"]),
+    "no class in some rows": (
+        lines("a,b,kind", lambda i: f"{i % 7},{i % 5},{('x', 'y', 'NA')[i % 3]}"), [],
+        ["  na_values: [NA]", "  missing_target: drop"]),
+    "one odd text among few values": (
+        lines("doors,price", lambda i: f"{(4, 6, 8, 'rotary')[i % 4]},{i % 4}.25"), [],
+        ["    doors: category"]),
+    "one odd text among many values": (
+        lines("a,price", lambda i: f"{i * i / 8 if i != 50 else 'unknown'},{i % 4}.25"), [],
+        ["  na_values: [unknown]", "    a: {missing: median}"]),
+    "points and angles for no value": (
+        lines("a,b,y", lambda i: f"{i / 7 if i % 5 else '.'},{i / 3 if i % 9 else '<NA>'},{i}.5"),
+        [], ["    a: {missing: median}", "    b: {missing: median}"]),
+    "thousands, percent and currency": (
+        lines("pop,growth,rent,y", lambda i: (
+            f'"{i % 9 + 1},{i:03},567",{i % 7}.5%,$ {i / 4},{i}.5')), [],
+        ['  thousands: ","', '  units: ["$", "%"]', "    pop: number", "    growth: number"]),
+    "apostrophes between thousands": (
+        lines("a;y", lambda i: f"{1 + i}'{i:03}.5;{i}.5"), [],
+        ["  thousands: \"'\"", "    a: number"]),
+    "a unit in every row": (lines("a,y", lambda i: f"{i} kg,{i}.5"), [], ["  units: [kg]"]),
+    "dates as numbers": (
+        lines("date,co2", lambda i: f"{1990 + i // 12}{1 + i % 12:02}15,{i}.5"), [],
+        ['    date: {type: date, format: "%Y%m%d", parts: [year, month, days]}']),
+    "dates with times": (
+        lines("date,temp", lambda i: f"2010/01/{1 + i // 24:02} {i % 24:02}:00,{i % 24}.5"), [],
+        ['    date: {type: date, format: "%Y/%m/%d %H:%M", parts: [day_of_week, hour, days]}']),
+    "names of months": (
+        lines("date,temp", lambda i: f'"Jan {1 + i % 28}, {2000 + i}",{i}.5'), [],
+        ['    date: {type: date, format: "%b %d, %Y", parts: [year, day_of_week, days]}']),
+    "months": (
+        lines("date,y", lambda i: f"{2000 + i // 12}-{1 + i % 12:02},{i}.5"), [],
+        ['    date: {type: date, format: "%Y-%m", parts: [year, month, days]}']),
+    "quarters": (
+        lines("date,y", lambda i: f"{2000 + i // 4}Q{1 + i % 4},{i}.5"), [],
+        ['    date: {type: date, format: "%YQ%q", parts: [year, month, days]}']),
+    "codes": (
+        lines("zip,store_id,month,y", lambda i: (
+            f"{(501, 2139, 94110)[i % 3]:05},{101 + i % 4},{1 + i % 12},{i}.5")), [],
+        ["    zip: category", "    store_id: category", "    month: category"]),
+    "Windows": (
+        lines("Stadt;Tag;Umsatz;Gebühr;Gewinn", lambda i: (
+            f"{('Köln', 'Zürich')[i % 2]};{1 + i % 28:02}.01.2020;{1 + i % 7}.{i:03},77;€ {i};{i},5"
+        )).encode("cp1252"), [],
+        ["  encoding: cp1252", '  delimiter: ";"', '  decimal: ","', '  units: ["€"]',
+         "    Stadt: category"]),
+    "UTF-16": (
+        lines("Größe\tname\ty", lambda i: f"{i / 7}\t{'äß'[i % 2]}\t{i}.5").encode("utf-16"), [],
+        ["  encoding: utf-16", '  delimiter: "\\t"', '    "Größe": number']),
+    "blanks": (
+        lines("OBS GPA  TUCE y", lambda i: f" {i}  {i % 7}.5 {i % 5}   {i}.5 "), [],
+        ["  delimiter: whitespace", "    OBS: id"]),
+    "an hour as the last column": (
+        lines("delay,carrier,when", lambda i: (
+            f"{i * 7 % 60}.5,{'AB'[i % 2]},2013-01-01T{i % 24:02}:00:00Z")),
+        ["--target", "delay"], ["    when: {type: date, parts: [hour, days]}"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", AS_THEY_COME)
+def test_tables_as_they_come_train(name, capsys):
+    content, options, expected = AS_THEY_COME[name]
+    Path("t.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert main(["init", "csv", "t.csv", *options]) == 0
+    text = Path("t.yaml").read_text()
+    assert [line for line in expected if f"\n{line}" not in text] == []
+    changes = ["train.duration=2 epochs", "train.compile=off"]
+    assert main(["train", "t.yaml", *changes]) == 0, capsys.readouterr().err
+    assert main(["predict", "runs/t", "--input", "t.csv", "--output", "p.csv"]) == 0
+    assert len(Path("p.csv").read_text().splitlines()) == 61
+    capsys.readouterr()
+    assert main(["evaluate", "runs/t", "--data", "t.csv"]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arrow", [True, False])
+def test_a_file_has_one_proposal_whatever_is_installed(arrow, monkeypatch):
+    found = []
+    for size in (1 << 30, 0):  # of files that another reader reads
+        monkeypatch.setattr(csv_reader, "LARGE", size)
+        monkeypatch.setattr(csv_reader, "ROWS", 1000 if size else 20)
+        if not arrow:
+            monkeypatch.setitem(sys.modules, "pyarrow", None)
+        for name, (content, options, _) in AS_THEY_COME.items():
+            Path("t.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
+            Path("t.yaml").unlink(missing_ok=True)
+            assert main(["init", "csv", "t.csv", *options]) == 0, name
+            found.append(Path("t.yaml").read_text())
+    assert found[: len(AS_THEY_COME)] == found[len(AS_THEY_COME) :]
+
+
+def test_a_target_that_is_a_date_is_asked_for(capsys):
+    content = AS_THEY_COME["an hour as the last column"][0]
+    Path("t.csv").write_text(content)
+    assert main(["init", "csv", "t.csv"]) == 3
+    assert "init csv t.csv --target carrier\n  microtrain init csv t.csv --target delay" in (
+        capsys.readouterr().err
+    )
+    assert not Path("t.yaml").exists()
 
 
 def test_codes_with_leading_zeros_are_categories_and_classes(capsys):
@@ -143,7 +247,9 @@ def test_it_says_that_it_reads_a_large_file(capsys, monkeypatch):
 def test_the_target_can_be_named(capsys):
     Path("t.csv").write_text("label,b,c\n" + "".join(f"{i % 2},{i % 5},{i}.5\n" for i in range(40)))
     assert main(["init", "csv", "t.csv", "--target", "c", "--output", "c.yaml"]) == 0
-    assert "  target: c  # as you said; numbers from 0.5 to 39.5" in Path("c.yaml").read_text()
+    assert (
+        "  target: c  # given by --target; numbers from 0.5 to 39.5" in Path("c.yaml").read_text()
+    )
     capsys.readouterr()
     assert main(["init", "csv", "t.csv", "--target", "lable"]) == 3
     assert 'has no column "lable"; did you mean label?' in capsys.readouterr().err
@@ -157,18 +263,18 @@ def test_the_target_can_be_named(capsys):
         (["csv", "here", "--target", "y"], 2, "go with a table: microtrain init csv FILE"),
         (["digits", "here", "--output", "y"], 2, "go with a table: microtrain init csv FILE"),
         (["csv", "t.csv", "--output", "none/t.yaml"], 5, "cannot write none/t.yaml"),
-        (["csv", "same.csv"], 3, "no column but y seems to be an input"),
+        (["csv", "same.csv"], 3, 'nothing left to predict y from: a ("1" in every row)'),
         (
             ["csv", "blanks.csv"],
             3,
-            "GRADE seems to be an input\nhint: are its cells separated by bl",
+            "Obs  TUCE GRADE from: there is no other column\nhint: are its cells separated by bl",
         ),
     ],
 )
 def test_mistakes(arguments, code, message, capsys):
     Path("t.csv").write_text("a,y\n1,2\n2,3\n")
     Path("same.csv").write_text("a,y\n1,2\n1,3\n")
-    Path("blanks.csv").write_text("Obs  TUCE GRADE\n1  20 1\n2  21 0\n")
+    Path("blanks.csv").write_text("Obs  TUCE GRADE\n1\n2\n")
     assert main(["init", *arguments]) == code
     assert message in capsys.readouterr().err
 

@@ -18,6 +18,7 @@ from microtrain.data.readers import csv as csv_reader
 from microtrain.data.readers.csv import parse_csv, read_csv
 from microtrain.data.tables.columns import Column, read_target, texts
 from microtrain.data.tables.frame import Frame, OnFile
+from microtrain.data.tables.notation import Notation
 from microtrain.data.tables.table import Encoder
 from microtrain.errors import DataError
 
@@ -76,7 +77,7 @@ def all_of(read):
     return repr(found)  # which tells -0.0 from 0.0, and has one NaN
 
 
-def by_python(content, delimiter, decimal="."):
+def by_python(content, delimiter, notation):
     """Every cell a text; rows of the right length only."""
     text = content.decode("utf-8-sig")
     reader = python_csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
@@ -88,7 +89,7 @@ def by_python(content, delimiter, decimal="."):
         rows.pop()
     names, *rows = rows
     columns = [np.array(column, object) for column in zip(*rows, strict=True)]
-    return Frame("t.csv", names, columns, lines[1 : 1 + len(rows)], decimal=decimal)
+    return Frame("t.csv", names, columns, lines[1 : 1 + len(rows)], notation=notation)
 
 
 @st.composite
@@ -102,17 +103,24 @@ def files(draw):
     return draw(st.sampled_from([b"", b"\xef\xbb\xbf"])) + text.encode(), delimiter
 
 
-@given(file=files(), decimal=st.sampled_from(".,"))
+NOTATIONS = [
+    Notation(), Notation(), Notation(","), Notation(","), Notation(thousands=","),
+    Notation(",", " "), Notation(na_values=("1", "x")), Notation(na_values=("-2.5",)),
+    Notation(units=("p", "%"), na_values=("0.5",)),
+]  # fmt: skip
+
+
+@given(file=files(), notation=st.sampled_from(NOTATIONS))
 @settings(deadline=None, max_examples=examples(150))
-def test_every_way_reads_the_same(file, decimal):
+def test_every_way_reads_the_same(file, notation):
     content, delimiter = file
     found = []
     for way in WAYS:
         with by(*way):
-            found.append(all_of(lambda: parse_csv("t.csv", content, delimiter, decimal)))
+            found.append(all_of(lambda: parse_csv("t.csv", content, delimiter, notation)))
     assert found[1:] == found[:-1]
     try:
-        expected = by_python(content, delimiter, decimal)
+        expected = by_python(content, delimiter, notation)
     except (ValueError, python_csv.Error):  # ragged, or not CSV
         assert "t.csv" in found[0]
     else:

@@ -186,7 +186,7 @@ MANY = "a,y\n" + "".join(f"{i},2026-01-{i:02}\n" for i in range(1, 29))
     "content, options, message",
     [
         ("a,y\n1,2\nabc,3\n", {}, 'table.csv, line 3, column "a": expected a number, found the '
-         'text "abc"\nhint: fill such cells in or delete the rows; columns of text'),
+         'text "abc"\nhint: say under data what they are\nna_values: ["abc"]\ncolumns:\n'),
         ("a,y\n1,2\n,3\nx,3\n", {}, 'line 3, column "a": expected a number, found an empty cell '
          "(1 more in this column)\nhint: fill it in or leave the row out"),
         ("a,y\n1,2\n \t,3\n", {}, "found an empty cell"),
@@ -216,11 +216,10 @@ MANY = "a,y\n" + "".join(f"{i},2026-01-{i:02}\n" for i in range(1, 29))
          'as the code of a class, found "1.5"'),
         (MANY, {}, 'column "y": 28 different texts in 28 rows; is "2026-01-01" the name of a '
          "class?\nhint: categorical: true reads every cell of the target as the name"),
-        ('a,y\n"1,234",2\n', {}, 'found the text "1,234"\nhint: numbers are written without '
-         'thousands separators: is it 1234, or 1.234? decimal: "," reads it as the latter'),
-        ('a,y\n"1,234,567.5",2\n', {}, "hint: numbers are written without thousands separators"),
-        ('a,y\n1,"1,234"\n2,"2,345"\n', {}, "(1 more in this column)\nhint: numbers are written "
-         "without thousands separators"),
+        ('a,y\n"1,234",2\n', {}, 'found the text "1,234"\nhint: is it 1234? '
+         'thousands: "," reads it so; or 1.234? decimal: "," reads it as that'),
+        ('a,y\n"1,234,567.5",2\n', {}, 'hint: thousands: "," reads a comma'),
+        ('a,y\n1,"1,234"\n2,"2,345"\n', {}, "(1 more in this column)\nhint: is it 1234?"),
         ('a;y\n1,234.5;2\n', {"delimiter": ";", "decimal": ","}, 'hint: with decimal: "," a point'),
         ("a;y\n1.5,3;2\n", {"delimiter": ";", "decimal": ","}, 'line 2, column "a": expected a '
          'number, found the text "1.5,3"\nhint: with decimal: "," a number is written as 1234,5'),
@@ -240,8 +239,8 @@ MANY = "a,y\n" + "".join(f"{i},2026-01-{i:02}\n" for i in range(1, 29))
          "c19 ... (30 in all)"),
         ("1.5,2\n3,4\n", {}, "the first line holds numbers (1.5, 2)"),
         ("a;y\n1;2\n", {}, 'has no column "y"\ncolumns: a;y\nhint: are its cells separated by '
-         '";"? Set the delimiter'),
-        ("a\ty\n1\t2\n", {}, r'hint: are its cells separated by "\t"? Set the delimiter'),
+         '";"? Set delimiter'),
+        ("a\ty\n1\t2\n", {}, r'hint: are its cells separated by "\t"? Set delimiter'),
         (",a,y\n0,1,2\n", {}, "column 1 has no name. Is it a row number (pandas: to_csv(index="),
         ("a,a,y\n1,2,3\n", {}, 'has 2 columns named "a"\nhint: rename them in the file, or leave'),
         ("a,y,y\n1,2,3\n", {}, 'has 2 columns named "y"'),

@@ -270,7 +270,7 @@ def test_every_bad_column_is_named_with_the_line_to_write(tmp_path):
         "columns:",
         "  key: id",
         "  plan: category",
-        "  since: date",
+        "  since: {type: date, parts: [day_of_week, days]}",
         "  age: {missing: median}",
         "drop: [const]",
     ]

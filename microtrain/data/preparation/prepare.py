@@ -155,7 +155,7 @@ def prepare(
         rows: Mapping[str, Any] = split_rows(len(whole), split, seed, origin, **how)
     else:
         rows = {name: part for name, (part, _) in found.items() if name not in (others or {})}
-    notes: dict[str, None] = {}  # each once, in order
+    notes = dict.fromkeys(getattr(whole, "notes", ()))  # each once, in order
     if isinstance(whole, Table):
         if encoder is None or preprocessing is None:
             encoder, preprocessing = whole.fit(rows["train"], standardize)
@@ -198,6 +198,7 @@ def prepare(
         if isinstance(other, Table):
             if encoder is None:
                 raise ConfigError(f"{where}: is a table with columns, but the training data is not")
+            notes |= dict.fromkeys(other.notes)
             other = other.arrays(encoder, notes.setdefault)
         same: Any = match_schema(checked(as_source(other, where), where, lazy), whole, where)
         if log_target and not lazy:

@@ -8,6 +8,7 @@ for.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import csv as python_csv
 import io
@@ -28,7 +29,8 @@ from ...common.words import plural
 from ...errors import ConfigError, DataError
 from ..source import ArrayDataset
 from ..tables.columns import Columns, as_columns
-from ..tables.frame import Frame, OnFile, floats, numbered, other_delimiter
+from ..tables.frame import WHITESPACE, Frame, OnFile, numbered, other_delimiter
+from ..tables.notation import Notation
 from ..tables.table import Table, table_or_arrays
 from .csv_blocks import EACH, Read, blocks, by_numpy, by_pyarrow
 
@@ -51,12 +53,14 @@ ROWS = 1_000  # that `csv` reads at once; what a column holds is what it begins 
 LARGE = 1 << 22  # bytes of a file that are worth another reader
 BLOCK = 1 << 22  # that it reads at once
 SMALL = 1 << 18  # the same of NumPy, whose arrays stay in the processor's cache then
+_BLANKS = re.compile(r'("(?:[^"]|"")*")|[ \t]+')
 
 
 def read_csv(
     path: Path,
     delimiter: str = ",",
-    decimal: str = ".",
+    notation: Notation = Notation(),  # noqa: B008 - it is frozen
+    encoding: str = "utf-8",
     texts: Collection[str] | None = (),
     wanted: Callable[[str], bool] = lambda name: True,
 ) -> Frame:
@@ -64,20 +68,30 @@ def read_csv(
 
     Args:
         path: of the file, which is opened again where texts are asked for that were not kept.
-        delimiter: the one character between cells.
-        decimal: with "," the number 1234.5 is written 1234,5 or 1.234,5. Texts stay as they are.
+        delimiter: the one character between cells, or `whitespace`.
+        notation: how numbers are written, and what stands for no value. Texts stay as they are.
+        encoding: of the text, by a name that Python has for it.
         texts: names of columns to keep as texts, whatever their cells look like; None: all.
         wanted: which columns to keep, by name. Others stay in the file.
 
-    Raises DataError for a file that cannot be read or is not UTF-8, without a header or rows, or
-    with rows of different lengths; ConfigError for a delimiter that cannot be one.
+    Raises DataError for a file that cannot be read or is not of this encoding, without a header or
+    rows, or with rows of different lengths; ConfigError for a delimiter or an encoding that cannot
+    be one.
     """
-    return _File(path, partial(reading, path), delimiter, decimal).frame(texts, wanted)
+    file = _File(path, partial(reading, path), delimiter, notation, encoding)
+    return file.frame(texts, wanted)
 
 
-def parse_csv(origin: object, content: bytes, delimiter: str = ",", decimal: str = ".") -> Frame:
+def parse_csv(
+    origin: object,
+    content: bytes,
+    delimiter: str = ",",
+    notation: Notation = Notation(),  # noqa: B008
+    encoding: str = "utf-8",
+) -> Frame:
     """The table that is the content of a CSV file, as `read_csv`; origin names it in errors."""
-    return _File(origin, partial(io.BytesIO, content), delimiter, decimal).frame((), lambda _: True)
+    file = _File(origin, partial(io.BytesIO, content), delimiter, notation, encoding)
+    return file.frame((), lambda _: True)
 
 
 def csv(
@@ -90,6 +104,11 @@ def csv(
     columns: Columns | None = None,
     drop: list[str] | None = None,
     weight: str | None = None,
+    thousands: Literal[",", ".", "'", " "] | None = None,
+    units: list[str] | None = None,
+    na_values: list[str | float] | None = None,
+    missing_target: Literal["error", "drop"] = "error",
+    encoding: str = "utf-8",
 ) -> ArrayDataset | Table:
     """A table with a header line: its columns as inputs, one column as the target.
 
@@ -98,10 +117,10 @@ def csv(
     that holds both is refused, for that is a typing error more often than not.
 
     Args:
-        path: a UTF-8 file (a byte order mark is fine), quoted as spreadsheets do.
+        path: a file of text (a byte order mark is fine), quoted as spreadsheets do.
         target: the name of the target column.
         features: the names of the input columns, in order; None takes all others of the file.
-        delimiter: the one character between cells.
+        delimiter: the one character between cells; whitespace: any number of blanks and tabs.
         decimal: what stands before the decimals of a number. With "," a point is read between
             groups of three digits (1.234,5) and refused elsewhere (0.5). What is not read as a
             number, a category, a class, an id, stays as it is.
@@ -112,16 +131,23 @@ def csv(
             such as {missing: median}. They are fitted on the training part.
         drop: columns to leave out.
         weight: a column that says how much each row counts, in the loss and the metrics.
+        thousands: what may stand between groups of three digits, as in 1,234,567.
+        units: texts that may stand before or behind a number, such as $ or %: 12% is 12.
+        na_values: further texts that mean that a cell is empty, whatever their case; a number
+            stands for all cells of its value.
+        missing_target: what to do with rows without a target: refuse the file, or leave them out.
+        encoding: of the text, such as cp1252 (Windows, Western Europe), or utf-16.
 
     White space around names and cells does not count. Returns a `Table` where there are `columns`
-    to be fitted, else arrays. Raises DataError (what is wrong with the file: line, column and the
-    text found) or ConfigError (arguments that fit no file).
+    to be fitted or rows were left out, else arrays. Raises DataError (what is wrong with the file:
+    line, column and the text found) or ConfigError (arguments that fit no file).
 
     Example:
         >>> iris = csv(Path("configs/data/iris.csv"), target="species")
         >>> iris.classes
         ('setosa', 'versicolor', 'virginica')
     """
+    notation = Notation(decimal, thousands, tuple(units or ()), tuple(map(str, na_values or ())))
     kinds: dict[str, str] = {}
     with contextlib.suppress(ConfigError):  # told when the file has been read
         kinds = {name: column.type for name, column in as_columns(columns).items()}
@@ -130,27 +156,35 @@ def csv(
     kept = None if features is None else {*features, target, weight}
     left = {*(drop or ()), *(name for name, kind in kinds.items() if kind == "id")} - {target}
     frame = read_csv(
-        Path(path), delimiter, decimal, texts=texts,
+        Path(path), delimiter, notation, encoding, texts=texts,
         wanted=lambda name: name not in left if kept is None else name in kept,
     )  # fmt: skip
     hint = "categorical: true reads every cell of the target as the name of a class"
     return table_or_arrays(
         frame, target, columns, drop, features=features, categorical=categorical, weight=weight,
-        hint=hint,
+        missing_target=missing_target, hint=hint,
     )  # fmt: skip
 
 
 class _File:
     """A CSV file, read as often as there is something to find in it."""
 
-    def __init__(self, origin: object, opening: Opening, delimiter: str, decimal: str) -> None:
-        if len(delimiter) != 1 or delimiter in '"\r\n':
+    def __init__(
+        self, origin: object, opening: Opening, delimiter: str, notation: Notation, encoding: str
+    ) -> None:
+        self._blanks = delimiter == WHITESPACE
+        if not self._blanks and (len(delimiter) != 1 or delimiter in '"\r\n'):
             raise ConfigError(
-                f"delimiter must be one character, got {delimiter!r}; "
+                f"delimiter must be one character or {WHITESPACE}, got {delimiter!r}; "
                 r'a tab is written "\t", in double quotes'
             )
+        try:
+            self._encoding = codecs.lookup(encoding).name
+            "a".encode(encoding)
+        except LookupError as error:
+            raise ConfigError(f"encoding: {error}; such are utf-8, utf-16, cp1252") from error
         self._origin, self._opening = str(origin), opening
-        self._delimiter, self._decimal = delimiter, decimal
+        self._delimiter, self._notation = "\t" if self._blanks else delimiter, notation
         self._stamp: tuple[int, ...] | None = None
 
     def frame(self, texts: Collection[str] | None, is_wanted: Callable[[str], bool]) -> Frame:
@@ -162,7 +196,7 @@ class _File:
         for j, cells in enumerate(zip(*(row for _, row in head), strict=True)):
             if is_wanted(names[j]):
                 asked = texts is None or names[j] in texts
-                is_text[j] = asked or floats([*map(str.strip, cells)], self._decimal) is None
+                is_text[j] = asked or self._notation.floats([*map(str.strip, cells)]) is None
         found, lines = self._read(is_text, itertools.chain(head, rows))
         numbers, full = found.numbers(), found.is_full()
         texts_of = [found.texts if is_text.get(j) else self._texts for j in range(len(names))]
@@ -170,7 +204,7 @@ class _File:
             OnFile(len(lines), partial(texts_of[j], j), numbers.get(j), full)
             for j in range(len(names))
         ]
-        return Frame(self._origin, names, columns, lines, self._decimal)
+        return Frame(self._origin, names, columns, lines, self._notation)
 
     def _texts(self, j: int, rows: int | None = None) -> tuple[Array, Array]:
         """The cells of a column, at least those of the first rows."""
@@ -184,12 +218,12 @@ class _File:
         batch = [*itertools.islice(rows, ROWS)]
         if len(batch) == ROWS and (found := self._at_once(is_text, *batch[0])):
             return found, range(2, 2 + found.rows)
-        columns, lines = _Columns(is_text), array("q")
+        columns, lines = _Columns(is_text, self._notation), array("q")
         while batch:
             lines.extend(line for line, _ in batch)
             cells = [*zip(*(row for _, row in batch), strict=True)]
             texts = {j: [*map(str.strip, cells[j])] for j in is_text}
-            numbers = [floats(texts[j], self._decimal) for j in columns.numeric]
+            numbers = [self._notation.floats(texts[j]) for j in columns.numeric]
             columns.add((len(batch), numbers, {j: (texts[j], EACH) for j in texts if is_text[j]}))
             batch = [*itertools.islice(rows, ROWS)]
         return columns, lines
@@ -199,8 +233,8 @@ class _File:
 
         line, row: the first.
         """
-        delimiter, columns = self._delimiter.encode(), _Columns(is_text)
-        if not is_text or len(delimiter) != 1 or len(row) == 1 or line != 2:
+        delimiter, columns = self._delimiter.encode(), _Columns(is_text, self._notation)
+        if not is_text or self._blanks or len(delimiter) != 1 or len(row) == 1 or line != 2:
             return None
         # A longer cell has none of the marks that end one.
         half = python_csv.field_size_limit() // 2
@@ -209,7 +243,7 @@ class _File:
             file.seek(0)
             if length < LARGE or b"\r" in file.readline().rstrip(b"\r\n"):
                 return None
-            given = is_text, len(row), self._delimiter, self._decimal
+            given = is_text, len(row), self._delimiter, self._notation
             read, size = by_pyarrow(*given), BLOCK
             if read is None:
                 read, size = by_numpy(*given), SMALL
@@ -231,7 +265,8 @@ class _File:
             require_text(self._origin, file.read(16))
             file.seek(0)
             text = io.TextIOWrapper(file, "utf-8-sig", newline="")
-            reader = python_csv.reader(text, delimiter=self._delimiter, strict=True)
+            lines = map(_with_tabs, text) if self._blanks else text
+            reader = python_csv.reader(lines, delimiter=self._delimiter, strict=True)
             names, line, blank = list[str](), 1, 0
             try:
                 for row in reader:
@@ -266,8 +301,20 @@ class _File:
         """The file, which must be the one that was read before, and still be so at the end."""
         with self._opening() as file:
             self._look(file)
-            yield file
+            utf8 = self._encoding in ("utf-8", "utf-8-sig", "ascii")
+            yield file if utf8 else io.BytesIO(self._decoded(file.read()))
             self._look(file)
+
+    def _decoded(self, content: bytes) -> bytes:
+        """The content of a file, as UTF-8."""
+        try:
+            return str(content, self._encoding).encode()
+        except UnicodeDecodeError as error:
+            line = 1 + content.count(b"\n", 0, error.start)
+            raise DataError(
+                f"{self._origin}, line {line}: byte 0x{content[error.start]:02x} is not "
+                f"{self._encoding} text"
+            ) from error
 
     def _look(self, file: BinaryIO) -> None:
         stamp: tuple[int, ...] = ()
@@ -286,7 +333,8 @@ class _Columns:
         numeric: which are numbers.
     """
 
-    def __init__(self, is_text: Mapping[int, bool]) -> None:
+    def __init__(self, is_text: Mapping[int, bool], notation: Notation) -> None:
+        self._notation = notation
         self.numeric, self.rows = [j for j in is_text if not is_text[j]], 0
         self._numbers, self._odd = np.empty((0, len(self.numeric))), set[int]()
         self._codes = {j: (numbered(), list[Array]()) for j in is_text if is_text[j]}
@@ -303,6 +351,7 @@ class _Columns:
         self._odd |= {j for j, part in zip(self.numeric, numbers, strict=True) if part is None}
         if numbers:
             parts = [np.full(rows, np.nan) if part is None else part for part in numbers]
+            parts = [self._notation.filled(part) for part in parts]
             self._numbers[start : self.rows] = np.array(parts).T
         for j, (cells, which) in texts.items():
             code_of, codes = self._codes[j]
@@ -321,7 +370,12 @@ class _Columns:
     def texts(self, j: int, rows: int | None = None) -> tuple[Array, Array]:
         """The different cells of a column, and which of them each row has."""
         code_of, codes = self._codes[j]
-        return np.array([*code_of], object), np.concatenate(codes)
+        return self._notation.filled(np.array([*code_of], object)), np.concatenate(codes)
+
+
+def _with_tabs(line: str) -> str:
+    """A line with one tab for all white space between cells."""
+    return _BLANKS.sub(lambda found: found[1] or "\t", line.strip(" \t\r\n")) + "\n"
 
 
 def require_text(origin: str, head: bytes) -> None:
@@ -346,5 +400,5 @@ def require_utf8(origin: str, file: BinaryIO) -> None:
         except UnicodeDecodeError as error:
             raise DataError(
                 f"{origin}, line {line}: byte 0x{text[error.start]:02x} is not UTF-8 text; "
-                "save the file as UTF-8"
+                "save the file as UTF-8, or name what it is, such as encoding: cp1252 (Windows)"
             ) from error

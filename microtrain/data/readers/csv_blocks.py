@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ..tables.frame import NO_VALUE, floats
+from ..tables.notation import NO_VALUE, Notation
 
 __all__ = ["EACH", "Read", "blocks", "by_numpy", "by_pyarrow"]
 
@@ -46,12 +46,12 @@ def blocks(file: BinaryIO, size: int) -> Iterator[bytes | bytearray]:
             yield block
 
 
-def by_numpy(is_text: Mapping[int, bool], width: int, delimiter: str, decimal: str) -> Reader:
+def by_numpy(is_text: Mapping[int, bool], width: int, delimiter: str, notation: Notation) -> Reader:
     """Reads plain numbers at once, and all else cell by cell."""
     numeric = [j for j in is_text if not is_text[j]]
     marks = delimiter.encode() * (width - 1) + b"\n"
     others = bytes({*range(256)} - {*marks})
-    all_plain, each_plain = (_plain_numbers(m, decimal.encode()) for m in (marks, b"\n"))
+    all_plain, each_plain = (_plain_numbers(m, notation.decimal.encode()) for m in (marks, b"\n"))
 
     def read(block: bytes | bytearray) -> Read | None:
         block, rows = bytes(block), block.count(b"\n")
@@ -68,7 +68,8 @@ def by_numpy(is_text: Mapping[int, bool], width: int, delimiter: str, decimal: s
         one_by_one = itertools.chain.from_iterable(cells[j::width] for j in numeric)
         if (found := each_plain("\n".join([*one_by_one, ""]).encode())) is not None:
             return rows, [*found.reshape(-1, rows)], texts
-        return rows, [floats([*map(str.strip, cells[j::width])], decimal) for j in numeric], texts
+        columns = [notation.floats([*map(str.strip, cells[j::width])]) for j in numeric]
+        return rows, columns, texts
 
     return read
 
@@ -124,7 +125,7 @@ def _plain_numbers(marks: bytes, decimal: bytes) -> Callable[[bytes], NDArray[np
 
 
 def by_pyarrow(
-    is_text: Mapping[int, bool], width: int, delimiter: str, decimal: str
+    is_text: Mapping[int, bool], width: int, delimiter: str, notation: Notation
 ) -> Reader | None:
     """Reads numbers and texts; None without pyarrow."""
     try:
@@ -140,9 +141,10 @@ def by_pyarrow(
         ),
         arrow.ParseOptions(delimiter=delimiter, quote_char=False, ignore_empty_lines=False),
         arrow.ConvertOptions(
-            column_types=types, include_columns=[*types], null_values=_NULLS, decimal_point=decimal
+            column_types=types, include_columns=[*types], decimal_point=notation.decimal,
+            null_values=[*_NULLS, *notation.na_values],
         ),
-    )
+    )  # fmt: skip
 
     def read(block: bytes | bytearray) -> Read | None:
         if block.startswith(BOM_UTF8):  # which it leaves out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from ...errors import ConfigError, DataError
 from ..source import Source
 from ..tables.columns import Columns, read_target
 from ..tables.frame import Frame, pandas_index
+from ..tables.notation import Notation
 from ..tables.table import Table, table_or_arrays
 from .npy import Stored
 from .stores import Chunked, mapped
@@ -31,6 +32,8 @@ def parquet(
     weight: str | None = None,
     in_memory: bool = True,
     cache: Path | None = None,
+    na_values: list[str | float] | None = None,
+    missing_target: Literal["error", "drop"] = "error",
 ) -> Source | Table:
     """A Parquet file: its columns as inputs, one column as the target; pyarrow reads it.
 
@@ -51,25 +54,28 @@ def parquet(
             files that are mapped into memory.
         cache: a directory that keeps these files; None: microtrain/data in $XDG_CACHE_HOME or
             ~/.cache.
+        na_values: further texts, and numbers, that mean that a cell is empty.
+        missing_target: what to do with rows without a target: refuse the file, or leave them out.
 
-    Returns a `Table` where there are `columns` to be fitted, else arrays, or a source of rows that
-    are not in memory. Raises ConfigError for `columns` of such, DataError for a file that cannot be
-    read, a column that is missing, and values that are not what the column holds, by row and
-    column.
+    Returns a `Table` where there are `columns` to be fitted or rows were left out, else arrays, or
+    a source of rows that are not in memory. Raises ConfigError for `columns` of such, DataError for
+    a file that cannot be read, a column that is missing, and values that are not what the column
+    holds, by row and column.
 
     Example:
         >>> data = parquet(Path("measured.parquet"), target="price")
     """
     path = Path(path)
     if in_memory:
+        notation = Notation(na_values=tuple(map(str, na_values or ())))
         return table_or_arrays(
-            read_parquet(path), target, columns, drop, features=features, categorical=categorical,
-            weight=weight,
+            read_parquet(path, notation=notation), target, columns, drop, features=features,
+            categorical=categorical, weight=weight, missing_target=missing_target,
         )  # fmt: skip
-    if columns:
+    if columns or na_values or missing_target == "drop":
         raise ConfigError(
-            f"{path}: what columns describe is fitted to rows in memory; with in_memory: false "
-            "leave columns out, then all that are used must be numbers"
+            f"{path}: columns, na_values and missing_target are for rows in memory; with "
+            "in_memory: false leave them out, then all columns that are used must be full numbers"
         )
     stored = ParquetRows(path)
     table = Table(stored.empty, target, features=features, drop=drop or (), weight=weight)
@@ -161,7 +167,11 @@ class ParquetRows:
         )
 
 
-def read_parquet(path: Path, names: Sequence[str] | None = None) -> Frame:
+def read_parquet(
+    path: Path,
+    names: Sequence[str] | None = None,
+    notation: Notation = Notation(),  # noqa: B008 - it is frozen
+) -> Frame:
     """The columns of a Parquet file, those of `names` that it has; None: all.
 
     Raises DataError where pyarrow is absent, the file cannot be read, or has no rows.
@@ -186,4 +196,5 @@ def read_parquet(path: Path, names: Sequence[str] | None = None) -> Frame:
             raise DataError(f"{path} is not a readable Parquet file: {text:.300}") from error
     if columns and not table.num_rows:
         raise DataError(f"{path} has no rows: the data set is empty")
-    return Frame(path, table.column_names, columns, index=pandas_index(table.schema))
+    index = pandas_index(table.schema)
+    return Frame(path, table.column_names, columns, notation=notation, index=index)

@@ -10,15 +10,18 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import UTC, date, datetime, time
+from datetime import date, datetime
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...common.spelling import did_you_mean
+from ...common.words import plural
 from ...errors import ConfigError, DataError
-from .frame import Frame, is_empty, is_nothing, number, other_notation, shortened, text_of
+from .dates import PARTS, Part, days
+from .frame import Frame, as_cells, shortened, text_of
+from .notation import is_empty
 
 Array = NDArray[Any]
 Kind = Literal["number", "category", "date", "id"]
@@ -26,7 +29,6 @@ Scale = Literal["standard", "robust", "minmax", "none"]
 Encoding = Literal["one_hot", "embedding"]
 Unknown = Literal["ignore", "error"]
 STATISTICS = ("mean", "median", "most_frequent")
-_EPOCH = datetime(1970, 1, 1)
 _WHOLE = re.compile(r"-?(0|[1-9][0-9]*)\.0+")
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?")
 
@@ -47,7 +49,9 @@ class Column:
             model (mlp).
         unknown: A category that is not in the training part: ignore, treat it as none of the known
             ones; or error.
-        format: Format of dates other than 2024-12-31, in the codes of strptime.
+        format: Format of dates other than 2024-12-31, in the codes of strptime; %q is a quarter.
+        parts: Inputs that a date becomes, of year, month, day_of_week, hour and days; month,
+            day_of_week and hour are one input of 0 or 1 for each value; null: days.
     """
 
     type: Kind = "number"
@@ -57,6 +61,7 @@ class Column:
     encode: Encoding = "one_hot"
     unknown: Unknown = "ignore"
     format: str | None = None
+    parts: list[Part] | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError for values that cannot be, and for what does not go together."""
@@ -65,7 +70,7 @@ class Column:
         given = {each.name for each in fields(self) if getattr(self, each.name) != each.default}
         of_kind = {
             "number": {"missing", "indicator", "scale"},
-            "date": {"missing", "indicator", "scale", "format"},
+            "date": {"missing", "indicator", "scale", "format", "parts"},
             "category": {"missing", "indicator", "encode", "unknown"},
             "id": set[str](),
         }
@@ -77,7 +82,7 @@ class Column:
         if self.type == "category" and not isinstance(fill, str | None):
             raise ValueError(f"missing stands for a category: expected a text, got {fill!r}")
         own = isinstance(fill, str) and fill not in STATISTICS
-        if own and (self.type == "number" or (numeric and _days(fill, self.format) is None)):
+        if own and (self.type == "number" or (numeric and days(fill, self.format) is None)):
             raise ValueError(
                 f"missing: expected {', '.join(STATISTICS)} or a {self.type}, "
                 f'got "{fill}"{did_you_mean(str(fill), STATISTICS)}'
@@ -96,6 +101,13 @@ class Column:
                 raise ValueError(f'there is no {key} "{value}"{near} ({", ".join(choices)})')
         if type(self.indicator) is not bool:
             raise ValueError(f"indicator: expected true or false, got {self.indicator!r}")
+        parts: Any = self.parts
+        if parts is not None and (not parts or not isinstance(parts, list | tuple)):
+            raise ValueError(f"parts: expected some of {', '.join(PARTS)}, got {parts!r}")
+        for part in parts or ():
+            if part not in PARTS or parts.count(part) > 1:
+                near = did_you_mean(str(part), PARTS)
+                raise ValueError(f"parts: expected {', '.join(PARTS)}, each once, got {part}{near}")
         fill: Any = self.missing
         is_number = type(fill) in (int, float, np.float64) and np.isfinite(fill)
         if not (fill is None or isinstance(fill, str) or is_number):
@@ -142,21 +154,23 @@ def dates(frame: Frame, name: str, column: Column) -> NDArray[np.float64]:
 
     Raises DataError for what is not a date.
     """
-    array = frame.column(name)
-    if array.dtype.kind == "M":
-        days = array.astype("datetime64[us]").astype(np.float64) / 86_400e6
-        empty = np.isnat(array)
+    cells, which = frame.different(name)
+    if cells.dtype.kind == "M":
+        found = cells.astype("datetime64[us]").astype(np.float64) / 86_400e6
+        empty = np.isnat(cells)
     else:
-        days = np.array([_days(cell, column.format) for cell in array], np.float64)  # of None NaN
-        empty = np.array([is_empty(cell) for cell in array], bool)
-        bad = np.flatnonzero(~empty & np.isnan(days))
+        found = np.array([days(cell, column.format) for cell in cells], np.float64)  # of None NaN
+        empty = np.array([is_empty(cell) for cell in cells], bool)
+        if which is not None:
+            found, empty = found[which], empty[which]
+        bad = np.flatnonzero(~empty & np.isnan(found))
         if len(bad):
             form = column.format or "2024-12-31 or 2024-12-31T23:59"
             hint = "" if column.format else 'other forms need format, such as "%d/%m/%Y"'
             raise frame.refusal(name, bad.tolist(), f"expected a date such as {form}", hint)
     if column.missing is None and empty.any():
         raise frame.refusal(name, np.flatnonzero(empty).tolist(), "expected a date")
-    return np.where(empty, np.nan, days)
+    return np.where(empty, np.nan, found)
 
 
 def texts(frame: Frame, name: str, column: Column) -> list[str]:
@@ -166,25 +180,6 @@ def texts(frame: Frame, name: str, column: Column) -> list[str]:
     if empty and column.missing is None and column.is_input:
         raise frame.refusal(name, empty, "expected a category")
     return cells
-
-
-def _days(cell: Any, form: str | None) -> Any:
-    """Days since 1970-01-01 of a text or date, a float; None for anything else."""
-    if isinstance(cell, str):
-        if number(cell) is not None and form is None:
-            return None  # fromisoformat() takes 20241231, which a table means as a number
-        try:
-            cell = datetime.strptime(cell, form) if form else datetime.fromisoformat(cell)
-        except ValueError:
-            return None
-    if is_nothing(cell):  # NaT is a datetime
-        return None
-    if isinstance(cell, date) and not isinstance(cell, datetime):
-        cell = datetime.combine(cell, time())
-    if not isinstance(cell, datetime):
-        return None
-    epoch = _EPOCH if cell.tzinfo is None else _EPOCH.replace(tzinfo=UTC)
-    return (cell - epoch).total_seconds() / 86_400
 
 
 _PLAIN = re.compile(r"0|-?[1-9][0-9]*")  # a whole number, as it is written
@@ -204,7 +199,7 @@ def read_target(
         return frame.numbers(name, hint).reshape(-1, 1).copy(), None
     array, among = frame.different(name)
     which = np.arange(len(frame)) if among is None else among
-    each = Frame(frame.origin, [name], [array], frame.lines, decimal=frame.decimal)
+    each = Frame(frame.origin, [name], [array], frame.lines, notation=frame.notation)
     values = [*map(frame.value, array)]
     finite = [x for x in values if x is not None and math.isfinite(x)]
     if finite and not categorical:
@@ -217,7 +212,7 @@ def read_target(
         elif isinstance(array[i], bytes | date | np.datetime64):  # texts in a CSV file
             bad += [i] * (not categorical)
         elif x is None:
-            bad += [i] * (not categorical and bool(other_notation(cell, frame.decimal)))
+            bad += [i] * (not categorical and bool(frame.notation.other(cell)))
         elif not math.isfinite(x):
             bad.append(i)
     if bad:
@@ -239,6 +234,25 @@ def read_target(
         )
     codes = {label: code for code, label in enumerate(labels)}
     return np.array([codes[cell] for cell in cells], np.int64)[which], tuple(labels)
+
+
+def leave_out(frame: Frame, name: str, categorical: bool = False) -> tuple[Frame, str]:
+    """The rows that have a value in the target `name`; and how many have none, in words."""
+    found = None if categorical else frame.floats(name)
+    cells, which = frame.different(name) if found is None else (found, None)
+    if cells.dtype.kind == "f":
+        empty = np.isnan(cells)
+    else:
+        each = [*map(text_of, as_cells(cells))]
+        numbers = None if categorical or frame.lines is None else frame.notation.floats(each)
+        empty = np.array([not text for text in each]) if numbers is None else np.isnan(numbers)
+    empty = empty if which is None else empty[which]
+    if not empty.any():
+        return frame, ""
+    if empty.all():
+        raise DataError(f'{frame.origin}, column "{name}": no cell of the target has a value')
+    count = plural(int(empty.sum()), "row")
+    return frame.rows(np.flatnonzero(~empty)), f'{count} without a value in "{name}" left out'
 
 
 class Codes(dict[str, int]):

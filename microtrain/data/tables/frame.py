@@ -26,81 +26,10 @@ from ...backend import MASKED
 from ...common.spelling import did_you_mean
 from ...common.words import listed
 from ...errors import DataError
+from .notation import Notation, is_empty, is_nothing
 
 Array = NDArray[Any]
-# Texts that stand for no value in a column of numbers or dates, whatever their case.
-NO_VALUE = {"", "na", "n/a", "#n/a", "nan", "null", "none", "nil", "-", "?"}
-# Digits in groups of thousands, before a decimal comma, and before a decimal point.
-GROUPS = {
-    ",": re.compile(r"[+-]?[1-9][0-9]{0,2}(\.[0-9]{3})+(,[0-9]*)?"),
-    ".": re.compile(r"[+-]?[1-9][0-9]{0,2}(,[0-9]{3})+(\.[0-9]*)?"),
-}
-_MARKED = re.compile(r"[+-]?(?=.*[,' \u2019\u00a0\u202f])[0-9.,' \u2019\u00a0\u202f]*[0-9]")
-
-
-def number(text: str, decimal: str = ".") -> float | None:
-    """The number, perhaps NaN or infinite, that a text holds, or None.
-
-    Before a decimal comma digits may stand in groups of thousands, 1.234,5; a point anywhere else
-    is not part of a number. Python's float() also takes "1_000", and digits of other scripts; a
-    table that says so means something else.
-    """
-    if decimal == ",":
-        if "." in text:
-            if not GROUPS[","].fullmatch(text):
-                return None
-            text = text.replace(".", "")
-        text = text.replace(",", ".")
-    try:
-        return float(text) if "_" not in text and text.isascii() else None
-    except ValueError:
-        return None
-
-
-def floats(texts: Sequence[str], decimal: str = ".") -> NDArray[np.float64] | None:
-    """Finite numbers, NaN for what is empty; None where a text is neither."""
-    joined, found = "".join(texts), None
-    if decimal == "." and joined.isascii() and "_" not in joined:  # as `number`, but at once
-        with contextlib.suppress(ValueError):
-            found = np.array([float(text or "nan") for text in texts])
-    if found is None:
-        found = np.array([number(text, decimal) for text in texts], np.float64)  # of None NaN
-    odd = np.flatnonzero(~np.isfinite(found)).tolist()
-    if not all(is_empty(texts[row]) for row in odd):
-        return None
-    found[odd] = np.nan
-    return found
-
-
-def other_notation(text: str, decimal: str) -> str:
-    """A hint for what is a number, but not with this mark before its decimals; else empty."""
-    if number(text, decimal) is not None:
-        return ""
-    if decimal == ",":
-        if number(text) is None and not GROUPS["."].fullmatch(text):
-            return ""
-        return (
-            'with decimal: "," a point stands between groups of three digits, as in 1.234,5; '
-            'a file where it stands before decimals is of decimal: "."'
-        )
-    grouped = GROUPS["."].fullmatch(text)
-    mark = 'numbers are written with a decimal point, not a comma; decimal: "," reads a comma as it'
-    if number(text, ",") is None:
-        return "numbers are written without thousands separators" if grouped else ""
-    if grouped:
-        return (
-            f"numbers are written without thousands separators: is it {text.replace(',', '')}, "
-            f'or {text.replace(",", ".")}? decimal: "," reads it as the latter'
-        )
-    return mark
-
-
-def notation(text: str, decimal: str) -> str:
-    """A hint for digits and marks that are a number with no mark before decimals; else empty."""
-    if not _MARKED.fullmatch(text):
-        return ""
-    grouped = ", or 1.234,5 with points between thousands" if decimal == "," else ""
-    return f'with decimal: "{decimal}" a number is written as 1234{decimal}5{grouped}'
+WHITESPACE = "whitespace"  # the delimiter of cells that are separated by blanks or tabs
 
 
 def as_cells(array: Array) -> list[Any]:
@@ -130,18 +59,6 @@ def text_of(cell: Any) -> str:
     if isinstance(cell, datetime):
         return str(cell).removesuffix(" 00:00:00")
     return str(cell).strip()
-
-
-def is_empty(cell: Any) -> bool:
-    """Whether a cell has no value as a number or date; as a category any text is one but ""."""
-    return cell.casefold() in NO_VALUE if isinstance(cell, str) else is_nothing(cell)
-
-
-def is_nothing(cell: Any) -> bool:
-    """Whether a cell is None, NaN, or what pandas has for those."""
-    if isinstance(cell, float):
-        return math.isnan(cell)
-    return cell is None or type(cell).__name__ in ("NAType", "NaTType")
 
 
 _INDEX = re.compile("__index_level_[0-9]+__")  # what pandas calls one without a name
@@ -179,7 +96,7 @@ class Frame:
         columns: anything that NumPy makes an array of, or `OnFile`.
         lines: the line of a text file on which each row starts; a text in it may be a number. None:
             rows count from 0, and a text is not a number.
-        decimal: what stands before the decimals of a number in a text file.
+        notation: how texts are numbers, and what stands for no value.
         index: names of columns that only say which row it is, as a data frame's index does.
 
     Raises DataError for columns of another shape, or of different lengths.
@@ -191,11 +108,11 @@ class Frame:
         names: Iterable[object],
         columns: Iterable[Any],
         lines: Sequence[int] | None = None,
-        decimal: str = ".",
+        notation: Notation = Notation(),  # noqa: B008 - it is frozen
         index: Collection[str] = (),
     ) -> None:
         self.origin, self.lines = str(origin), lines
-        self.decimal, self.index = decimal, index
+        self.notation, self.index = notation, index
         self.names = [str(name) for name in names]
         arrays = [self._column(*pair) for pair in zip(self.names, columns, strict=True)]
         if len({len(array) for array in arrays}) > 1:
@@ -224,20 +141,41 @@ class Frame:
             raise DataError(
                 f'{self.origin}, column "{name}" has shape {array.shape}, expected one value a row'
             )
-        return array
+        return self.notation.filled(array)
 
     @classmethod
-    def of(cls, value: Any) -> Frame | None:
+    def of(cls, value: Any, notation: Notation = Notation()) -> Frame | None:  # noqa: B008
         """The columns of a dict, a data frame, a table or a structured array; None of all else."""
         if isinstance(value, Mapping):
-            return cls("the table", value.keys(), value.values())
+            return cls("the table", value.keys(), value.values(), notation=notation)
         names: Any = getattr(getattr(value, "dtype", None), "names", None)
         for attribute in ("column_names", "columns"):  # of pyarrow; of pandas and polars
             names = getattr(value, attribute, None) if names is None else names
         if names is None or isinstance(value, type):
             return None
         index = pandas_index(getattr(value, "schema", None))
-        return cls("the table", names, (value[name] for name in names), index=index)
+        columns = (value[name] for name in names)
+        return cls("the table", names, columns, notation=notation, index=index)
+
+    def rows(self, kept: NDArray[np.intp]) -> Frame:
+        """A table of some of the rows, in order."""
+
+        def some(column: Array | OnFile) -> Array | OnFile:
+            if not isinstance(column, OnFile):
+                return column[kept]
+
+            def texts(rows: int | None = None) -> tuple[Array, Array]:
+                wanted = kept[:rows]
+                cells, which = column.texts(None if rows is None else int(wanted[-1]) + 1)
+                used, which = np.unique(which[wanted], return_inverse=True)
+                return cells[used], which
+
+            numbers = None if column.numbers is None else column.numbers[kept]
+            return OnFile(len(kept), texts, numbers, column.full)
+
+        pairs = [(name, some(each)) for name, all in self._columns.items() for each in all]
+        lines = None if self.lines is None else [self.lines[row] for row in kept.tolist()]
+        return Frame(self.origin, *zip(*pairs, strict=True), lines, self.notation, self.index)
 
     def __len__(self) -> int:
         return self._rows
@@ -287,7 +225,7 @@ class Frame:
         if isinstance(cell, str):
             if self.lines is None:
                 return None
-            return number(cell, self.decimal) if cell else math.nan
+            return self.notation.number(cell) if cell else math.nan
         if isinstance(cell, np.timedelta64) or not isinstance(cell, _NUMBERS):
             return math.nan
         try:
@@ -342,7 +280,7 @@ class Frame:
                 hint = "no cell of this column has a value; leave the column out"
         elif value is None:
             shown = f"the text {shown}"
-            hint = other_notation(cell, self.decimal) or notation(cell, self.decimal) or hint
+            hint = self.notation.hint(cell) or hint
         elif not math.isfinite(value):
             hint = "fill such values in or leave the rows out"
         more = f" ({len(bad) - 1} more in this column)" if len(bad) > 1 else ""
@@ -357,7 +295,7 @@ class Frame:
         absent = [name for name in names if name not in self._columns]
         if not absent:
             return
-        if self.names and all(number(name, self.decimal) is not None for name in self.names):
+        if self.names and all(self.notation.number(name) is not None for name in self.names):
             raise DataError(
                 f"{self.origin}: the first line holds numbers ({shortened(', '.join(self.names))}),"
                 f" expected the names of the columns: {listed(names)}"
@@ -411,9 +349,11 @@ def other_delimiter(names: Sequence[str]) -> str:
     """A hint of what would cut a header of one cell; empty where nothing would."""
     other = next((x for x in ";\t|, " if len(names) == 1 and x in names[0].strip()), "")
     if other == " ":
-        return "\nhint: are its cells separated by blanks? Write a comma in their place"
+        return f"\nhint: are its cells separated by blanks? Set delimiter: {WHITESPACE}"
     shown = other.replace("\t", r"\t")  # as YAML writes it
-    return f'\nhint: are its cells separated by "{shown}"? Set the delimiter' if other else ""
+    return (
+        f'\nhint: are its cells separated by "{shown}"? Set delimiter: "{shown}"' if other else ""
+    )
 
 
 def shortened(text: str) -> str:

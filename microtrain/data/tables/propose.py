@@ -7,30 +7,42 @@ errors about columns name them.
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...common.words import plural
 from ...errors import DataError
-from .columns import Column, dates, texts
-from .frame import Frame, is_empty, number, other_notation, shortened
+from .dates import days, format_of, varying
+from .frame import Frame, as_cells, numbered, shortened, text_of
+from .notation import is_empty
 
-__all__ = ["CODE", "Proposal", "advice", "guess_target", "propose"]
+__all__ = ["CODE", "DIFFERENT", "IS_ID", "Proposal", "advice", "amount", "counted", "propose"]
 
 MOST_CATEGORIES = 30  # that become an input each
-_FORMATS = ("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%Y/%m/%d", "%d-%m-%Y")
-_ID = re.compile(
-    r"(^|[_ .-])(id|uuid|guid|key|index|nr|no)$|^(id|uuid|guid|index)([_ .-]|$)|[a-z]I[dD]$"
-)
-CODE = re.compile(r"0[0-9]+")
-_TARGET = re.compile(
-    r"^(target|label|class|y|outcome|response|churn(ed)?|default(ed)?|survived|species|diagnosis|"
-    r"fraud|converted|price|is_\w+)$",
+DIFFERENT = "a different whole number in every row"
+MOST_WORDS = 10  # in a column of numbers, that may stand for no value
+IS_ID = re.compile(
+    r"(^|[_ .-])(id|uuid|guid|key|index|nr|no|rownames|obs)$|^(id|uuid|guid|index)([_ .-]|$)|^$|"
+    r"^unnamed: 0$|(?-i:[a-z]I[dD]$)",
     re.IGNORECASE,
 )
+_GROUP = re.compile(
+    r"(^|[_ .-])(id|uuid|guid|nr|no)$|(?-i:[a-z]I[dD]$)|^(subject|individual|person|patient|"
+    r"customer|client|user|member|household|family|participant|respondent|student|pupil)$",
+    re.IGNORECASE,
+)
+_CODES = re.compile(
+    r"(^|[_ .-])(codes?|zip|plz|post(al)?code|store|shop|branch|month|weekday|day_?of_?week|dow|"
+    r"quarter|region|district|sector|cluster|department|dept|type|category|zone)([_ .-]|$)",
+    re.IGNORECASE,
+)
+CODE = re.compile(r"0[0-9]+")
+_COMPACT = re.compile("(19|20)[0-9]{2}(0[1-9]|1[0-2])(?P<day>[0-3][0-9])?")
 
 
 @dataclass(frozen=True)
@@ -42,90 +54,176 @@ class Proposal:
         spec: as YAML writes it under `columns`; `drop` to leave it out; empty for plain numbers.
         why: in words.
         distinct: how many different values it has.
+        absent: texts among numbers, for `na_values`.
     """
 
     name: str
     spec: str
     why: str
     distinct: int = 0
+    absent: tuple[str, ...] = ()
+
+
+def counted(frame: Frame, name: str) -> tuple[list[str], NDArray[np.int64]]:
+    """The different texts of a column, and how many rows have each."""
+    cells, which = frame.different(name)
+    if which is None and cells.dtype.kind in "biufM":
+        cells, which = np.unique(cells, return_inverse=True)
+    number_of = numbered()
+    codes = np.array([number_of[text_of(cell)] for cell in as_cells(cells)], np.intp)
+    counts = np.bincount(codes if which is None else codes[which], minlength=len(number_of))
+    return [text for text, n in zip(number_of, counts, strict=True) if n], counts[counts > 0]
+
+
+def amount(x: float) -> str:
+    """A number for people to read: whole ones with all their digits."""
+    return f"{x:,.0f}" if float(x).is_integer() and abs(x) < 1e15 else f"{x:g}"
 
 
 def propose(frame: Frame, name: str) -> Proposal:
     """What a column seems to hold."""
     if name in frame.index:
         return Proposal(name, "drop", "the index of a pandas data frame")
-    cells = texts(frame, name, Column(type="category", missing="none"))
-    filled = [cell for cell in cells if not is_empty(cell)]
-    strange, numeric = list[str](), list[float]()
-    for cell in filled:
-        x = number(cell, frame.decimal)
-        if x is None or not np.isfinite(x):
-            strange.append(cell)
-        else:
-            numeric.append(x)
-    meant = sum(bool(other_notation(cell, frame.decimal)) for cell in strange)
-    is_number = 2 * (len(numeric) + meant) >= len(filled) > 0
-    is_code = all(map(str.isdigit, filled)) and any(map(CODE.fullmatch, filled))
-    is_number &= not is_code
-    form = _date_format(filled) if filled and not is_number else None
-    if not is_number and form is None:  # any text may be a category
-        filled = [cell for cell in cells if cell]
-    rows, distinct = len(cells), len(set(filled))
-    missing = rows - len(filled)
-    gaps = f"{missing:,} of {plural(rows, 'cell')} empty" if missing else ""
+    texts, counts = counted(frame, name)
+    column = _Column(frame, name, texts, counts, is_empty)
+    if not column.texts:
+        return Proposal(name, "drop", "no cell has a value")
+    values = frame.notation.floats(column.texts)
+    if len(column.texts) == 1 and (values is not None or len(texts) - ("" in texts) == 1):
+        that = " that has a value" if column.missing else ""
+        return Proposal(name, "drop", f'"{shortened(column.texts[0])}" in every row{that}', 1)
+    if values is not None and not column.is_code:
+        return column.as_compact_date() or column.as_number(values)
+    found = column.as_date()
+    if found is None and not column.is_code:
+        found = column.as_number_beside_texts()
+    if found is None:  # any text may be a category
+        found = _Column(frame, name, texts, counts, lambda text: not text).as_text()
+    return found
 
-    def proposal(type: str, why: str, fill: str = "", **keys: str) -> Proposal:
-        keys |= {"missing": fill} if missing and fill else {}
+
+class _Column:
+    """The different texts of a column that have a value, and how many rows have each."""
+
+    def __init__(self, frame: Frame, name: str, texts, counts, is_empty) -> None:  # type: ignore[no-untyped-def]
+        kept = [not is_empty(text) for text in texts]
+        self.frame, self.name = frame, name
+        self.texts: list[str] = [text for text, is_kept in zip(texts, kept, strict=True) if is_kept]
+        self.counts: NDArray[np.int64] = counts[np.array(kept, bool)]
+        self.filled, self.missing = int(self.counts.sum()), int(counts.sum() - self.counts.sum())
+        self.rows, self.unique = len(frame), len(self.texts) == self.filled
+        self.is_code = all(map(str.isdigit, self.texts)) and any(map(CODE.fullmatch, self.texts))
+
+    def proposal(
+        self, type: str, why: str, fill: str = "", absent: Iterable[str] = (), **keys: str
+    ) -> Proposal:
+        keys |= {"missing": fill} if (self.missing or absent) and fill else {}
         spec = "" if type == "number" else type
         if keys:
             keys = ({"type": spec} if spec else {}) | keys
             spec = f"{{{', '.join(f'{key}: {value}' for key, value in keys.items())}}}"
-        return Proposal(name, spec, ", ".join(filter(None, [why, gaps])), distinct)
+        if self.missing:
+            why += f", {self.missing:,} of {plural(self.rows, 'cell')} empty"
+        return Proposal(self.name, spec, why, len(self.texts), tuple(absent))
 
-    if not filled:
-        return Proposal(name, "drop", "no cell has a value")
-    if distinct == 1:
-        return Proposal(name, "drop", f'"{shortened(filled[0])}" in every row', 1)
-    if is_number:
-        if strange:
-            wrong = shortened(strange[0])
-            why = f'{plural(len(strange), "cell")} such as "{wrong}" not a number: correct them'
-            return proposal("number", why, "median")
-        whole = all(x.is_integer() for x in numeric)
-        if whole and distinct == len(filled) and distinct > 1 and _is_id(name, numeric):
-            return proposal("id", "another number in every row")
-        low, high = min(numeric), max(numeric)
-        why = f"numbers from {low:g} to {high:g}"
-        if whole and distinct <= MOST_CATEGORIES and high - low >= 2 * distinct < rows / 5:
-            why += f"; {distinct} different ones: if they are codes, category"
-        return proposal("number", why, "median")
-    if form is not None:
-        if form:
-            return proposal("date", f"dates as {filled[0]}", "median", format=f'"{form}"')
-        return proposal("date", f"dates from {min(filled)} to {max(filled)}", "median")
-    if distinct == len(filled) and distinct > 2:
-        if rows > 20 and max(map(len, filled)) > 40:
-            return Proposal(name, "drop", f"free text: {distinct:,} different ones", distinct)
-        return proposal("id", "another text in every row")
-    shown = ", ".join(shortened(each) for each in sorted(set(filled))[:4])
-    more = ", ..." if distinct > 4 else ""
-    why = f"{distinct:,} texts: {shown}{more}" + ", codes with leading zeros" * is_code
-    if distinct <= MOST_CATEGORIES:
-        return proposal("category", why, "none")
-    if distinct <= len(filled) // 5:
-        return proposal("category", why, "none", encode="embedding")
-    if _ID.search(name):
-        return proposal("id", f"{distinct:,} different texts, and its name")
-    return Proposal(name, "drop", f"{distinct:,} different texts in {rows:,} rows", distinct)
+    def as_compact_date(self) -> Proposal | None:
+        """Dates such as 20130614, or many months such as 201306, which are also numbers."""
+        matches = [_COMPACT.fullmatch(text) for text in self.texts]
+        lengths = {len(found[0]) for found in matches if found}
+        able = all(matches) and lengths in ({6}, {8})
+        return self.as_date() if able and len(matches) >= (3 if lengths == {8} else 12) else None
 
+    def as_date(self) -> Proposal | None:
+        if (found := format_of(self.texts)) is None:
+            return None
+        form, other = found
+        values = np.array([days(text, form or None) for text in self.texts], np.float64)
+        first, last = (self.texts[int(i)] for i in (values.argmin(), values.argmax()))
+        why = f"dates from {first} to {last}"
+        if other:
+            why += f"; if these are of {other}, write that: no cell tells the two apart"
+        keys = {"format": json.dumps(form)} if form else {}
+        if len(parts := varying(values)) > 1:
+            keys["parts"] = f"[{', '.join(parts)}]"
+        return self.proposal("date", why, "median", **keys)
 
-def guess_target(frame: Frame) -> tuple[str, str]:
-    """The column that is most likely to be predicted, and why."""
-    names = [name for name in frame.names if name not in frame.index] or frame.names
-    likely = [name for name in names if _TARGET.match(name)]
-    if likely:
-        return likely[-1], "by its name"
-    return names[-1], "the last column"
+    def as_number(self, values: NDArray[np.float64]) -> Proposal:
+        low, high, distinct = values.min(), values.max(), len(np.unique(values))
+        if not (values % 1 == 0).all():
+            return self.proposal("number", f"numbers from {low:g} to {high:g}", "median")
+        if self.unique and distinct > 1 and self._counts_rows(low, high):
+            return self.proposal("id", DIFFERENT)
+        why = f"numbers from {amount(low)} to {amount(high)}"
+        if low in (-99, -999, -9999) and values[values > low].min(initial=0) >= 0:
+            why += f'; if {low:.0f} means no value, na_values: ["{low:.0f}"]'
+        few, codes = distinct <= MOST_CATEGORIES, bool(_CODES.search(self.name))
+        if distinct > 2 and few and (codes or _GROUP.search(self.name)):
+            return self.as_codes(f"{distinct} whole numbers that seem to be codes, by the name")
+        if distinct > MOST_CATEGORIES and _GROUP.search(self.name):
+            return self.as_group("whole numbers")
+        if distinct > 2 and few and high - low >= 2 * distinct < self.rows / 5:
+            return self.as_codes(f"only {distinct} different whole numbers")
+        if codes and distinct > 2:
+            why += "; if these are codes, {type: category, encode: embedding}"
+        return self.proposal("number", why, "median")
+
+    def as_codes(self, why: str) -> Proposal:
+        return self.proposal("category", f"{why}; number, if they measure something", "none")
+
+    def as_group(self, what: str) -> Proposal:
+        why = f"{len(self.texts):,} different {what}, and the name: rows of one group"
+        return self.proposal("id", why)
+
+    def _counts_rows(self, low: float, high: float) -> bool:
+        """Whether whole numbers that all differ only count or name the rows."""
+        if not all(map(str.isdigit, self.texts)):
+            return False
+        if IS_ID.search(self.name):
+            return True
+        if len(self.frame.names) < 3 or low < 0 or (low >= 1500 and high <= 2100):
+            return False  # the one input, or years
+        is_first = self.frame.names[0] == self.name and self.filled > 20
+        return is_first or (self.filled > 5 and high - low == self.filled - 1)
+
+    def as_number_beside_texts(self) -> Proposal | None:
+        """Mostly numbers, but not all: a few values are categories, a few texts no value."""
+        found = [self.frame.notation.number(text) for text in self.texts]
+        odd = [t for t, x in zip(self.texts, found, strict=True) if x is None or not np.isfinite(x)]
+        is_odd = np.isin(self.texts, odd)
+        if 2 * self.counts[is_odd].sum() > self.filled:
+            return None
+        distinct, wrong = len(self.texts), shortened(odd[0])
+        if distinct <= MOST_CATEGORIES and 5 * distinct <= self.filled:
+            why = f'{distinct} different values, of which "{wrong}" is not a number'
+            return self.proposal("category", why, "none")
+        if len(odd) > MOST_WORDS:
+            return None
+        numbers = np.array([x for x, t in zip(found, is_odd, strict=True) if not t], np.float64)
+        cells = plural(int(self.counts[is_odd].sum()), "cell")
+        why = f"numbers from {amount(numbers.min())} to {amount(numbers.max())}; "
+        why += f'{cells} such as "{wrong}" {"is" if cells[:2] == "1 " else "are"} not a number: '
+        return self.proposal("number", f"{why}empty by na_values", "median", odd)
+
+    def as_text(self) -> Proposal:
+        distinct = len(self.texts)
+        if self.unique and distinct > 2:
+            if self.rows > 20 and max(map(len, self.texts)) > 40:
+                why = f"free text: {distinct:,} different ones"
+                return Proposal(self.name, "drop", why, distinct)
+            return self.proposal("id", "a different text in every row")
+        shown = ", ".join(shortened(each) for each in sorted(self.texts)[:4])
+        why = f"{distinct:,} texts: {shown}{', ...' * (distinct > 4)}"
+        why += ", codes with leading zeros" * self.is_code
+        if distinct <= MOST_CATEGORIES:
+            return self.proposal("category", why, "none")
+        if _GROUP.search(self.name):
+            return self.as_group("texts")
+        if distinct <= self.filled // 5:
+            return self.proposal("category", why, "none", encode="embedding")
+        if IS_ID.search(self.name):
+            return self.proposal("id", f"{distinct:,} different texts, and its name")
+        why = f"{distinct:,} different texts in {self.rows:,} rows"
+        return Proposal(self.name, "drop", why, distinct)
 
 
 def advice(error: str, frame: Frame, names: Iterable[str]) -> str:
@@ -139,6 +237,7 @@ def advice(error: str, frame: Frame, names: Iterable[str]) -> str:
                 proposals.append(propose(frame, name))
     columns = [f"  {p.name}: {p.spec}" for p in proposals if p.spec not in ("", "drop")]
     dropped = [p.name for p in proposals if p.spec == "drop"]
+    words = sorted({word for p in proposals for word in p.absent})
     if not columns and not dropped:
         if "\nhint: " in error:
             return error
@@ -149,24 +248,7 @@ def advice(error: str, frame: Frame, names: Iterable[str]) -> str:
     lines = [
         f"{error}\nhint: say under data what they are{'' if columns else ', or leave them out'}"
     ]
+    lines += [f"na_values: {json.dumps(words, ensure_ascii=False)}"] if words else []
     lines += ["columns:", *columns] if columns else []
     lines += [f"drop: [{', '.join(dropped)}]"] if dropped else []
     return "\n".join(lines)
-
-
-def _is_id(name: str, values: list[float]) -> bool:
-    """Whether numbers that all differ only count or name the rows."""
-    steps = np.diff(values)
-    return bool(_ID.search(name)) or bool(len(steps) > 5 and (steps == 1).all())
-
-
-def _date_format(cells: list[str]) -> str | None:
-    """How all cells are written as dates: "" for ISO 8601; None where they are not dates."""
-    for form in ("", *_FORMATS):
-        try:
-            frame = Frame("", ["d"], [np.array(cells, object)])
-            dates(frame, "d", Column(type="date", format=form or None))
-        except DataError:
-            continue
-        return form
-    return None

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -21,7 +21,18 @@ from ...common.words import listed, plural
 from ...errors import ConfigError, DataError, absent
 from ..rows import Preprocessing
 from ..source import ArrayDataset
-from .columns import STATISTICS, Codes, Column, Specification, as_columns, dates, read_target, texts
+from .columns import (
+    STATISTICS,
+    Codes,
+    Column,
+    Specification,
+    as_columns,
+    dates,
+    leave_out,
+    read_target,
+    texts,
+)  # fmt: skip
+from .dates import encoded, inputs_of
 from .frame import Frame, shortened, together
 
 __all__ = ["Encoder", "Table", "table_or_arrays"]
@@ -50,6 +61,10 @@ class Table:
         drop: columns to leave out.
         categorical: read the target as classes whatever its values look like.
         weight: a column of numbers that say how much each row counts.
+        missing_target: `drop` leaves out rows without a target, which are an `error` otherwise.
+
+    Attributes:
+        notes: what was left out, in words.
 
     Raises DataError for columns that there are not, and ConfigError for specifications that cannot
     be. What the cells hold is checked by `fit`.
@@ -75,6 +90,7 @@ class Table:
         drop: Sequence[str] = (),
         categorical: bool = False,
         weight: str | None = None,
+        missing_target: Literal["error", "drop"] = "error",
         hint: str = "",
     ) -> None:
         frame = columns_of if isinstance(columns_of, Frame) else Frame.of(columns_of)
@@ -85,13 +101,17 @@ class Table:
             raise ConfigError(f"{frame.origin}: features must name columns, each once: {features}")
         if target in (features or ()):
             raise ConfigError(f"{frame.origin}: the target {target!r} is also one of the features")
-        self.frame, self.target_name, self.weight = frame, target, weight
+        self.target_name, self.weight = target, weight
         self._categorical, self._hint = categorical, hint
         given = as_columns(columns)
         named = {"columns": [*given], "drop": [*drop], "weight": [weight] if weight else []}
         frame.require(
             [*(features or ()), target, *(name for each in named.values() for name in each)]
         )
+        note = ""
+        if missing_target == "drop":
+            frame, note = leave_out(frame, target, categorical)
+        self.frame, self.notes = frame, (note,) * bool(note)
         for key, names in named.items():
             if target in names:
                 raise ConfigError(f"{frame.origin}: the target {target!r} is also in {key}")
@@ -208,9 +228,9 @@ def table_or_arrays(
     drop: Sequence[str] | None,
     **others: Any,
 ) -> ArrayDataset | Table:
-    """A table, or its arrays where nothing is to be fitted."""
+    """A table, or its arrays where nothing is to be fitted or said."""
     table = Table(frame, target, columns, drop=drop or (), **others)
-    return table if columns else table.arrays(table.encoder())
+    return table if columns or table.notes else table.arrays(table.encoder())
 
 
 @dataclass(frozen=True)
@@ -230,18 +250,25 @@ class Fitted:
     @property
     def feature_names(self) -> list[str]:
         """The inputs that it becomes, the codes of an embedding apart."""
-        names = [self.name]
-        if self.column.type == "category":
-            one_hot = self.column.encode == "one_hot"
-            names = [f"{self.name}={each}" for each in self.categories if one_hot]
-        return [*names, f"{self.name} missing"] if self.column.indicator else names
+        return [name for name, _ in self._inputs]
+
+    @property
+    def _inputs(self) -> list[tuple[str, bool]]:
+        """The name of each, and whether it is 0 or 1."""
+        column, each = self.column, [(self.name, False)]
+        if column.type == "category":
+            one_hot = column.encode == "one_hot"
+            each = [(f"{self.name}={category}", True) for category in self.categories if one_hot]
+        elif column.parts:
+            names = [name for part in column.parts for name in inputs_of(part)]
+            each = [(f"{self.name} {name}", "=" in name) for name in names]
+        return [*each, (f"{self.name} missing", True)] if column.indicator else each
 
     def scales(self, standardize: bool) -> Sequence[str]:
         """How each of these is scaled; 0 and 1 stay."""
         by_itself = standardize or self.column.type == "date"  # days are tens of thousands
         how = self.column.scale or ("standard" if by_itself else "none")
-        flags = len(self.feature_names) - (self.column.type != "category")
-        return [how] * (self.column.type != "category") + ["none"] * flags
+        return ["none" if is_flag else how for _, is_flag in self._inputs]
 
     def encode(self, frame: Frame, note: Note) -> tuple[list[Array], Array | None]:
         """The inputs, each of shape (n, k); and the codes of an embedding: 0 where a category is
@@ -261,7 +288,7 @@ class Fitted:
             if self.column.missing is not None:  # else none is empty
                 empty = np.isnan(values)
                 values = np.where(empty, 0.0 if self.fill is None else self.fill, values)
-            inputs = [values[:, None]]
+            inputs = [encoded(values, part) for part in self.column.parts or ["days"]]
         if self.column.indicator:
             inputs.append(empty[:, None])
         return inputs, codes if embedded else None

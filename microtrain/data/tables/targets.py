@@ -1,0 +1,114 @@
+"""Which column of a table is likely to be predicted, and what it holds: for people to look at."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...errors import DataError
+from .columns import read_target
+from .frame import Frame, shortened
+from .notation import is_empty
+from .propose import CODE, DIFFERENT, IS_ID, Proposal, amount, counted
+
+__all__ = ["Target", "absent_classes", "describe", "guess_target"]
+
+_FEW_CLASSES = 20
+_CLASSES = "target|label|class|species|diagnosis|category|type|group"
+_TARGET = re.compile(
+    rf"^({_CLASSES}|y|outcome|response|churn(ed)?|default(ed)?|survived|fraud|converted|price|"
+    r"is_\w+)$",
+    re.IGNORECASE,
+)
+_NAMES_CLASSES = re.compile(rf"(^|[_ .-])({_CLASSES}|code)$", re.IGNORECASE)
+_PLACE = re.compile(r"^(lat|lon|lng|latitude|longitude|z)$", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a target holds.
+
+    Attributes:
+        is_classes: else it is numbers.
+        categorical: whether a configuration must say so.
+        found: in words.
+        binary: whether there are two classes.
+    """
+
+    is_classes: bool
+    categorical: bool
+    found: str
+    binary: bool = False
+
+
+def guess_target(frame: Frame, proposals: Mapping[str, Proposal], command: str) -> tuple[str, str]:
+    """The column that is most likely to be predicted, and why.
+
+    command: to which `--target NAME` can be added.
+
+    Raises DataError that names candidates, where the likely one is a date, says which row it is, or
+    has too many classes.
+    """
+    names = [name for name in frame.names if name not in frame.index] or frame.names
+    able = [name for name in names if _can_be_target(proposals[name])]
+    lower = {name.casefold() for name in names}
+    likely = [name for name in able if _TARGET.match(name)]
+    likely = [name for name in likely if name.casefold() != "y" or not {"x", "z"} <= lower]
+    if likely:
+        return likely[-1], "by its name"
+    last = names[-1]
+    if last in able:
+        return last, "the last column"
+    what = proposals[last].why
+    examples = "".join(f"\n  {command} --target {_quoted(name)}" for name in able[:-4:-1])
+    raise DataError(
+        f'{frame.origin}: which column is to be predicted? The last one, "{last}", does not seem '
+        f"to be it ({what})\nhint: name it, such as{examples or f' with {command} --target NAME'}"
+    )
+
+
+def _can_be_target(proposal: Proposal) -> bool:
+    name, spec = proposal.name, proposal.spec
+    if proposal.why == DIFFERENT and not IS_ID.search(name):
+        return True  # which says little of a last column
+    kinds = ("drop", "id", "date", "embedding")
+    is_other = spec in kinds or any(f": {kind}" in spec for kind in kinds)
+    return not is_other and not _PLACE.match(name)
+
+
+def _quoted(name: str) -> str:
+    return name if re.fullmatch(r"[\w.-]+", name) else f"'{name}'"
+
+
+def absent_classes(frame: Frame, name: str) -> list[str]:
+    """The texts among classes that stand for no value: "NA", but not "none", which may be one."""
+    texts, _ = counted(frame, name)
+    words = [text for text in texts if text and is_empty(text)]
+    numbers = frame.notation.floats(texts) is not None
+    return [] if numbers else [word for word in words if word.casefold() not in ("none", "nil")]
+
+
+def describe(frame: Frame, name: str) -> Target:
+    """What a target holds."""
+    values, classes = read_target(frame, name)
+    texts, counts = counted(frame, name)
+    low, high = (0.0, 0.0) if classes else (float(values.min()), float(values.max()))
+    whole = classes is None and bool((values % 1 == 0).all())
+    few = whole and len(texts) <= _FEW_CLASSES
+    coded = whole and any(map(CODE.fullmatch, texts))  # 007 is not a number
+    # Of goals or children many are few, and the most are rare; of classes a rare one is not last.
+    top = counts[[frame.notation.number(text) == high for text in texts]].sum()
+    rare = counts.min() < 5 or (low == 0 and 4 * top < counts.max())
+    is_count = few and not coded and low >= 0 and len(texts) >= 5 and bool(rare)
+    is_count = is_count and not _NAMES_CLASSES.search(name)
+    categorical = coded or (few and not is_count)
+    if categorical:
+        values, classes = read_target(frame, name, categorical=True)
+    if classes is None:
+        kind = "counts" if is_count else "numbers"
+        return Target(False, False, f"{kind} from {amount(low)} to {amount(high)}")
+    order = sorted(range(len(texts)), key=lambda i: -counts[i])[:4]
+    shares = ", ".join(f"{shortened(texts[i])} {counts[i] / len(frame):.0%}" for i in order)
+    found = f"{len(classes)} classes: {shares}{', ...' * (len(classes) > 4)}"
+    return Target(True, categorical, found, len(classes) == 2)
