@@ -12,7 +12,7 @@ import click
 from ..common.files import writing
 from ..common.words import plural, printable, size, table
 from ..config.resolved import as_yaml
-from ..data.readers.csv_dialect import dialect_of, read_as
+from ..data.readers.csv_dialect import dialect_of
 from ..data.readers.parquet import read_parquet
 from ..data.tables.columns import leave_out
 from ..data.tables.frame import other_delimiter
@@ -48,8 +48,7 @@ def propose_configuration(
         if (length := path.stat().st_size) > _LARGE:
             click.echo(f"reading {printable(str(path))}, {size(length)}", err=True)
     is_csv = path.suffix.lower() != ".parquet"
-    given, notes = dialect_of(path) if is_csv else ({}, {})
-    frame = read_as(path, given) if is_csv else read_parquet(path)
+    frame, given, notes = dialect_of(path) if is_csv else (read_parquet(path), {}, {})
     proposed = {each: propose(frame, each) for each in frame.names}
     command = f"microtrain init csv {path}"
     name, why = (target, "given by --target") if target else guess_target(frame, proposed, command)
@@ -57,7 +56,7 @@ def propose_configuration(
     absent = {word for each in proposed.values() for word in each.absent}
     if words := sorted(absent | {*absent_classes(frame, name)}):
         given["na_values"], notes["na_values"] = words, "stand for no value, in every column"
-        frame = read_as(path, given) if is_csv else read_parquet(path, notation=Notation.of(given))
+        frame = frame.read_as(Notation.of(given))
         proposed = {each: propose(frame, each) for each in frame.names}
     proposals = [proposed[each] for each in frame.names if each != name]
     if not any(p.spec not in ("drop", "id") for p in proposals):

@@ -50,7 +50,7 @@ _OTHERS = {
     b"PAR1\x15": ("a Parquet file", "data of type parquet are read from such"),
 }
 ROWS = 1_000  # that `csv` reads at once; what a column holds is what it begins with
-LARGE = 1 << 22  # bytes of a file that are worth another reader
+LARGE = 1 << 20  # bytes of a file that are worth another reader
 BLOCK = 1 << 22  # that it reads at once
 SMALL = 1 << 18  # the same of NumPy, whose arrays stay in the processor's cache then
 _BLANKS = re.compile(r'("(?:[^"]|"")*")|[ \t]+')
@@ -370,7 +370,7 @@ class _Columns:
     def texts(self, j: int, rows: int | None = None) -> tuple[Array, Array]:
         """The different cells of a column, and which of them each row has."""
         code_of, codes = self._codes[j]
-        return self._notation.filled(np.array([*code_of], object)), np.concatenate(codes)
+        return np.array([*code_of], object), np.concatenate(codes)
 
 
 def _with_tabs(line: str) -> str:

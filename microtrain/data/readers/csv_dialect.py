@@ -16,7 +16,7 @@ from ..tables.frame import WHITESPACE, Frame
 from ..tables.notation import BLANKS, Notation, grouped, is_empty
 from .csv import read_csv
 
-__all__ = ["dialect_of", "read_as"]
+__all__ = ["dialect_of"]
 
 _SIGNS = "[$€£¥₹₽%‰]"
 _CURRENCY = f"(?:[A-Z]{{0,2}}{_SIGNS}|CHF|EUR|USD|GBP|SEK|NOK|DKK|PLN|CZK|JPY|kr|zł|Fr\\.)"
@@ -28,14 +28,8 @@ _QUOTED = re.compile('"[^"]*"')
 _EITHER = {mark: grouped(mark, "." if mark == "," else ",") for mark in ",."}
 
 
-def read_as(path: Path, keys: dict[str, Any]) -> Frame:
-    """The table in a CSV file, read by what `dialect_of` found; all cells are texts."""
-    delimiter, encoding = keys.get("delimiter", ","), keys.get("encoding", "utf-8")
-    return read_csv(path, delimiter, Notation.of(keys), encoding, texts=None)
-
-
-def dialect_of(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Arguments of `csv` by which the cells of a file are cells, and numbers numbers; and reasons.
+def dialect_of(path: Path) -> tuple[Frame, dict[str, Any], dict[str, str]]:
+    """A table of texts, the arguments of `csv` by which numbers are numbers in it, and reasons.
 
     Raises DataError as `read_csv`.
     """
@@ -58,13 +52,13 @@ def dialect_of(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
             delimiter = WHITESPACE
         if delimiter != "," and (delimiter == WHITESPACE or header.count(delimiter)):
             keys["delimiter"] = delimiter
-    frame = read_as(path, keys)
+    delimiter, encoding = keys.get("delimiter", ","), keys.get("encoding", "utf-8")
+    frame = read_csv(path, delimiter, encoding=encoding, texts=None)
     for name in dict.fromkeys(frame.names):
-        texts = [text for text in frame.different(name)[0].tolist() if not is_empty(text)]
-        _look_at(texts, name, keys, why)
+        _look_at(frame.different(name)[0].tolist(), name, keys, why)
     if "units" in keys:
         keys["units"] = sorted(keys["units"])
-    return keys, why
+    return frame.read_as(Notation.of(keys)), keys, why
 
 
 def _is_utf8(file: Any) -> bool:
@@ -82,6 +76,7 @@ def _look_at(texts: list[str], name: str, keys: dict[str, Any], why: dict[str, s
     """Add what it takes to read a column as numbers that is one of numbers and marks."""
     if Notation.of(keys).floats(texts) is not None:
         return
+    texts = [text for text in texts if not is_empty(text)]
     found = [_AMOUNT.fullmatch(text) for text in texts]
     amounts = [each for each in found if each]
     if 2 * len(amounts) <= len(texts):

@@ -157,6 +157,11 @@ class Frame:
         columns = (value[name] for name in names)
         return cls("the table", names, columns, notation=notation, index=index)
 
+    def read_as(self, notation: Notation) -> Frame:
+        """The same cells in another notation, of a file of which all are texts."""
+        pairs = [(name, each) for name, all in self._columns.items() for each in all]
+        return Frame(self.origin, *zip(*pairs, strict=True), self.lines, notation, self.index)
+
     def rows(self, kept: NDArray[np.intp]) -> Frame:
         """A table of some of the rows, in order."""
 
@@ -192,7 +197,8 @@ class Frame:
         """
         column = self._one(name)
         if isinstance(column, OnFile):
-            return column.texts(rows)
+            cells, which = column.texts(rows)
+            return self.notation.filled(cells), which
         if column.dtype != object or {*map(type, column.tolist())} != {str}:
             return column, None
         code_of = numbered()
@@ -242,14 +248,16 @@ class Frame:
         if found is not None and (gaps or (isinstance(column, OnFile) and column.full)):
             return found
         if found is None:
-            array = self.column(name)
-            if array.dtype.kind in "biuf":
-                found = array.astype(np.float64)
+            cells, which = self.different(name)
+            if cells.dtype.kind in "biuf":
+                found = cells.astype(np.float64)
             else:
-                found = np.array([self.value(cell) for cell in array], np.float64)  # of None NaN
+                found = np.array([self.value(cell) for cell in cells], np.float64)  # of None NaN
+            found = found if which is None else found[which]
         finite = np.isfinite(found)
         bad = [] if finite.all() else np.flatnonzero(~finite).tolist()
         if gaps:
+            array = self.column(name) if bad else []
             bad = [row for row in bad if not is_empty(array[row])]
         if bad:
             raise self.refusal(name, bad, "expected a number", hint)

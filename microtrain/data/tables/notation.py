@@ -119,6 +119,9 @@ class Notation:
             bool(self.absent_numbers) and self.number(text) in self.absent_numbers
         )
 
+    def _is_gap(self, text: str) -> bool:
+        return is_empty(text) or self.is_absent(text)
+
     def number(self, text: str) -> float | None:
         """The number, perhaps NaN or infinite, that a text holds, or None."""
         if self.units and (found := self._with_unit.fullmatch(text)):
@@ -140,9 +143,13 @@ class Notation:
             with contextlib.suppress(ValueError):
                 found = np.array([float(text or "nan") for text in texts])
         if found is None:
-            found = np.array([self.number(text) for text in texts], np.float64)  # of None NaN
+            found = np.empty(len(texts))
+            for row, text in enumerate(texts):
+                if (x := self.number(text)) is None and not self._is_gap(text):
+                    return None
+                found[row] = math.nan if x is None else x
         odd = np.flatnonzero(~np.isfinite(found)).tolist()
-        if not all(is_empty(texts[row]) or self.is_absent(texts[row]) for row in odd):
+        if not all(self._is_gap(texts[row]) for row in odd):
             return None
         found[odd] = np.nan
         return found

@@ -7,10 +7,13 @@ errors about columns name them.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +24,12 @@ from .dates import days, format_of, varying
 from .frame import Frame, as_cells, numbered, shortened, text_of
 from .notation import is_empty
 
-__all__ = ["CODE", "DIFFERENT", "IS_ID", "Proposal", "advice", "amount", "counted", "propose"]
+__all__ = ["DIFFERENT", "IS_ID", "Proposal", "advice", "amount", "are_codes", "counted", "propose"]
 
 MOST_CATEGORIES = 30  # that become an input each
 DIFFERENT = "a different whole number in every row"
 MOST_WORDS = 10  # in a column of numbers, that may stand for no value
+Counts = NDArray[Any]
 IS_ID = re.compile(
     r"(^|[_ .-])(id|uuid|guid|key|index|nr|no|rownames|obs)$|^(id|uuid|guid|index)([_ .-]|$)|^$|"
     r"^unnamed: 0$|(?-i:[a-z]I[dD]$)",
@@ -41,7 +45,6 @@ _CODES = re.compile(
     r"quarter|region|district|sector|cluster|department|dept|type|category|zone)([_ .-]|$)",
     re.IGNORECASE,
 )
-CODE = re.compile(r"0[0-9]+")
 _COMPACT = re.compile("(19|20)[0-9]{2}(0[1-9]|1[0-2])(?P<day>[0-3][0-9])?")
 
 
@@ -64,15 +67,24 @@ class Proposal:
     absent: tuple[str, ...] = ()
 
 
-def counted(frame: Frame, name: str) -> tuple[list[str], NDArray[np.int64]]:
+def are_codes(texts: Iterable[str]) -> bool:
+    """Whether all are digits, with a zero before some of them: 007 is not a number."""
+    texts = [*texts]
+    return all(map(str.isdigit, texts)) and any(text[0] == "0" != text for text in texts)
+
+
+def counted(frame: Frame, name: str) -> tuple[list[str], Counts]:
     """The different texts of a column, and how many rows have each."""
     cells, which = frame.different(name)
     if which is None and cells.dtype.kind in "biufM":
         cells, which = np.unique(cells, return_inverse=True)
-    number_of = numbered()
-    codes = np.array([number_of[text_of(cell)] for cell in as_cells(cells)], np.intp)
-    counts = np.bincount(codes if which is None else codes[which], minlength=len(number_of))
-    return [text for text, n in zip(number_of, counts, strict=True) if n], counts[counts > 0]
+    is_text = which is not None and cells.dtype == object
+    texts = [*map(str.strip, cells)] if is_text else [*map(text_of, as_cells(cells))]
+    if which is None or len({*texts}) < len(texts):
+        number_of = numbered()
+        codes = np.array([number_of[text] for text in texts], np.intp)
+        texts, which = [*number_of], codes if which is None else codes[which]
+    return texts, np.bincount(which, minlength=len(texts))
 
 
 def amount(x: float) -> str:
@@ -85,10 +97,12 @@ def propose(frame: Frame, name: str) -> Proposal:
     if name in frame.index:
         return Proposal(name, "drop", "the index of a pandas data frame")
     texts, counts = counted(frame, name)
-    column = _Column(frame, name, texts, counts, is_empty)
+    values = frame.notation.floats(texts)
+    kept = [not is_empty(text) for text in texts] if values is None else ~np.isnan(values)
+    column = _Column(frame, name, texts, counts, kept)
     if not column.texts:
         return Proposal(name, "drop", "no cell has a value")
-    values = frame.notation.floats(column.texts)
+    values = None if values is None else values[kept]
     if len(column.texts) == 1 and (values is not None or len(texts) - ("" in texts) == 1):
         that = " that has a value" if column.missing else ""
         return Proposal(name, "drop", f'"{shortened(column.texts[0])}" in every row{that}', 1)
@@ -98,21 +112,22 @@ def propose(frame: Frame, name: str) -> Proposal:
     if found is None and not column.is_code:
         found = column.as_number_beside_texts()
     if found is None:  # any text may be a category
-        found = _Column(frame, name, texts, counts, lambda text: not text).as_text()
+        found = _Column(frame, name, texts, counts, [*map(bool, texts)]).as_text()
     return found
 
 
 class _Column:
     """The different texts of a column that have a value, and how many rows have each."""
 
-    def __init__(self, frame: Frame, name: str, texts, counts, is_empty) -> None:  # type: ignore[no-untyped-def]
-        kept = [not is_empty(text) for text in texts]
+    def __init__(
+        self, frame: Frame, name: str, texts: list[str], counts: Counts, kept: Sequence[bool]
+    ) -> None:
         self.frame, self.name = frame, name
-        self.texts: list[str] = [text for text, is_kept in zip(texts, kept, strict=True) if is_kept]
-        self.counts: NDArray[np.int64] = counts[np.array(kept, bool)]
+        self.texts = [*itertools.compress(texts, kept)]
+        self.counts = counts[np.array(kept, bool)]
         self.filled, self.missing = int(self.counts.sum()), int(counts.sum() - self.counts.sum())
         self.rows, self.unique = len(frame), len(self.texts) == self.filled
-        self.is_code = all(map(str.isdigit, self.texts)) and any(map(CODE.fullmatch, self.texts))
+        self.is_code = any(x[0] == "0" != x for x in self.texts) and are_codes(self.texts)
 
     def proposal(
         self, type: str, why: str, fill: str = "", absent: Iterable[str] = (), **keys: str
@@ -128,10 +143,11 @@ class _Column:
 
     def as_compact_date(self) -> Proposal | None:
         """Dates such as 20130614, or many months such as 201306, which are also numbers."""
-        matches = [_COMPACT.fullmatch(text) for text in self.texts]
-        lengths = {len(found[0]) for found in matches if found}
-        able = all(matches) and lengths in ({6}, {8})
-        return self.as_date() if able and len(matches) >= (3 if lengths == {8} else 12) else None
+        length = len(self.texts[0])
+        if len(self.texts) < {8: 3, 6: 12}.get(length, math.inf):
+            return None
+        able = all(len(text) == length and _COMPACT.fullmatch(text) for text in self.texts)
+        return self.as_date() if able else None
 
     def as_date(self) -> Proposal | None:
         if (found := format_of(self.texts)) is None:

@@ -10,7 +10,7 @@ from ...errors import DataError
 from .columns import read_target
 from .frame import Frame, shortened
 from .notation import is_empty
-from .propose import CODE, DIFFERENT, IS_ID, Proposal, amount, counted
+from .propose import DIFFERENT, IS_ID, Proposal, amount, are_codes, counted
 
 __all__ = ["Target", "absent_classes", "describe", "guess_target"]
 
@@ -96,7 +96,7 @@ def describe(frame: Frame, name: str) -> Target:
     low, high = (0.0, 0.0) if classes else (float(values.min()), float(values.max()))
     whole = classes is None and bool((values % 1 == 0).all())
     few = whole and len(texts) <= _FEW_CLASSES
-    coded = whole and any(map(CODE.fullmatch, texts))  # 007 is not a number
+    coded = whole and are_codes(texts)
     # Of goals or children many are few, and the most are rare; of classes a rare one is not last.
     top = counts[[frame.notation.number(text) == high for text in texts]].sum()
     rare = counts.min() < 5 or (low == 0 and 4 * top < counts.max())
