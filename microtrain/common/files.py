@@ -24,7 +24,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from ..errors import DataError, LaunchError, absent
+from ..errors import DataError, LaunchError, UserError, absent
 from .spelling import did_you_mean
 
 Place = str | os.PathLike[str]
@@ -300,6 +300,15 @@ def reading(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
+def refusing(what: str, way_out: str = "", kind: type[UserError] = LaunchError) -> Iterator[None]:
+    """What the file system refuses meanwhile is a `kind`: what failed, the reason, a way out."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what}: {reason(error)}{way_out}") from error
+
+
+@contextlib.contextmanager
 def writing(what: object, way_out: str = "") -> Iterator[None]:
     """What a user asked for is written meanwhile; LaunchError where that fails."""
     try:
@@ -363,9 +372,7 @@ def set_aside(path: Path, name: str) -> Path:
     Raises LaunchError where the file system refuses.
     """
     aside = path.with_name(name)
-    try:
+    with refusing("cannot set aside what is damaged"):
         if os.path.lexists(aside):
             remove(aside)
         return path.rename(aside)
-    except OSError as error:
-        raise LaunchError(f"cannot set aside what is damaged: {reason(error)}") from error

@@ -14,9 +14,9 @@ from typing import IO, TYPE_CHECKING, Any, overload
 import numpy as np
 
 from ..backend import as_dtype
-from ..common.files import TORCH, open_plain, reason, write_whole
+from ..common.files import TORCH, open_plain, reason, refusing, write_whole
 from ..common.spelling import did_you_mean
-from ..errors import DataError, LaunchError
+from ..errors import DataError
 from ..runs.checkpoint import MANIFEST, list_checkpoints, peek_state
 from ..tensor import kind_of
 from .state_file import WRITERS, length, parse
@@ -107,7 +107,7 @@ def _save_state(obj: Any, path: Place | IO[bytes], *, format: str | None = None)
             f"name says{did_you_mean(suffix, WRITERS) if suffix else ''}"
         )
     content = WRITERS[suffix](obj)
-    try:
+    with refusing(f"cannot write to {_named(path)}"):
         if stream:
             _put(path, content)
             return
@@ -115,8 +115,6 @@ def _save_state(obj: Any, path: Place | IO[bytes], *, format: str | None = None)
         if file.is_dir():
             raise IsADirectoryError(None, "a directory", str(path))
         write_whole(file.resolve(), content)  # what a link leads to is replaced, not the link
-    except OSError as error:
-        raise LaunchError(f"cannot write to {_named(path)}: {reason(error)}") from error
 
 
 _save_state.__name__ = _save_state.__qualname__ = "save"  # in Python's words about the arguments

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
-from ..common.files import reason, write_whole
+from ..common.files import reason, refusing, write_whole
 from ..common.words import listed
 from ..data.readers.npy import npy_header
 from ..errors import ConfigError, DataError, LaunchError
@@ -233,7 +233,5 @@ def _to_stdout(content: Iterable[bytes]) -> None:
 def write_output(path: Path, content: bytes | Iterable[Any]) -> None:
     """Write a file whole or not at all; LaunchError where the file system refuses."""
     path = path.resolve()  # what a link leads to is replaced, not the link
-    try:
+    with refusing(f"cannot write {path}"):
         write_whole(path, content, mode=path.stat().st_mode & 0o777 if path.exists() else None)
-    except OSError as error:
-        raise LaunchError(f"cannot write {path}: {reason(error)}") from error

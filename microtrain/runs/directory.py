@@ -43,6 +43,7 @@ from ..common.files import (
     read_plain,
     reason,
     refuse_link,
+    refusing,
     sync_directory,
     write_whole,
 )
@@ -132,13 +133,9 @@ class RunDirectory:
 
         Raises LaunchError when it cannot be made.
         """
-        try:
+        with refusing(f"cannot make the run directory {path}", f"\n{_WAY_OUT}"):
             for each in (path.parent, path):
                 make_directory(each)
-        except OSError as error:
-            raise LaunchError(
-                f"cannot make the run directory {path}: {reason(error)}\n{_WAY_OUT}"
-            ) from error
         return cls._begun(path, name, datetime.now().astimezone(), config_text, None, **of)
 
     @classmethod

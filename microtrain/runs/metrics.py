@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.files import beginning, open_plain, open_to_write, parse_object, reason, to_disk
+from ..common.files import beginning, open_plain, open_to_write, parse_object, refusing, to_disk
 from ..errors import DataError, LaunchError
 
 SPLITS = ("train", "val", "test")
@@ -161,17 +161,14 @@ def _entries(columns: dict[str, array[Any]]) -> Entries:
 
 def _rows(path: str | Path) -> Iterator[dict[str, Any]]:
     """The rows of a file, as `read_metrics` returns them."""
-    try:
-        with open_plain(path) as file:
-            # Of a file without lines not all is read.
-            for number, line in enumerate(iter(partial(file.readline, _LONGEST_ROW), b""), 1):
-                if line.endswith(b"\n") or len(line) == _LONGEST_ROW:  # else it is torn
-                    try:
-                        yield _row(line)
-                    except ValueError as error:
-                        raise DataError(f"damaged file: {path}:{number}: {error}") from error
-    except OSError as error:
-        raise DataError(f"cannot read the metrics of a run: {reason(error)}") from error
+    with refusing("cannot read the metrics of a run", kind=DataError), open_plain(path) as file:
+        # Of a file without lines not all is read.
+        for number, line in enumerate(iter(partial(file.readline, _LONGEST_ROW), b""), 1):
+            if line.endswith(b"\n") or len(line) == _LONGEST_ROW:  # else it is torn
+                try:
+                    yield _row(line)
+                except ValueError as error:
+                    raise DataError(f"damaged file: {path}:{number}: {error}") from error
 
 
 def _row(line: bytes) -> dict[str, Any]:

@@ -10,13 +10,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..common.files import reason, set_aside
+from ..common.files import refusing, set_aside
 from ..config.resolved import compare_configs, read_settings
 from ..config.schema import Config
 from ..data.loading.loader import order_name
 from ..data.preparation.prepare import check_names
 from ..distributed.agreement import from_root, settled
-from ..errors import ConfigError, DataError, LaunchError
+from ..errors import ConfigError, DataError
 from ..random import begin_batch, place, set_rng_state
 from ..runs.checkpoint import (
     Checkpoint,
@@ -59,10 +59,8 @@ def choose_run(config: Config, resume: str | os.PathLike[str], comm: Communicato
 
 def _chosen(config: Config, resume: str | os.PathLike[str]) -> Choice:
     if resume == "auto":
-        try:
+        with refusing("cannot look for runs to resume"):
             path = newest_run(Path(os.path.expanduser(config.run_dir)) / config.name)
-        except OSError as error:
-            raise LaunchError(f"cannot look for runs to resume: {reason(error)}") from error
         if path is None:
             return None, f"no run of {config.name} in {config.run_dir} yet: starting one", None
     else:
@@ -196,10 +194,8 @@ def _go_on(run: TrainingRun, directory: RunDirectory, state: dict[str, Any] | No
     say, warn, step = run.output.say, run.output.warn, run.step
     if said := directory.trim_metrics(step, state):
         warn(said)
-    try:
+    with refusing("the run would stop at once"):
         (directory.path / STOP_FILE).unlink(missing_ok=True)
-    except OSError as error:
-        raise LaunchError(f"the run would stop at once: {reason(error)}") from error
     before = directory.info("resumed_at")
     before = before if isinstance(before, list) else []
     directory.update(status="running", exit_code=None, error=None, resumed_at=[*before, step])

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -26,7 +27,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...common.files import open_plain, read_object, reason
+from ...common.files import open_plain, read_object, reason, refusing
 from ...common.words import size
 from ...distributed.communicator import alone
 from ...errors import DataError
@@ -251,40 +252,38 @@ def keep(directory: Path, key: str, make: Callable[[Path], dict[str, Any]]) -> t
     final = directory / key
     if final.is_dir():
         return final, False
-    try:
+    with _REFUSING():
         directory.mkdir(parents=True, exist_ok=True)
         _clear(directory)
         place = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=directory))
-    except OSError as error:
-        raise _refused(error) from error
     lock, locked = os.open(place, os.O_RDONLY), False
     try:
         with contextlib.suppress(OSError):  # where the file system has no locks
             fcntl.flock(lock, fcntl.LOCK_EX)
             locked = True
-        with open(place / ABOUT, "wb") as file:
+        with _REFUSING(), open(place / ABOUT, "wb") as file:
             place = _in_turn(place, directory / f"{UNFINISHED}{key}", final, locked)
             if place == final:
                 return final, False
             about = json.loads(json.dumps(make(place), default=_plain))
             file.write(json.dumps(about | {"sha256": _sha256_of(about)}).encode())
             to_disk(file)
-        try:
-            place = place.rename(final)
-        except OSError:
-            if not final.is_dir():
-                raise
+        with _REFUSING():
+            try:
+                place = place.rename(final)
+            except OSError:
+                if not final.is_dir():
+                    raise
         return final, True
-    except OSError as error:
-        raise _refused(error) from error
     finally:
         if place != final:
             shutil.rmtree(place, ignore_errors=True)
         os.close(lock)
 
 
-def _refused(error: OSError) -> DataError:
-    return DataError(f"data.cache: {reason(error)}\nhint: name a directory in data.cache")
+_REFUSING = functools.partial(
+    refusing, "data.cache", "\nhint: name a directory in data.cache", DataError
+)
 
 
 def _in_turn(place: Path, turn: Path, final: Path, locked: bool) -> Path:
