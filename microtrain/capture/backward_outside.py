@@ -151,27 +151,29 @@ class Outside:
     def begin(self) -> None:
         """Before a call: save what results of the last one need, if they are still there."""
         node = self._last()
-        if node is not None and node._saved is not None and node.call.memory is None:
-            node.call.memory = [array.copy() for array in self._memory]
+        saved = None if node is None else node._saved
+        if saved is not None and not saved[2]:
+            saved[2].extend([array.copy() for array in self._memory])
 
     def node(self, tensors: list[Tensor]) -> Node:
         """A node for the results of a call that was given `tensors`."""
         edges = [edge_of(tensors[goal]) if type(goal) is int else goal for _, goal in self.ends]
-        call = _Call(self, [version_of(tensor) for *_, tensor in self._watched])
         node = CompiledNode()
+        versions = [version_of(tensor) for *_, tensor in self._watched]
         MARKS[0] += 1
-        record(node, OPERATION, tuple(edges), (call,), *self._shapes)
+        record(node, OPERATION, tuple(edges), (self, versions, []), *self._shapes)
         self._last = weakref.ref(node)
         return node
 
-    def gradients(self, call: _Call, given: list[Any]) -> list[Any]:
+    def gradients(self, call: CompiledNode, given: list[Any]) -> list[Any]:
         """What the kept graph makes of the gradients `given`, one for each edge of the node."""
+        _, versions, memory = call._saved
         if MODES.capture.on:
             raise CaptureError(
                 "backward of a compiled step's result inside another captured step; call both in "
                 "one step, or differentiate outside"
             )
-        for (node, what, tensor), then in zip(self._watched, call.versions, strict=True):
+        for (node, what, tensor), then in zip(self._watched, versions, strict=True):
             if version_of(tensor) != then:
                 raise stale(node, what, version_of(tensor), (then,), 0)
         arrays = [v if v is None else self.recorder.xp.asarray(v) for v in given]
@@ -180,9 +182,9 @@ class Outside:
             if key not in self.ways and len(self.ways) >= MOST:
                 del self.ways[next(iter(self.ways))]
             way = self.ways.setdefault(key, _Way())
-            now = None if call.memory is None else [array.copy() for array in self._memory]
+            now = [array.copy() for array in self._memory] if memory else []
             try:
-                self._put(call.memory)
+                self._put(memory)
                 if way.run is None:
                     return self._record(way, arrays)
                 there = (v for v in arrays if v is not None)
@@ -193,8 +195,8 @@ class Outside:
             finally:
                 self._put(now)
 
-    def _put(self, values: list[Any] | None) -> None:
-        for array, value in () if values is None else zip(self._memory, values, strict=True):
+    def _put(self, values: list[Any]) -> None:
+        for array, value in zip(self._memory, values, strict=False):
             array[...] = value
 
     def _record(self, way: _Way, given: list[Any]) -> list[Any]:
@@ -236,21 +238,6 @@ def _array(value: Any) -> Any:
     return value.host if type(value) is Traced else value
 
 
-@dataclass(slots=True, eq=False)
-class _Call:
-    """What the node of one call keeps until it is differentiated."""
-
-    outside: Outside
-    versions: list[int]
-    memory: Any = None  # copies, where a later call came first
-
-    def value(self, array: Any) -> Any:
-        """What a kept array held in this call."""
-        array = _array(array)
-        pairs = zip(self.outside._memory, self.memory or (), strict=False)
-        return next((then for now, then in pairs if now is array), array)
-
-
 class _Operation(Backward):
     """A compiled step."""
 
@@ -260,7 +247,7 @@ class _Operation(Backward):
     @staticmethod
     def backward_arrays(node: CompiledNode, g: Any) -> list[Any]:
         """The gradients of arguments and state."""
-        return node.call.outside.gradients(node.call, g)
+        return node.outside.gradients(node, g)
 
     @staticmethod
     def backward_tensors(node: CompiledNode, g: Any) -> Any:
@@ -273,17 +260,27 @@ class _Operation(Backward):
 
 
 class CompiledNode(NodeOfMany):
-    """The one node behind the results of a compiled step."""
+    """The one node behind the results of a call.
+
+    It saves the way back from them, the versions of the state at the call, and a list: of copies of
+    the memory, where a later call came first.
+    """
 
     __slots__ = ()
 
     @property
-    def call(self) -> _Call:
-        """The call that it stands for. Raises RuntimeError where the graph was freed."""
+    def outside(self) -> Outside:
+        """The way back. Raises RuntimeError where the graph was freed."""
         if self._saved is None:
             raise freed(self)
-        found: _Call = self._saved[0]
+        found: Outside = self._saved[0]
         return found
+
+    def value(self, array: Any) -> Any:
+        """What a kept array held in this call."""
+        array = _array(array)
+        pairs = zip(self.outside._memory, self._saved[2], strict=False)
+        return next((then for now, then in pairs if now is array), array)
 
 
 OPERATION = _Operation()

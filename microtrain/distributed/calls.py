@@ -225,7 +225,7 @@ class Survey:
     def _enter(self, edge: Any) -> None:
         """A result of a compiled step, which may have called models."""
         node, number = edge
-        outside = node.call.outside
+        outside = node.outside
         inner = outside.surveys.get(number)
         if inner is None:
             given = {p: (n, 0) for n, (p, goal) in enumerate(outside.ends) if type(goal) is int}
@@ -281,7 +281,7 @@ class Survey:
     def _computed_inside(self, edge: Any) -> int:
         node, number = edge
         inner = self.inner[edge]
-        mask = inner.sources(node.call.outside.roots[number])
+        mask = inner.sources(node.outside.roots[number])
         found = mask & WEIGHED
         for key, bit in inner.bits.items():
             if not mask >> bit & 1:

@@ -126,21 +126,21 @@ class _Graph:
 
     Attributes:
         losses: the nodes that divide a loss.
-        compiled: of each node of a compiled step in it that divides some the call.
+        compiled: the nodes of compiled steps in it that divide some.
     """
 
     def __init__(self, seen: Survey) -> None:
         self.seen = seen
-        self.losses: dict[Any, Any] = {}  # a compiled step's with the call that it was computed in
-        self.compiled: dict[Any, Any] = {}
+        self.losses: dict[Any, Any] = {}  # a compiled step's with the node of the call
+        self.compiled: set[Any] = set()
         self.repeated: set[Any] = set()  # of a compiled step that was called several times
         for node in seen.means:
             if type(node) is not CompiledNode:
                 self.losses[node] = None
-            elif losses := node.call.outside.means:
-                call = self.compiled[node] = node.call
+            elif losses := node.outside.means:
+                self.compiled.add(node)
                 self.repeated |= self.losses.keys() & {*losses}
-                self.losses.update(dict.fromkeys(losses, call))
+                self.losses.update(dict.fromkeys(losses, node))
 
     def inputs(self, edge: Any) -> list[Any]:
         """Where the gradient at `edge` goes next."""
@@ -148,7 +148,7 @@ class _Graph:
         if type(node) in TENSORS:
             return []
         if node in self.compiled:
-            return [self.compiled[node].outside.roots[number]]
+            return [node.outside.roots[number]]
         return [one for one in node._edges if one is not None]
 
     def sources(self, edge: Any) -> int:
