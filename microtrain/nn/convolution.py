@@ -27,6 +27,7 @@ class _Convolution(Family):
 
     dims: ClassVar[int]
     function: ClassVar[Callable[..., Tensor]]
+    _shown = ("*in_channels", "*out_channels", "kernel_size", "stride")
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any, padding: Any,
@@ -93,23 +94,11 @@ class _Convolution(Family):
             pairs = [(p, p) for p in self.padding]
         return tuple(p for pair in reversed(pairs) for p in pair)
 
-    def extra_repr(self) -> str:
-        """The sizes, and what differs from the defaults."""
+    @property
+    def _unless(self) -> dict[str, Any]:  # type: ignore[override]
         zeros, ones = (0,) * self.dims, (1,) * self.dims
-        text = f"{self.in_channels}, {self.out_channels}"
-        text += f", kernel_size={self.kernel_size}, stride={self.stride}"
-        bias = self.bias is not None
-        for name, value, default in (
-            ("padding", self.padding, zeros),
-            ("dilation", self.dilation, ones),
-            ("output_padding", self.output_padding, zeros),
-            ("groups", self.groups, 1),
-            ("bias", bias, True),
-            ("padding_mode", self.padding_mode, "zeros"),
-        ):
-            if value != default:
-                text += f", {name}={value}"
-        return text
+        return {"padding": zeros, "dilation": ones, "output_padding": zeros, "groups": 1,
+                "bias": True, "padding_mode": "zeros"}  # fmt: skip
 
 
 class _Conv(_Convolution):

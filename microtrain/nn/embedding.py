@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any, Self
 
 from ..autograd import no_grad
@@ -26,6 +27,8 @@ class _Table(Module):
     num_embeddings: int
     embedding_dim: int
     padding_idx: int | None
+    _shown = ("*num_embeddings", "*embedding_dim")
+    _unless: Mapping[str, Any] = {"padding_idx": None}
 
     def _make(self, rows: int, size: int, padding: int | None, device: Any, dtype: Any) -> None:
         self.num_embeddings, self.embedding_dim = rows, size
@@ -93,11 +96,6 @@ class Embedding(_Table):
     def forward(self, input: Tensor) -> Tensor:
         """The rows that `input`, int64 of any shape, names: (*input.shape, embedding_dim)."""
         return F.embedding(input, self.weight, self.padding_idx)
-
-    def extra_repr(self) -> str:
-        """The sizes and the padding."""
-        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
-        return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
 
 
 class EmbeddingBag(_Table):

@@ -77,6 +77,7 @@ class Module:
     _hooked: bool = False
     # Attributes that stand in the text, those with a star without their names.
     _shown: ClassVar[tuple[str, ...]] = ()
+    _unless: Mapping[str, Any] = {}  # behind these, what is not as here
     _structural: bool = True  # whether its plain values may decide what `forward` does
     _forward_hooks: Mapping[int, Callable[..., Any]] = {}
     _forward_pre_hooks: Mapping[int, Callable[..., Any]] = {}
@@ -552,11 +553,13 @@ class Module:
 
     def extra_repr(self) -> str:
         """What stands in the brackets of this module's own line: what `_shown` names."""
-        found = []
-        for name in self._shown:
-            value = getattr(self, name.strip("*"))
-            value = value is not None if name == "bias" else value
-            found.append(f"{value}" if name[0] == "*" else f"{name}={value}")
+        found, usual = [], self._unless
+        for name in (*self._shown, *usual):
+            value = getattr(self, name.strip("*"), usual.get(name))
+            if name == "bias":
+                value = value is not None and value is not False
+            if name not in usual or value != usual[name]:
+                found.append(f"{value}" if name[0] == "*" else f"{name}={value}")
         return ", ".join(found)
 
     def __repr__(self) -> str:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from ..creation import empty, zeros
 from ..errors import need
@@ -37,7 +37,11 @@ __all__ = [
 class RNNBase(Module):
     """What RNN, LSTM and GRU have in common; see there."""
 
-    _shown: ClassVar[tuple[str, ...]] = ()
+    _shown = ("*input_size", "*hidden_size")
+    _unless: Mapping[str, Any] = {
+        "proj_size": 0, "num_layers": 1, "bias": True, "batch_first": False, "dropout": 0,
+        "bidirectional": False,
+    }  # fmt: skip
 
     def __init__(
         self, mode: str, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
@@ -96,13 +100,6 @@ class RNNBase(Module):
 
     def flatten_parameters(self) -> None:
         """Nothing: what PyTorch does for cuDNN."""
-
-    def extra_repr(self) -> str:
-        """The arguments that are not the defaults."""
-        plain = {"proj_size": 0, "num_layers": 1, "bias": True, "batch_first": False,
-                 "dropout": 0, "bidirectional": False}  # fmt: skip
-        shown = (f"{k}={getattr(self, k)}" for k, v in plain.items() if getattr(self, k) != v)
-        return ", ".join([f"{self.input_size}, {self.hidden_size}", *shown])
 
     def _run(self, input: Any, hidden: Any, cell: Any) -> tuple[Any, Tensor, Any]:
         """The output, and the last states as (layers * directions, batch, size).
@@ -348,6 +345,9 @@ class LSTM(RNNBase):
 class RNNCellBase(Module):
     """What RNNCell, LSTMCell and GRUCell have in common; see there."""
 
+    _shown = ("*input_size", "*hidden_size")
+    _unless: Mapping[str, Any] = {"bias": True, "nonlinearity": "tanh"}
+
     def __init__(
         self, input_size: int, hidden_size: int, bias: bool, num_chunks: int,
         device: Any = None, dtype: Any = None,
@@ -369,14 +369,6 @@ class RNNCellBase(Module):
         bound = 1 / math.sqrt(self.hidden_size) if self.hidden_size > 0 else 0.0
         for parameter in self.parameters():
             init.uniform_(parameter, -bound, bound)
-
-    def extra_repr(self) -> str:
-        """The arguments that are not the defaults."""
-        bias = "" if self.bias is True else f", bias={self.bias}"
-        kind = getattr(self, "nonlinearity", "tanh")
-        return f"{self.input_size}, {self.hidden_size}{bias}" + (
-            "" if kind == "tanh" else f", nonlinearity={kind}"
-        )
 
     def _weights(self) -> tuple[Any, ...]:
         return self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh
