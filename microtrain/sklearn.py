@@ -29,13 +29,18 @@ from .distributed.single import SingleCommunicator
 from .errors import DivergedError, install
 from .random import get_rng_state, manual_seed, set_rng_state
 from .train.metrics.classification import LogOdds
-from .train.models_and_losses import OF_UNITS, of_library
+from .train.models_and_losses import OF_UNITS, loss_of_rows, of_library, refuse_unweighted
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
     from sklearn.utils import check_random_state, check_scalar
     from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+    from sklearn.utils.validation import (
+        _check_sample_weight,
+        check_is_fitted,
+        column_or_1d,
+        validate_data,
+    )
 except ImportError as error:
     raise ImportError(
         f"mt.sklearn needs scikit-learn 1.6 or later ({error}): {install('data')}"
@@ -85,8 +90,17 @@ class _Network(BaseEstimator):  # type: ignore[misc]
     random_state: Any = None
     verbose: bool = False
 
-    def _fit(self, x: Array, y: Array, outputs: int, loss: Callable[..., Any]) -> Self:
-        """Train on rows of floats and targets as the loss takes them."""
+    def _fit(
+        self, x: Array, y: Array, outputs: int, loss: Callable[..., Any], weight: Any = None
+    ) -> Self:
+        """Train on rows of floats and targets as the loss takes them; a weight of 0 is no row."""
+        weights: tuple[Array, ...] = ()
+        if weight is not None:
+            refuse_unweighted(loss, type(loss).__name__)
+            weight = _check_sample_weight(weight, x, dtype=x.dtype, ensure_non_negative=True)
+            x, y, weights = x[weight > 0], y[weight > 0], (weight[weight > 0],)
+            if not len(x):
+                raise ValueError("sample_weight: all weights are 0, which leaves no rows")
         for name in ("max_iter", "batch_size", "n_iter_no_change"):
             check_scalar(getattr(self, name), name, Integral, min_val=1)
         fraction = {"min_val": 0, "max_val": 1, "include_boundaries": "neither"}
@@ -99,7 +113,8 @@ class _Network(BaseEstimator):  # type: ignore[misc]
             self.loss_curve_: list[float] = []
             self.validation_curve_: list[float] = []
             y = self._trained_on(y, kept).astype(x.dtype if y.dtype.kind == "f" else y.dtype)
-            self._train(ArrayDataset(x[kept], y[kept]), (x[held], y[held]), loss, seed)
+            data = ArrayDataset(x[kept], y[kept], weights=weights[0][kept] if weights else None)
+            self._train(data, tuple(each[held] for each in (x, y, *weights)), loss, seed)
         self.n_iter_ = len(self.loss_curve_)
         module.eval()
         for parameter in module.parameters():
@@ -112,7 +127,7 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         return y
 
     def _train(
-        self, data: ArrayDataset, held: tuple[Array, Array], loss: Callable[..., Any], seed: int
+        self, data: ArrayDataset, held: tuple[Array, ...], loss: Callable[..., Any], seed: int
     ) -> None:
         module, make = self.module_, self.optimizer
         if not callable(make):
@@ -121,19 +136,22 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         optimizer = make(module.parameters(), lr=self.lr, **options)
 
         @compile
-        def step(x: Any, y: Any) -> Any:
+        def step(x: Any, *target: Any) -> Any:
             optimizer.zero_grad()
-            value = loss(module(x), y)
+            value = loss_of_rows(loss, module(x), *target)
             value.backward()
             optimizer.step()
             return value
 
-        size = min(self.batch_size, len(data))
-        loader = DataLoader(data, size, seed=seed, comm=SingleCommunicator())
+        rows = min(self.batch_size, len(data))
+        loader = DataLoader(data, rows, seed=seed, comm=SingleCommunicator())
         best, waited, weights = math.inf, 0, module.state_dict()
         for epoch in range(1, self.max_iter + 1):
-            total = sum(step(x, y).item() * len(x) for x, y in loader)
-            self.loss_curve_.append(total / len(data))
+            total = count = 0.0
+            for batch in loader:
+                size = batch[2].sum().item() if data.weighted else len(batch[0])
+                total, count = total + step(*batch).item() * size, count + size
+            self.loss_curve_.append(total / count)
             if not math.isfinite(total):
                 raise DivergedError(
                     f"{type(self).__name__}: the loss is {total} in epoch {epoch}; scale the "
@@ -143,7 +161,8 @@ class _Network(BaseEstimator):  # type: ignore[misc]
                 print(f"epoch {epoch}  loss {self.loss_curve_[-1]:.5g}")
             if not self.early_stopping:
                 continue
-            value = float(loss(*map(from_numpy, (self._scores(held[0]), held[1]))))
+            scores = from_numpy(self._scores(held[0]))
+            value = float(loss_of_rows(loss, scores, *map(from_numpy, held[1:])))
             module.train()
             self.validation_curve_.append(value)
             waited = 0 if value < best - self.tol else waited + 1
@@ -239,13 +258,15 @@ class Classifier(ClassifierMixin, _Network):  # type: ignore[misc]
         True
     """
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Train on rows X (n, features) with labels y (n,)."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train on rows X (n, features) with labels y (n,), each as much as `sample_weight` (n,)
+        says: the loss is the weighted mean, as with `weight` of a configuration.
+        """
         X, y = validate_data(self, X, y, dtype=(np.float64, np.float32), order="C")
         check_classification_targets(y)
         self.classes_, codes = np.unique(column_or_1d(y, warn=True), return_inverse=True)
         loss = nn.CrossEntropyLoss() if self.loss is None else self.loss
-        return self._fit(X, codes.astype(np.int64), len(self.classes_), loss)
+        return self._fit(X, codes.astype(np.int64), len(self.classes_), loss, sample_weight)
 
     def predict_proba(self, X: Any) -> Array:
         """The probability of each class, (n, classes), in the order of `classes_`."""
@@ -298,8 +319,8 @@ class Regressor(RegressorMixin, _Network):  # type: ignore[misc]
         tags.target_tags.multi_output = True
         return tags
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Train on rows X (n, features) with targets y (n,) or (n, targets)."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train on rows X (n, features) with targets y (n,) or (n, targets), and weights (n,)."""
         X, y = validate_data(
             self, X, y, dtype=(np.float64, np.float32), order="C", multi_output=True, y_numeric=True
         )
@@ -311,7 +332,7 @@ class Regressor(RegressorMixin, _Network):  # type: ignore[misc]
                 f"standardize_target: {type(loss).__name__} does not compare predictions with a "
                 "target in a unit; set standardize_target=False"
             )
-        return self._fit(X, targets, targets.shape[1], loss)
+        return self._fit(X, targets, targets.shape[1], loss, sample_weight)
 
     def predict(self, X: Any) -> Array:
         """The numbers for each row, in the shape of the targets."""

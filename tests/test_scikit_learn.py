@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import microtrain as mt
-from microtrain.errors import DivergedError
+from microtrain.errors import ConfigError, DivergedError
 
 sklearn = pytest.importorskip("sklearn")
 from sklearn.base import clone  # noqa: E402
@@ -29,7 +29,15 @@ ESTIMATORS = [
 
 @pytest.mark.daily("Regressor()", "early_stopping")
 @pytest.mark.filterwarnings("ignore")
-@parametrize_with_checks(ESTIMATORS)
+@parametrize_with_checks(
+    ESTIMATORS,
+    # It draws the rows to hold back, others among repeated ones.
+    expected_failed_checks=lambda estimator: (
+        {"check_sample_weight_equivalence_on_dense_data": "holds rows back"}
+        if estimator.early_stopping
+        else {}
+    ),
+)
 def test_the_estimator_passes_the_checks_of_scikit_learn(estimator, check) -> None:
     check(estimator)
 
@@ -218,3 +226,27 @@ def test_without_scikit_learn_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
     assert not hasattr(mt, "sklearn")
     with pytest.raises(AttributeError, match=r"needs scikit-learn 1.6 or later.*\.\[data\]"):
         _ = mt.sklearn
+
+
+@pytest.mark.parametrize("kind", ["Classifier", "Regressor"])
+def test_a_row_of_weight_three_is_that_row_three_times(kind, iris) -> None:
+    x, labels = iris
+    y = labels if kind == "Classifier" else x @ [[1.0, 0], [2, 1], [0, -1], [1, 1]]
+    times = np.random.default_rng(0).integers(0, 4, len(x))
+    net = getattr(mt.sklearn, kind)((8,), max_iter=30, batch_size=1000, random_state=0)
+    weighted = clone(net).fit(x, y, sample_weight=times)
+    repeated = clone(net).fit(x.repeat(times, axis=0), y.repeat(times, axis=0))
+    np.testing.assert_allclose(weighted.loss_curve_, repeated.loss_curve_, rtol=1e-9)
+    score = repeated.score(x.repeat(times, axis=0), y.repeat(times, axis=0))
+    assert weighted.score(x, y, sample_weight=times) == pytest.approx(score)
+    plain, alike = clone(net).fit(x, y), clone(net).fit(x, y, np.full(len(x), 0.5))
+    np.testing.assert_allclose(alike.loss_curve_, plain.loss_curve_, rtol=1e-9)
+
+
+def test_weights_that_weigh_nothing_are_refused(iris) -> None:
+    x, y = iris
+    with pytest.raises(ValueError, match=r"sample_weight|non-zero"):
+        mt.sklearn.Classifier().fit(x, y, np.zeros(len(x)))
+    own = mt.sklearn.Classifier(loss=lambda scores, codes: scores.sum())
+    with pytest.raises(ConfigError, match="cannot weigh rows"):
+        own.fit(x, y, np.ones(len(x)))
