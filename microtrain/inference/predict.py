@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ..common.files import reason, refusing, write_whole
@@ -45,7 +46,7 @@ def predict_file(
 
     CSV gets the columns of `source` that are ids or named by `keep`, a column for each target
     (under its name, else `prediction`; `predicted_<name>` where the target itself is kept), and
-    with `proba` one `probability_<class>` for each class. NPZ gets the columns, `prediction`, and
+    with `proba` one `probability_<class>` for each class, of six digits. NPZ gets the columns, `prediction`, and
     with `proba` `probability` and `classes`. Of an ensemble both get what `TrainedEnsemble.predict`
     calls spread: CSV as `spread_<target>`, or `spread` of classes. `threshold`: as
     `TrainedModel.predict` has it.
@@ -115,7 +116,7 @@ def _csv(blocks: Iterable[dict[str, Array]]) -> Iterator[bytes]:
         writer = csv.writer(text, lineterminator="\n")
         if number == 0:
             writer.writerow(columns)
-        # Of a float32 the shortest text that reads back to it, which tolist() would lengthen.
+        # Not as tolist(): that would lengthen a float32.
         writer.writerows(zip(*columns.values(), strict=True))
         yield text.getvalue().encode()
 
@@ -186,7 +187,8 @@ def _columns(
         raise ConfigError(
             f"--output {output}: a prediction has shape {prediction.shape[1:]}; write .npz"
         )
-    table = _wide(prediction)
+    chances = model.link is not None  # predictions that are numbers are probabilities as well
+    table = _written(prediction, model, chances)
     names: Any = model.target_names or ("prediction",)
     if len(names) != table.shape[1]:
         names = [f"prediction_{i}" for i in range(table.shape[1])]
@@ -195,15 +197,24 @@ def _columns(
     spreads = ["spread"] if model.classes is not None else [f"spread_{name}" for name in names]
     own = dict(zip(names, table.T, strict=True))
     if spread is not None:
-        own.update(zip(spreads, _wide(spread).T, strict=True))
+        own.update(zip(spreads, _written(spread, model, chances).T, strict=True))
     if chance is not None:
-        own.update(zip(labels, _wide(chance).T, strict=True))
+        own.update(zip(labels, _written(chance, model, True).T, strict=True))
     _refuse_taken(output, kept, own)
     return {**kept, **own}
 
 
-def _wide(array: Array) -> Array:
-    return array if array.ndim == 2 else array[:, None]
+def _written(array: Array, model: TrainedModel, chances: bool) -> Array:
+    """Columns (n, k): probabilities as texts of six digits, other numbers as the model has them.
+
+    Of a float32 the shortest text that reads back to it is written.
+    """
+    wide = array if array.ndim == 2 else array[:, None]
+    if wide.dtype.kind != "f":
+        return wide
+    if not chances:
+        return wide.astype(model.config.dtype)
+    return np.array([[f"{each:.6g}" for each in row] for row in wide.tolist()]).reshape(wide.shape)
 
 
 def _refuse_taken(output: str, kept: Mapping[str, Array], own: Collection[str]) -> None:

@@ -123,7 +123,7 @@ def test_predict_writes_the_mean_and_the_spread(flowers, line, rows, tmp_path, c
     assert list(found)[:2] == ["species", "spread"]
     assert list(found)[2] == "probability_setosa"
     assert found["species"] == list(labels)
-    np.testing.assert_array_equal(np.array(found["spread"], float), spread)
+    np.testing.assert_allclose(np.array(found["spread"], float), spread, rtol=5.1e-6)
     with np.load(arrays) as stored:
         np.testing.assert_array_equal(stored["spread"], spread)
         np.testing.assert_array_equal(stored["probability"], ensemble.predict_proba(rows))
