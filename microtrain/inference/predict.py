@@ -46,10 +46,10 @@ def predict_file(
 
     CSV gets the columns of `source` that are ids or named by `keep`, a column for each target
     (under its name, else `prediction`; `predicted_<name>` where the target itself is kept), and
-    with `proba` one `probability_<class>` for each class, of six digits. NPZ gets the columns, `prediction`, and
-    with `proba` `probability` and `classes`. Of an ensemble both get what `TrainedEnsemble.predict`
-    calls spread: CSV as `spread_<target>`, or `spread` of classes. `threshold`: as
-    `TrainedModel.predict` has it.
+    with `proba` one `probability_<class>` for each class, of six digits. NPZ gets the columns,
+    `prediction`, and with `proba` `probability` and `classes`. Of an ensemble both get what
+    `TrainedEnsemble.predict` calls spread: CSV as `spread_<target>`, or `spread` of classes.
+    `threshold`: as `TrainedModel.predict` has it.
 
     Raises ConfigError (an output that must not be written, `proba` of a regression), DataError (the
     input), LaunchError (the file system refuses).

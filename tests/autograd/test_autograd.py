@@ -803,3 +803,46 @@ def test_options_of_jacobian_and_hessian_that_choose_a_way():
         jacobian(lambda x: x, x, vectorize=True, strategy="forward-mode")
     with pytest.raises(ValueError, match="strategy must be 'reverse-mode'"):
         hessian(lambda x: x.sum(), x, outer_jacobian_strategy="forward-mode")
+
+
+def test_a_graph_has_the_values_and_gradients_of_what_lies_between():
+    a, b = mt.tensor(2.0, requires_grad=True), mt.tensor([3.0, -1.0], requires_grad=True)
+    product = a * b
+    shifted = product + b
+    loss = shifted.exp().sum()
+    shown = mt.graph(loss, a=a, b=b, product=product, loss=loss)
+    assert a.grad is b.grad is None
+    for each in (product, shifted):
+        each.retain_grad()
+    loss.backward(retain_graph=True)
+    found = {box.name: box for box in shown.boxes}
+    assert [box.kind for box in shown.boxes] == ["sum", "exp", "add", "mul", "leaf", "leaf"]
+    assert [box.inputs for box in shown.boxes][:4] == [[1], [2], [3, 4], [5, 4]]
+
+    def numbers(text):
+        return [float(each) for each in text.strip("[]").split(", ")]
+
+    for name, tensor in {"a": a, "b": b, "product": product}.items():
+        np.testing.assert_allclose(numbers(found[name].value), tensor.tolist(), rtol=1e-3)
+        np.testing.assert_allclose(numbers(found[name].grad), tensor.grad.tolist(), rtol=1e-3)
+    np.testing.assert_allclose(numbers(found["add"].grad), shifted.grad.tolist(), rtol=1e-3)
+    np.testing.assert_allclose(numbers(found["exp"].value), shifted.exp().tolist(), rtol=1e-3)
+    assert (numbers(found["loss"].grad), found["add"].value) == ([1.0], "")
+    assert shown._repr_svg_().count("<rect") == 6
+    loss.backward()
+    freed = mt.graph(loss, a=a)
+    assert "freed" in freed.note
+    assert [box.grad != "" for box in freed.boxes] == [False] * 4 + [True] * 2
+
+
+def test_a_large_graph_is_drawn_near_its_result_and_counts_the_rest():
+    x = start = mt.ones((), requires_grad=True)
+    for _ in range(80):
+        x = x * start
+    shown = mt.graph(x)
+    assert (len(shown.boxes), shown.more) == (50, 31)
+    assert "31 more nodes" in str(shown)
+    with pytest.raises(RuntimeError, match="requires grad"):
+        mt.graph(mt.ones(2))
+    with pytest.raises(ValueError, match="does not require grad"):
+        mt.graph(x, c=mt.ones(2))
