@@ -47,9 +47,10 @@ def better_first(path: Path, lines: list[str], ways: dict[str, list[str]]) -> di
             unheard = Output(0, stream=io.StringIO(), errors=io.StringIO())
             run = Attempt.from_config(load_config(file, given), SingleCommunicator(), unheard)
             run.train()
-            assert run.state.best is not None  # there are validation rows
-            measure, found[name], step = run.state.best
-            rows.append((f"{name}:", f"{measure} {number(found[name])}", f"at step {step:,}"))
+            assert (reached := run.state.best) is not None  # there are validation rows
+            found[name] = reached.value
+            shown = f"{reached.name} {number(reached.value)}"
+            rows.append((f"{name}:", shown, f"at step {reached.step:,}"))
     for line in table(rows):
         click.echo(line.rstrip())
     best = next(iter(ways))

@@ -229,7 +229,8 @@ class RunState:
         self.monitored = value
         sign = 1 if mode == "min" else -1
         if self.best is None or sign * value < sign * self.best.value:
-            self.before, self.best = self.best and self.best.value, Best(name, value, self.step)
+            self.before = None if self.best is None else self.best.value
+            self.best = Best(name, value, self.step)
 
     @property
     def still_improves(self) -> bool:
