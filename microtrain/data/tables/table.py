@@ -1,8 +1,7 @@
 """A table with columns of all kinds, and how it becomes the numbers that a model takes.
 
 The statistics that stand for empty cells, the categories and the scales are those of the training
-part. scikit-learn finds them; what is kept is their values, so that a run needs no pickle, and
-predictions need no scikit-learn of the same version.
+part; what is kept is their values, so that a run needs no pickle.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from ...common.words import listed, plural
-from ...errors import ConfigError, DataError, absent
+from ...errors import ConfigError, DataError
 from ..rows import Preprocessing
 from ..source import ArrayDataset
 from .columns import (
@@ -179,8 +178,7 @@ class Table:
 
         standardize: scale numbers and dates that do not say how to mean 0 and deviation 1.
 
-        Raises DataError that names every column with cells that are not what they should be, and
-        where scikit-learn is needed and not installed.
+        Raises DataError that names every column with cells that are not what they should be.
         """
         encoder = self.encoder(rows)
         scales = [how for column in encoder.columns for how in column.scales(standardize)]
@@ -193,8 +191,6 @@ class Table:
 
     def encoder(self, rows: Rows = slice(None)) -> Encoder:
         """The first of what `fit` returns."""
-        if any(column.missing in STATISTICS for column in self.columns.values()):
-            _sklearn("impute")  # what is not installed is not wrong with a column
         attempts = [partial(_fit, self.frame, *each, rows) for each in self.columns.items()]
         try:
             columns = together(self.frame.origin, attempts)
@@ -430,11 +426,14 @@ def _values(frame: Frame, name: str, column: Column) -> NDArray[np.float64]:
 
 
 def _impute(cells: Array, empty: Array, statistic: str, frame: Frame, name: str) -> Any:
-    """What scikit-learn's SimpleImputer puts into empty cells."""
+    """What stands for empty cells; of the most frequent values the first in order."""
     if empty.all():
         raise DataError(f'{frame.origin}, column "{name}": no training row has a value')
-    imputer = _sklearn("impute").SimpleImputer(strategy=statistic)
-    return imputer.fit(cells[~empty][:, None]).statistics_[0]
+    filled = cells[~empty]
+    if statistic == "most_frequent":
+        values, counts = np.unique(filled, return_counts=True)
+        return values[counts.argmax()]
+    return np.median(filled) if statistic == "median" else np.mean(filled)
 
 
 def _scaled(how: str, x: NDArray[np.float64], origin: str) -> tuple[float, float]:
@@ -447,19 +446,6 @@ def _scaled(how: str, x: NDArray[np.float64], origin: str) -> tuple[float, float
     with np.errstate(over="ignore"):
         if not np.isfinite(x.max() - x.min()):
             raise DataError(f"{origin}: input values are too large to scale; rescale them")
-    if how == "robust":
-        robust = _sklearn("preprocessing").RobustScaler().fit(x[:, None])
-        return float(robust.center_[0]), float(robust.scale_[0])
-    minmax = _sklearn("preprocessing").MinMaxScaler().fit(x[:, None])
-    return float(minmax.data_min_[0]), float(1 / minmax.scale_[0])
-
-
-def _sklearn(module: str) -> Any:
-    """A module of scikit-learn; DataError where there is none."""
-    import importlib
-
-    try:
-        return importlib.import_module(f"sklearn.{module}")
-    except ImportError as error:
-        why = absent("scikit-learn", "data", error)
-        raise DataError(f"columns are fitted by scikit-learn: {why}") from error
+    low, middle, high = np.percentile(x, [25, 50, 75] if how == "robust" else [0, 0, 100])
+    # A constant, which rounding may have given a little width, is only moved.
+    return float(middle), float(high - low) if high - low > 10 * np.finfo(float).eps else 1.0
