@@ -17,10 +17,10 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
-from annotated_types import Ge, Len, Lt, Predicate
+from annotated_types import Len, Predicate
 from numpy.typing import NDArray
 
 from ..backend import ARRAYS, to_host
@@ -167,14 +167,6 @@ def _is_random_state(state: dict[str, Any]) -> bool:
     return True
 
 
-def _are_sums(progress: list[str]) -> bool:
-    try:
-        _, weight = map(float.fromhex, progress)
-    except OverflowError:
-        return False
-    return weight >= 0
-
-
 def _has_whole_epoch(loop: dict[str, Any]) -> bool:
     return type(loop.get("epoch", 0)) is int
 
@@ -261,46 +253,6 @@ class RunState:
 
 
 @dataclass
-class _Rows:
-    rows: Count
-    step_rate: Annotated[int, Ge(1), Lt(2**53)]
-
-
-@dataclass
-class _Skips:
-    total: Count
-    in_a_row: Count
-    last: Annotated[int, Ge(-1), Lt(2**53)]
-
-
-@dataclass
-class _Compile:
-    executor: Literal["off", "numpy", "native", "cupy"]
-    from_step: Count
-    reason: str
-
-
-@dataclass
-class _Run(RunState):
-    """What goes on in a run from here; callbacks check their own states."""
-
-    metrics_bytes: Count
-    progress: Annotated[list[str], Len(2, 2), Predicate(_are_sums)]
-    rows: _Rows
-    callbacks: list[tuple[str, Any]]
-    skips: _Skips | None
-    data_hash: str
-    classes: list[str] | None
-    feature_names: list[str] | None
-    compile: _Compile
-    options: Options
-    random: RandomState
-    order: str
-    run: str | None
-    metrics_sha256: str
-
-
-@dataclass
 class _Loop:
     """Of your own training loop."""
 
@@ -308,21 +260,6 @@ class _Loop:
     options: Options
     random: RandomState
     trees: dict[str, Any] = field(default_factory=dict)  # what JSON has no word for
-
-
-def check_run(checkpoint: Checkpoint, groups: Sequence[dict[str, Any]], skipping: bool) -> None:
-    """DataError where a run cannot go on from the state of a checkpoint.
-
-    groups: the parameter groups of its optimizer.
-    skipping: whether it skips updates that are not finite.
-    """
-    with _refusing(checkpoint):
-        state = typed(_Run, checkpoint.state)
-        if state.step != checkpoint.step:
-            raise ValueError("step: not that of the manifest")
-        if (state.skips is not None) != skipping:
-            raise ValueError("skips: whether train.nan is skip")
-        _check_options(state.options, groups)
 
 
 def check_loop(
@@ -333,13 +270,14 @@ def check_loop(
     groups: the parameter groups of the loop's optimizer, if it restores one.
     given: makes of the state what the loop gave; ValueError.
     """
-    with _refusing(checkpoint):
-        _check_options(typed(_Loop, checkpoint.state).options, groups)
+    with damaged(checkpoint):
+        check_options(typed(_Loop, checkpoint.state).options, groups)
         given(checkpoint.state)
 
 
 @contextlib.contextmanager
-def _refusing(checkpoint: Checkpoint) -> Iterator[None]:
+def damaged(checkpoint: Checkpoint) -> Iterator[None]:
+    """A ValueError about the state of a checkpoint is a DataError that names it."""
     try:
         yield
     except ValueError as error:
@@ -347,7 +285,8 @@ def _refusing(checkpoint: Checkpoint) -> Iterator[None]:
         raise DataError(text) from None
 
 
-def _check_options(stored: Options, groups: Sequence[dict[str, Any]]) -> None:
+def check_options(stored: Options, groups: Sequence[dict[str, Any]]) -> None:
+    """ValueError where stored options cannot be those of an optimizer's parameter groups."""
     for options, group in zip(stored, groups, strict=False):
         for name, value in options.items():
             if not _takes(group.get(name), value):

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from ..common.files import refusing, set_aside
+from annotated_types import Ge, Len, Lt, Predicate
+
+from ..common.files import refusing, set_aside, typed
 from ..config.resolved import compare_configs, read_settings
 from ..config.schema import Config
 from ..data.loading.loader import order_name
@@ -20,6 +24,7 @@ from ..errors import ConfigError, DataError
 from ..random import begin_batch, place, set_rng_state
 from ..runs.checkpoint import (
     Checkpoint,
+    Count,
     OtherFormat,
     OtherRun,
     config_of,
@@ -30,7 +35,7 @@ from ..runs.checkpoint import (
 )
 from ..runs.directory import RunDirectory, newest_run
 from ..runs.run import Run
-from ..runs.state import check_run
+from ..runs.state import Options, RandomState, RunState, check_options, damaged
 from .build_run import take_initial_values
 from .model_state import from_rank_0, share_arrays, take_over
 from .run import STOP_FILE, TrainingRun
@@ -42,6 +47,69 @@ if TYPE_CHECKING:
 LOCK_WAIT = 30.0  # seconds in which the ranks of a killed job have died
 
 Choice = tuple[Path | None, str, int | None]
+
+
+def _are_sums(progress: list[str]) -> bool:
+    try:
+        _, weight = map(float.fromhex, progress)
+    except OverflowError:
+        return False
+    return weight >= 0
+
+
+@dataclass
+class _Rows:
+    rows: Count
+    step_rate: Annotated[int, Ge(1), Lt(2**53)]
+
+
+@dataclass
+class _Skips:
+    total: Count
+    in_a_row: Count
+    last: Annotated[int, Ge(-1), Lt(2**53)]
+
+
+@dataclass
+class _Compile:
+    executor: Literal["off", "numpy", "native", "cupy"]
+    from_step: Count
+    reason: str
+
+
+@dataclass
+class _Run(RunState):
+    """What goes on in a run from here; callbacks check their own states."""
+
+    metrics_bytes: Count
+    progress: Annotated[list[str], Len(2, 2), Predicate(_are_sums)]
+    rows: _Rows
+    callbacks: list[tuple[str, Any]]
+    skips: _Skips | None
+    data_hash: str
+    classes: list[str] | None
+    feature_names: list[str] | None
+    compile: _Compile
+    options: Options
+    random: RandomState
+    order: str
+    run: str | None
+    metrics_sha256: str
+
+
+def check_run(checkpoint: Checkpoint, groups: Sequence[dict[str, Any]], skipping: bool) -> None:
+    """DataError where a run cannot go on from the state of a checkpoint.
+
+    groups: the parameter groups of its optimizer.
+    skipping: whether it skips updates that are not finite.
+    """
+    with damaged(checkpoint):
+        state = typed(_Run, checkpoint.state)
+        if state.step != checkpoint.step:
+            raise ValueError("step: not that of the manifest")
+        if (state.skips is not None) != skipping:
+            raise ValueError("skips: whether train.nan is skip")
+        check_options(state.options, groups)
 
 
 def choose_run(config: Config, resume: str | os.PathLike[str], comm: Communicator) -> Choice:

@@ -30,9 +30,8 @@ from microtrain.cli.main import main
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import DataError, UserError
 from microtrain.runs.checkpoint import load_checkpoint
-from microtrain.runs.state import check_run
 from microtrain.train.console import Output
-from microtrain.train.resume import restore
+from microtrain.train.resume import check_run, restore
 from microtrain.train.trainer import Trainer
 
 CONFIG = """
