@@ -164,15 +164,9 @@ def name_of(step: int) -> str:
 
 def step_of(path: Path) -> int:
     """The step in the name of a checkpoint that `list_checkpoints` has found."""
-    step = step_in(path.name)
-    assert step is not None
-    return step
-
-
-def step_in(name: str) -> int | None:
-    """The step that a name is of, as checkpoints have it; None for another name."""
-    match = _NAME.fullmatch(name)
-    return match and int(match[1] or match[2])
+    match = _NAME.fullmatch(path.name)
+    assert match is not None
+    return int(match[1] or match[2])
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint:
@@ -189,7 +183,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     manifest = _read_manifest(path)
     try:
         contents = {name: _read_verified(path, name, e) for name, e in manifest.files.items()}
-        if (step := step_in(path.name)) not in (None, manifest.step):
+        if _NAME.fullmatch(path.name) and (step := step_of(path)) != manifest.step:
             raise ValueError(f"its name is of step {step}, its {MANIFEST} of {manifest.step}")
         return Checkpoint(
             path=path,
