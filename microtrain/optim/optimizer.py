@@ -63,20 +63,33 @@ def arguments(scope: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in scope.items() if name not in NO_OPTIONS}
 
 
-@functools.cache
-def _limits(kind: Any) -> dict[str, Any]:
-    import annotated_types  # not to import a package
-
-    return get_type_hints(kind.__init__, localns=vars(annotated_types), include_extras=True)
-
-
 # A file begins with a rate above 0; in a program it may be 0, as in PyTorch.
 _LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
-    "Ge": ("at least", operator.ge),
-    "Gt": ("at least", operator.ge),
-    "Le": ("at most", operator.le),
-    "Lt": ("below", operator.lt),
-}
+    "Ge": ("at least", operator.ge), "Gt": ("at least", operator.ge),
+    "Le": ("at most", operator.le), "Lt": ("below", operator.lt),
+}  # fmt: skip
+
+
+@functools.cache
+def _limits(kind: Any) -> list[Any]:
+    """Of each number the option, the place in a pair, the type, what must hold, that in words."""
+    import annotated_types  # not to import a package
+
+    hints = get_type_hints(kind.__init__, localns=vars(annotated_types), include_extras=True)
+    found = []
+    for name, hint in hints.items():
+        pair = get_origin(hint) is tuple
+        for place, part in enumerate(get_args(hint) if pair else [hint]):
+            number, *limits = get_args(part) or (part,)
+            if type(None) in limits:  # which an `__init__` replaces
+                number, *limits = get_args(number) or (number,)
+            if number in (int, float):
+                bounds = [(*_LIMITS[type(limit).__name__], *astuple(limit)) for limit in limits]
+                words = f"must be a {'whole ' if number is int else ''}number of "
+                words += " and ".join(f"{word} {bound}" for word, _, bound in bounds)
+                words = words.removesuffix(" of ")
+                found.append((name, place if pair else None, number, bounds, words))
+    return found
 
 
 # A replay does not run Python that chooses learning rates.
@@ -185,7 +198,7 @@ class Optimizer:
     counts: ClassVar[bool] = False
     numbers: ClassVar[tuple[str, ...]] = ()
     named: tuple[str, ...] = ()  # the numbers and flags of the formula
-    limits: Mapping[str, Any] = {}
+    limits: Iterable[Any] = ()  # of its numbers
     rated: ClassVar[tuple[str, ...]] = ("lr",)  # by `rates`, unless `constants` says None
     optional: ClassVar[tuple[str, ...]] = ("weight_decay", "momentum")  # None where they are 0
     by_step: ClassVar[bool] = False  # whether `rates` is its own
@@ -264,29 +277,17 @@ class Optimizer:
 
     def _check(self, group: dict[str, Any]) -> None:
         """ValueError for options that are not what annotations say, or make no sense together."""
-        for name, hint in self.limits.items():
-            if get_origin(hint) is tuple:
-                pair = group[name]
-                two, text = isinstance(pair, list | tuple) and len(pair) == 2, "must be two numbers"
-                need(two, type(self).__name__, f"{name} {text}", pair, error=ValueError)
-                group[name] = tuple(pair)
-                for number, each in enumerate(get_args(hint)):
-                    self._check_number(f"{name}[{number}]", pair[number], each)
-            elif name in self.defaults:
-                self._check_number(name, group[name], hint)
-
-    def _check_number(self, name: str, value: Any, hint: Any) -> None:
-        kind, *limits = get_args(hint) or (hint,)
-        if type(None) in limits:  # which an `__init__` replaces
-            kind, *limits = get_args(kind) or (kind,)
-        if kind not in (int, float):
-            return
-        good = type(value) is int if kind is int else type(_number(value)) is float
-        bounds = [(*_LIMITS[type(limit).__name__], *astuple(limit)) for limit in limits]
-        good = good and value == value and all(holds(value, bound) for _, holds, bound in bounds)
-        text = f"{name} must be a {'whole ' if kind is int else ''}number of "
-        text += " and ".join(f"{words} {bound}" for words, _, bound in bounds)
-        need(good, type(self).__name__, text.removesuffix(" of "), value, error=ValueError)
+        kind = type(self).__name__
+        for name, place, number, bounds, words in self.limits:
+            value = group[name]
+            if place is not None:
+                two = isinstance(value, list | tuple) and len(value) == 2
+                need(two, kind, f"{name} must be two numbers", value, error=ValueError)
+                group[name] = tuple(value)
+                value, name = value[place], f"{name}[{place}]"
+            good = type(value) is int if number is int else type(_number(value)) is float
+            good = good and value == value and all(holds(value, at) for _, holds, at in bounds)
+            need(good, kind, f"{name} {words}", value, error=ValueError)
 
     def _given(self, group: dict[str, Any]) -> Any:
         """The options of a group, by name."""
