@@ -14,16 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from ..common.words import number, plural
-from .overview import (
-    ALWAYS,
-    UNASKED,
-    Column,
-    Spread,
-    in_lines,
-    setting_columns,
-    sort,
-    table_of_runs,
-)
+from .overview import ALWAYS, Column, Spread, in_lines, setting_columns, sort, table_of_runs
 from .record import Record, by_seed, luck_of
 
 _AT_MOST = 20  # runs that are listed one by one in a terminal
@@ -75,7 +66,6 @@ class Comparison:
                 half = [interval(each, self._folds) for each in values]
                 columns.append(Column("95%", half, 8.9, show=lambda v: f"± {number(v)}"))
                 columns.append(Column("", self._marks(column), 8.95))
-        columns.sort(key=lambda column: column.weight == UNASKED)
         known = [column.name for column in columns]
         return sort(columns, next(n for n in (self.by, self.monitor, known[-1]) if n in known))
 

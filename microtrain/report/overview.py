@@ -13,6 +13,7 @@ import os
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,8 @@ def in_csv(columns: Iterable[Column]) -> str:
 def sort(columns: Sequence[Column], by: str) -> list[Column]:
     """The columns with their rows sorted by one of them: the best value first, where one is better.
 
-    What has no value comes last. Raises ConfigError where there is no such column.
+    What has no value comes last, and so do settings that nobody has given. Raises ConfigError where
+    there is no such column.
     """
     chosen = next((column for column in columns if column.name == by), None)
     if chosen is None:
@@ -131,7 +133,8 @@ def sort(columns: Sequence[Column], by: str) -> list[Column]:
         return False, is_text, value if is_text else -value if chosen.better > 0 else value
 
     order = sorted(range(len(chosen.values)), key=place)
-    return [replace(c, values=[c.values[i] for i in order]) for c in columns]
+    last = sorted(columns, key=lambda column: column.weight == UNASKED)
+    return [replace(c, values=[c.values[i] for i in order]) for c in last]
 
 
 # microtrain list ----------------------------------------------------------------------------------
@@ -214,7 +217,7 @@ def table_of_runs(records: Sequence[Record]) -> list[Column]:
     names = [record.name for record in records]
     labels = names if len(set(names)) == len(names) else [record.label for record in records]
     status = [record.status for record in records]
-    columns = [
+    return [
         Column("run", labels, 10),
         Column("status", status, 9 if set(status) != {"finished"} else 0),
         *setting_columns(settings, records),
@@ -225,7 +228,6 @@ def table_of_runs(records: Sequence[Record]) -> list[Column]:
         Column("error", [record.info.error for record in records]),
         Column("path", [str(record.path) for record in records]),
     ]
-    return sorted(columns, key=lambda column: column.weight == UNASKED)
 
 
 def setting_columns(
@@ -250,15 +252,12 @@ def setting_columns(
 def _cut(row: Sequence[str | None]) -> Callable[[Any], str]:
     """What makes a text of a setting; of a long one the beginning, or else the end, as of paths."""
 
-    def beginning(value: object) -> str:
+    def short(value: object, of_end: bool = False) -> str:
         text = printable(str(value))
-        return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+        cut = f"...{text[3 - _LONGEST :]}" if of_end else f"{text[: _LONGEST - 3]}..."
+        return text if len(text) <= _LONGEST else cut
 
-    def end(value: object) -> str:
-        text = printable(str(value))
-        return text if len(text) <= _LONGEST else f"...{text[3 - _LONGEST :]}"
-
-    return beginning if len({*map(beginning, row)}) == len({*row}) else end
+    return partial(short, of_end=len({*map(short, row)}) < len({*row}))
 
 
 def as_number(text: str | None) -> Any:

@@ -16,9 +16,10 @@ from ..data.source import named_as
 from ..runs.run import Importance
 
 REPEATS = 5
-_MOST = 3 * 10**8  # of what is counted as `effort`: a few tenths of a second
+# Multiplications or what takes as long, by count: as many are a matter of half a second.
+_MOST = 6 * 10**8
 _EACH = 10**6  # of an evaluation, however few rows it has
-_ROW = 1000  # of a row, besides what the parameters take
+_ROW = 1000  # of a row, besides one for each parameter
 
 Places = list[tuple[int, slice]]  # of a column: which input, and which columns of that
 
