@@ -276,7 +276,7 @@ def _measures(records: Sequence[Record], monitor: str) -> list[Column]:
     twice = alike(records)
     for name in dict.fromkeys(c for record in records for c in record.columns):
         test = name.part == "test"
-        if name != monitor and (name.part == "train" or name.field in twice):
+        if name.part == "train" and name != monitor:
             continue
         values: list[float | None] = []
         for record, best in zip(records, bests, strict=True):
@@ -285,6 +285,8 @@ def _measures(records: Sequence[Record], monitor: str) -> list[Column]:
                 found = found[steps == best[1]] if best else found[:0]
             values.append(float(found[-1]) if len(found) else None)
         weight = 9 if name == monitor else 7 if test else 6
-        less = 0 if name == monitor else len(columns) / 100
-        columns.append(Column(name, values, weight - less, direction(records, name)))
+        weight -= 0 if name == monitor else len(columns) / 100
+        if name.field in twice and name != monitor:
+            weight = 0  # for files alone
+        columns.append(Column(name, values, weight, direction(records, name)))
     return columns

@@ -34,6 +34,7 @@ from .chart import COLORS, ELSEWHERE, FEW, MOST_POINTS, WORDS, draw, plots_folde
 from .compare import overall
 from .curves import constant, curves, run_names, speed
 from .groups import Comparison
+from .overview import Column
 from .predictions import Predictions, counted, predict_rows
 from .record import Record, alike
 
@@ -184,12 +185,17 @@ def runs_html(records: Sequence[Record]) -> str:
         version=__version__,
         made_from=listed([str(record.path) for record in records], 10),
         tables={
-            title: [c for c in columns if any(value is not None for value in c.values)]
+            title: [c for c in columns if any(v is not None for v in c.values) and _told(c)]
             for title, columns in tables.items()
             if columns
         },
         notes=[*overall(records), *comparison.notes()],
     )
+
+
+def _told(column: Column) -> bool:
+    """Not what repeats another measure, nor counts that are all 0."""
+    return bool(column.weight) or not ("/" in column.name or column.name in ("paused", "diverged"))
 
 
 @functools.cache

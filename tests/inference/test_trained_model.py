@@ -320,7 +320,7 @@ def three(line, tmp_path):
 @pytest.mark.parametrize(
     ("which", "step", "words"),
     [
-        ("best", 200, r"step 200, the best \(val/loss 0.25\)"),
+        ("best", 200, r"step 200, the best \(val/loss 0.25000\)"),
         ("last", 250, "step 250, the last"),
         (100, 100, "step 100"),
         ("100", 100, "step 100"),

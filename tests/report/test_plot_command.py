@@ -15,6 +15,7 @@ from microtrain.errors import ConfigError, DataError, install
 from microtrain.report import chart
 from microtrain.report.compare import compare, lines
 from microtrain.report.curves import choose, curves, run_names
+from microtrain.report.overview import table_of_runs
 from microtrain.report.record import Record, alike
 from microtrain.runs.directory import RunDirectory
 
@@ -330,3 +331,7 @@ def test_a_field_that_is_the_loss_once_more_is_drawn_and_told_once(tmp_path):
     assert alike([record]) == {"log_loss": "loss"}
     assert alike([record, Record.read(make_run(tmp_path, "other"))]) == {"log_loss": "loss"}
     assert choose([record], []) == ["loss", "r2", "near"]
+    weights = {column.name: column.weight for column in table_of_runs([record])}
+    assert [name for name, weight in weights.items() if "/" in name and not weight] == [
+        "val/log_loss"
+    ]
