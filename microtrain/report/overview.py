@@ -285,8 +285,7 @@ def _measures(records: Sequence[Record], monitor: str) -> list[Column]:
                 found = found[steps == best[1]] if best else found[:0]
             values.append(float(found[-1]) if len(found) else None)
         weight = 9 if name == monitor else 7 if test else 6
-        weight -= 0 if name == monitor else len(columns) / 100
-        if name.field in twice and name != monitor:
-            weight = 0  # for files alone
-        columns.append(Column(name, values, weight, direction(records, name)))
+        told = name == monitor or name.field not in twice  # else for files alone
+        less = 0 if name == monitor else len(columns) / 100
+        columns.append(Column(name, values, (weight - less) * told, direction(records, name)))
     return columns

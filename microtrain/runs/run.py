@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.files import beginning, open_plain, read_plain, reason, typed
-from ..common.words import number, plural, table
+from ..common.words import number
 from ..config.resolved import compare_configs
 from ..config.texts import Measure
 from ..errors import DataError, UserError
@@ -39,6 +39,7 @@ from .checkpoint import (
     step_of,
 )
 from .directory import find_run, read_run_json
+from .importance import Importance
 from .metrics import RESERVED, SPLITS, History
 from .state import Best
 
@@ -85,43 +86,6 @@ def figures(right: Any, predicted: Any, there: Any) -> list[Any]:
     """Precision, recall and f1 of rows that are right, were predicted, and are there; 0 of none."""
     parts = ((right, predicted), (right, there), (2 * right, predicted + there))
     return [above / np.where(below > 0, below, 1.0) for above, below in parts]
-
-
-@dataclass(frozen=True)
-class Importance:
-    """By how much a measure gets worse when the values of a column are shuffled.
-
-    Attributes:
-        part: the rows that were shuffled, such as `val`.
-        field: what was measured of them, such as `loss`.
-        value: of the rows as they are.
-        names: of the columns, the most important first.
-        worse: how much the value gets worse, the mean over `repeats` shuffles; below 0 if better.
-        deviations: the standard deviations over these.
-    """
-
-    part: str
-    field: str
-    value: Number
-    rows: Count
-    names: list[str]
-    worse: list[Number]
-    deviations: list[Number]
-    repeats: Count
-
-    @property
-    def about(self) -> str:
-        """What the numbers are."""
-        return (
-            f"how much worse {self.part}/{self.field} ({number(self.value)}) gets when a column is "
-            f"shuffled: mean of {self.repeats} shuffles of {plural(self.rows, 'row')}"
-        )
-
-    def lines(self) -> list[str]:
-        """For reading."""
-        each = zip(self.names, self.worse, self.deviations, strict=True)
-        cells = [(name, f"{number(w):>11}", f"± {number(d)}") for name, w, d in each]
-        return [self.about, *table(cells, indent=2)]
 
 
 @dataclass(frozen=True)

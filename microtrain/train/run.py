@@ -24,11 +24,15 @@ from ..distributed.agreement import settled
 from ..distributed.communicator import alone
 from ..distributed.data_parallel import DataParallel
 from ..runs.directory import RunDirectory
+from ..runs.metrics import History
+from ..runs.run import Run
 from ..runs.state import RunState
 from .build_run import STOP, Parts
 from .callbacks.base import Callback, call
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from ..distributed.communicator import Communicator
     from .console import Output
     from .step.executor import Execution
@@ -94,6 +98,13 @@ class Progress:
         self.begin(samples)
         self.total = self.weight = 0.0
         return now, loss, speed
+
+
+class ExitCode(int):
+    """What a process is to end with."""
+
+    def _ipython_display_(self) -> None:
+        """Nothing: a notebook whose cell ends with `train()` shows no number."""
 
 
 class TrainingRun(Parts):
@@ -168,6 +179,12 @@ class TrainingRun(Parts):
         """Step, epoch and samples, as rows and checkpoints have them."""
         step = self.state.step
         return {"step": step, "epoch": step / self.steps_per_epoch, "samples": self.state.samples}
+
+    @property
+    def history(self) -> dict[str, NDArray[Any]]:
+        """What was measured so far, as `microtrain.history` gives it; on rank 0 once it trains."""
+        read = hasattr(self, "path") and self.comm.rank == 0
+        return (Run.read(self.path).history if read else History()).arrays()
 
     def update_info(self, **fields: Any) -> None:
         """Fields of run.json, on rank 0."""

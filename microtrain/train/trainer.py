@@ -38,8 +38,6 @@ from ..distributed.communicator import alone
 from ..distributed.connection import ranks_of
 from ..errors import ConfigError, DataError, DivergedError
 from ..runs.directory import EVERY, RunDirectory
-from ..runs.metrics import History
-from ..runs.run import Run
 from ..runs.state import RunState
 from ..tensor import TENSORS, Tensor
 from .build_run import EVALUATE, SAVE, build_run, take_initial_values
@@ -50,23 +48,15 @@ from .console import Output, next_command, peak_memory
 from .dry_run import dry_run
 from .models_and_losses import loss_of_rows
 from .resume import LOCK_WAIT, choose_run, take_up
-from .run import Progress, Requests, TrainingRun, next_multiple, run_directory
+from .run import ExitCode, Progress, Requests, TrainingRun, next_multiple, run_directory
 from .step.divergence import NotFinite, autopsy, worst_gradient
 from .step.executor import BEGIN, Execution
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from numpy.typing import NDArray
 
     from ..data.loading.loader import MicroBatches
     from ..distributed.communicator import Communicator
-
-
-class ExitCode(int):
-    """What a process is to end with."""
-
-    def _ipython_display_(self) -> None:
-        """Nothing: a notebook whose cell ends with `train()` shows no number."""
 
 
 class Trainer(TrainingRun):
@@ -352,12 +342,6 @@ class Trainer(TrainingRun):
         # A rank that is killed from now on has nothing left to go on with.
         process_monitor.tell(words="")
         return ExitCode(0 if finished else STOPPED)
-
-    @property
-    def history(self) -> dict[str, NDArray[Any]]:
-        """What was measured so far, as `microtrain.history` gives it; on rank 0 once it trains."""
-        read = hasattr(self, "path") and self.comm.rank == 0
-        return (Run.read(self.path).history if read else History()).arrays()
 
     def plot(self, *metrics: str) -> Figure:
         """The curves so far as a matplotlib figure, which a notebook shows; on rank 0.
