@@ -65,8 +65,10 @@ def same(found: Prepared, expected: Prepared) -> None:
         for a, b in zip(one.read(everything), other.read(everything), strict=True):
             assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
     assert found.preprocessing.to_json() == expected.preprocessing.to_json()
-    assert found.target_scaling is not None and expected.target_scaling is not None
-    assert found.target_scaling.to_json() == expected.target_scaling.to_json()
+    one, other = (
+        each.target_scaling and each.target_scaling.to_json() for each in (found, expected)
+    )
+    assert one == other
     for what in ("in_features", "out_features", "classes", "encoder"):
         assert getattr(found, what) == getattr(expected, what)
 

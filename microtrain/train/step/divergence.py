@@ -28,6 +28,7 @@ from ...nn import Module
 from ...nn.utils.clip_grad import clip_flat_, flat_norm
 from ...random import end_step
 from ...runs.checkpoint import list_checkpoints
+from ..models_and_losses import OF_UNITS
 
 if TYPE_CHECKING:
     from ...data.loading.loader import Batch, MicroBatches
@@ -242,7 +243,9 @@ def autopsy(run: Any, step: int, micro_batches: MicroBatches) -> str:
         lines += [f"hint: {hint}" for names, hint in _HINTS.items() if first.operation in names]
     ways = ["a smaller optimizer.lr"]
     ways += [] if run.config.train.clip_norm else ["train.clip_norm: 1.0"]
-    ways += [] if run.config.data.standardize else ["data: {standardize: true}"]
+    of_units = ["standardize_target"] * isinstance(run.loss, OF_UNITS)
+    keys = [k for k in ("standardize", *of_units) if not getattr(run.config.data, k)]
+    ways += ["data: {" + ", ".join(f"{key}: true" for key in keys) + "}"] * bool(keys)
     lines.append("hint: " + ", or ".join(ways))
     return str(run.comm.broadcast_object("\n".join(lines)))
 
