@@ -50,6 +50,23 @@ def test_the_weights_are_those_of_the_run(iris: Path, here: Path, kind: str, cap
     assert all(mt.equal(weights[name], expected[name]) for name in expected)
 
 
+def test_it_is_said_that_a_target_was_standardised(here: Path, capsys) -> None:
+    x = np.random.default_rng(0).random((40, 2))
+    np.savez("d.npz", x=x, y=100 * x[:, 0])
+    keys = "standardize_target: true, log_target: true, clip: true"
+    Path("a.yaml").write_text(
+        f"name: a\ndata: {{type: npz, path: d.npz, {keys}}}\nmodel: linear_regression\nloss: mse\n"
+        "optimizer: adam\ntrain: {duration: 2 steps, batch_size: 8, compile: off}\n"
+    )
+    assert main(["train", "a.yaml"]) == 0
+    capsys.readouterr()
+    assert main(["export", "runs/a", "--to", "npz"]) == 0
+    said, affine = capsys.readouterr().err, mt.load("runs/a").target_scaling.affine
+    expected = f"mean {affine.mean.tolist()}, scale {affine.scale.tolist()}"
+    assert f"the weights give (log(1 + target) - mean) / scale: {expected}" in said
+    assert "clip them" in said
+
+
 def test_torch_predicts_with_them(iris: Path, here: Path) -> None:
     torch = pytest.importorskip("torch")
     from safetensors.torch import load_file

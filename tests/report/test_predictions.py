@@ -19,8 +19,9 @@ from microtrain.report.predictions import (
 )
 
 
-def prepared(x, y, **about):
-    return prepare(ArrayDataset(x, y, **about), split={"train": 0.5, "val": 0.5}, standardize=True)
+def prepared(x, y, how=(), **about):
+    keys = {"standardize": True, **dict.fromkeys(how, True)}
+    return prepare(ArrayDataset(x, y, **about), split={"train": 0.5, "val": 0.5}, **keys)
 
 
 def test_rows_are_those_of_the_validation_and_the_model_trains_on():
@@ -69,10 +70,12 @@ def test_what_cannot_be_shown_is_not_guessed(y, outputs):
     assert predict_rows(mt.nn.Linear(2, outputs), prepared(np.eye(20)[:, :2], y)) is None
 
 
-def test_the_only_feature_is_in_the_units_of_the_file_and_so_are_the_lines():
+@pytest.mark.parametrize("how", [[], ["standardize_target"]], ids=["as it is", "standardized"])
+def test_feature_and_target_are_in_the_units_of_the_file_and_so_are_the_lines(how):
     x = np.random.default_rng(0).normal(5, 3, (40, 1))
     truth = {"weights": [2.0], "bias": -3.0}
-    data = prepared(x, 2 * x - 3, truth=truth, feature_names=["age"], target_name="price")
+    names = {"feature_names": ["age"], "target_name": "price"}
+    data = prepared(x, 2 * x - 3, how, truth=truth, **names)
     model = mt.nn.Linear(1, 1)
     chart = predict_rows(model, data).fit
     assert (chart.title, chart.x, chart.y) == ("price against age", "age", "price")
@@ -89,6 +92,20 @@ def test_the_only_feature_is_in_the_units_of_the_file_and_so_are_the_lines():
     assert true.name == "true: y = 2 x - 3"
     np.testing.assert_allclose(true.points[1], 2 * true.points[0] - 3)
     assert true.points[0].tolist() == [dots.points[0].min(), dots.points[0].max()]
+
+
+@pytest.mark.parametrize("log", [[], ["log_target"]], ids=["linear", "log"])
+def test_predictions_and_the_worst_rows_are_in_the_unit_of_the_target(log):
+    x = np.random.default_rng(0).normal(5, 3, (40, 2))
+    data = prepared(x, np.exp(x[:, :1]), ["standardize_target", "clip", *log])
+    predictions = predict_rows(model := mt.nn.Linear(2, 1), data)
+    scaling, part = data.target_scaling, data.val
+    scores = model(mt.from_numpy(part.arrays[0])).detach().numpy()
+    truth, guess = predictions.parity.curves[0].points
+    np.testing.assert_allclose(truth, scaling.inverse(part.target)[:, 0])
+    np.testing.assert_allclose(guess, scaling.predictions(scores)[:, 0])
+    row = int(np.argmax(np.abs(guess - truth)))
+    assert float(predictions.mistakes.rows[0][0]) == pytest.approx(truth[row], rel=1e-5)
 
 
 def test_of_several_features_the_prediction_is_drawn_against_the_truth():

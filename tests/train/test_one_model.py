@@ -133,17 +133,23 @@ def test_a_best_checkpoint_that_is_damaged_gives_way_to_the_last(tmp_path, monke
 
 
 @pytest.mark.usefixtures("reports")
-def test_the_learned_line_is_of_that_model_too(tmp_path, monkeypatch):
+@pytest.mark.parametrize("standardized", ["false", "true"])
+def test_the_learned_line_is_of_that_model_too(tmp_path, monkeypatch, standardized):
     shown = []
     monkeypatch.setattr("microtrain.report.page.write_plots", lambda _, seen: shown.append(seen))
     config, said = Path(__file__).parents[2] / "configs" / "linreg.yaml", io.StringIO()
-    settings = load_config(config, [f"run_dir={tmp_path}", "train.duration=4 epochs"])
+    more = ["train.duration=4 epochs", f"data.standardize_target={standardized}"]
+    settings = load_config(config, [f"run_dir={tmp_path}", *more])
     trainer = Trainer.from_config(settings, output=Output(stream=said))
     trainer.train()
     model = mt.load(trainer.path)
     assert model.step < trainer.step
     (predictions,) = shown
     weight, bias = model.module.weight.item(), model.module.bias.item()
+    if (scaling := model.target_scaling) is not None:
+        unit, zero = scaling.affine.scale.item(), scaling.affine.mean.item()
+        weight, bias = weight * unit, bias * unit + zero
+        assert abs(weight - 2) < 0.05 and abs(bias - 3) < 0.05
     assert predictions.model.startswith(f"checkpoint of step {model.step}, the best")
     line = predictions.fit.curves[1]
     assert line.name == f"predicted: y = {weight:.5g} x + {bias:.5g}"
