@@ -312,6 +312,11 @@ MISTAKES: dict[str, tuple[list[str] | str, int, list[str]]] = {
         ["all rows are of one class, yes; expected two or more"],
     ),
     "targets beyond 0 and 1": (["loss=bce"], 2, ["wants targets from 0 to 1", "use mse"]),
+    "a target without a unit": (
+        ["loss=bce", "data.standardize_target=true"],
+        2,
+        ["data.standardize_target: the loss bce does not compare"],
+    ),
     "sizes do not fit": (["model={type: linear_regression, out_features: 2}"], 2, ["do not fit"]),
     "metric does not fit": (["metrics=[accuracy]"], 2, ["metric accuracy"]),
     "GPU absent": (["device=cuda"], 5, ["cuda", "no usable GPU"]),

@@ -207,6 +207,40 @@ def test_a_loss_of_one_tensor(tmp_path: Path, trainer: Any, loss: str, words: st
         assert build().data.classes == ("0", "1", "2")
 
 
+class MeanAndSpread(mt.nn.Linear):
+    """A guess and how far it may be off, in two columns or apart."""
+
+    def __init__(self, apart: bool) -> None:
+        super().__init__(4, 2)
+        self.apart = apart
+
+    def forward(self, x: Any) -> Any:
+        both = super().forward(x)
+        return (both[:, :1], both[:, 1:]) if self.apart else both
+
+
+def likelihood(outputs: Any, target: Any) -> Any:
+    mean, log = outputs if isinstance(outputs, tuple) else (outputs[:, :1], outputs[:, 1:])
+    return (log + (mean - target).square() * (-log).exp()).mean()
+
+
+@pytest.mark.parametrize(
+    ("apart", "words"),
+    [
+        (False, r"rows of shape \(1,\), but the model gives rows of shape \(2,\)"),
+        (True, "gives tuple"),
+    ],
+)
+def test_a_prediction_in_no_unit_is_refused_where_the_target_is_standardised(
+    apart: bool, words: str, tmp_path: Path
+) -> None:
+    x = np.random.default_rng(0).normal(size=(20, 4))
+    settings: dict[str, Any] = {"loss": likelihood, "data": (x, x[:, :1])}
+    assert made(tmp_path, MeanAndSpread(apart), **settings).data.target_scaling is None
+    with pytest.raises(ConfigError, match=words):
+        made(tmp_path, MeanAndSpread(apart), clip=True, **settings)
+
+
 class Forgets(mt.train.Trainer):
     def eval_step(self, batch: Any) -> Any:  # type: ignore[override]
         return self.model(batch[0])["number"]
