@@ -179,9 +179,8 @@ class Data(Component):
         split: Fractions for training, validation and test.
         standardize: Scale every input column to mean 0 and standard deviation 1, computed on the
             training part.
-        standardize_target: Train on the target of a regression at mean 0 and standard deviation 1,
-            computed on the training part; the loss is of that, predictions and metrics are in the
-            target's own unit.
+        standardize_target: Train on a regression's target at mean 0 and deviation 1, by the
+            training part; metrics and predictions stay in its own unit.
         log_target: Train on log(1 + target), before any standardize_target; for targets from 0 up.
         clip: Hold the predictions of a regression within the range of the training targets.
         cache: A directory that keeps the prepared rows of files for runs to come, mapped into

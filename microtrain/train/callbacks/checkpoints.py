@@ -322,7 +322,9 @@ class Results(Callback):
                     f"never predicted in the {split} data: {listed(missing)}  ({ending.which})"
                     + _hint_of_weights(run.config.loss)
                 )
-            if (worse := not_better(self._counts, ending.which)) and run.comm.rank == 0:
+            worse = not_better(self._counts, ending.which)
+            # With such weights rows of rare classes are wanted at the price of others.
+            if worse and run.comm.rank == 0 and not _weighs_classes(run.config.loss):
                 run.output.warn(worse)
         return values
 
@@ -397,9 +399,14 @@ class Results(Callback):
                 run.directory.log(line)
 
 
+def _weighs_classes(loss: Component) -> bool:
+    keys = ("class_weight", "pos_weight", "weight")
+    return any(loss.arguments.get(key) is not None for key in keys)
+
+
 def _hint_of_weights(loss: Component) -> str:
     """How to weigh rare classes more, where the loss can and does not yet."""
     key = {"cross_entropy": "class_weight", "bce": "pos_weight"}.get(loss.type)
-    if key is None or {key, "weight"} & {k for k, v in loss.arguments.items() if v is not None}:
+    if key is None or _weighs_classes(loss):
         return ""
     return f"\nhint: weigh rare classes more, with loss.{key}: balanced"
