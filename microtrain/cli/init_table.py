@@ -17,7 +17,7 @@ from ..data.readers.parquet import read_parquet
 from ..data.tables.columns import leave_out
 from ..data.tables.frame import other_delimiter
 from ..data.tables.notation import Notation
-from ..data.tables.propose import Proposal, propose
+from ..data.tables.propose import Proposal, as_input, propose
 from ..data.tables.targets import absent_classes, describe, guess_target
 from ..errors import ConfigError, DataError
 from .try_models import better_first
@@ -60,11 +60,15 @@ def propose_configuration(
         proposed = {each: propose(frame, each) for each in frame.names}
     proposals = [proposed[each] for each in frame.names if each != name]
     if not any(p.spec not in ("drop", "id") for p in proposals):
+        proposals = [as_input(p) for p in proposals]
+    if not any(p.spec not in ("drop", "id") for p in proposals):
         hint = other_delimiter(frame.names)
         left_out = [f"{p.name or 'without a name'} ({p.why})" for p in proposals]
         which = "; ".join(left_out) or "there is no other column"
         raise DataError(f"{path}: nothing left to predict {name} from: {which}{hint}")
     frame, missing = leave_out(frame, name)
+    if missing and len(frame) < 7:  # of which some test, and some validate
+        raise DataError(f"{path}: {missing}, which leaves {plural(len(frame), 'row')}: too few")
     goal = describe(frame, name)
     found = f"{goal.found}, {missing}" if missing else goal.found
     source = os.path.relpath(path, written.parent) if not path.is_absolute() else str(path)

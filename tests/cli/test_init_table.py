@@ -174,6 +174,32 @@ def test_tables_as_they_come_train(name, capsys):
     assert main(["evaluate", "runs/t", "--data", "t.csv"]) == 0, capsys.readouterr().err
 
 
+def test_new_files_are_read_as_the_table_was(capsys):
+    """Words of absence, units, encoding, delimiter and parts of dates hold for every file."""
+    import microtrain as mt
+
+    row = lambda i: f"{i}.2.2020;{i % 9},5 €;{'?' if i % 7 == 0 else 'ü'};{i % 4}"  # noqa: E731
+    rows = [row(1 + i % 28) for i in range(60)]
+    Path("t.csv").write_bytes("\n".join(["Tag;Gebühr;Ort;y", *rows]).encode("cp1252"))
+    Path("t.yaml").write_text(
+        "name: t\ndata:\n  type: csv\n  path: t.csv\n  delimiter: ';'\n  decimal: ','\n"
+        "  encoding: cp1252\n  units: [€]\n  na_values: ['?']\n  target: y\n  columns:\n"
+        "    Tag: {type: date, format: '%d.%m.%Y', parts: [day_of_week, days]}\n"
+        "    Ort: {type: category, missing: none}\n  split: {train: 0.8, val: 0.2}\n"
+        "model: linear_regression\nloss: mse\noptimizer: {type: adam, lr: 0.01}\n"
+        "train: {duration: 3 steps, batch_size: 16, compile: off}\n"
+    )
+    assert main(["train", "t.yaml"]) == 0
+    new = "Tag;Gebühr;Ort\n3.2.2020;4,5;?\n4.2.2020;5 €;ü\n"
+    Path("new.csv").write_bytes(new.encode("cp1252"))
+    assert main(["predict", "runs/t", "--input", "new.csv", "--output", "p.csv"]) == 0
+    model = mt.load("runs/t")
+    columns = {"Tag": ["3.2.2020", "4.2.2020"], "Gebühr": [4.5, 5.0]}
+    expected = model.predict(columns | {"Ort": [None, "ü"]})
+    assert Path("p.csv").read_text().split()[1:] == [*map(str, expected)]
+    assert model.predict(columns | {"Ort": ["?", "ü"]}).tolist() == expected.tolist()
+
+
 @pytest.mark.parametrize("arrow", [True, False])
 def test_a_file_has_one_proposal_whatever_is_installed(arrow, monkeypatch):
     found = []

@@ -55,7 +55,7 @@ CASES = [
      '{type: date, format: "%Y%m%d"}', "dates from 20130614 to 20130628"),
     ("store", ["101", "102", "104", "101"] * 5, "category", "seem to be codes, by the name"),
     ("subject", [str(i // 3) for i in range(120)], "id", "40 different whole numbers, and"),
-    ("year", [str(i) for i in range(1950, 2000)], "", "numbers from 1,950 to 1,999"),
+    ("year", [str(i) for i in range(1950, 2000)], "", "numbers from 1950 to 1999"),
     ("town", [f"t{i % 40}" for i in range(400)], "{type: category, encode: embedding}",
      "40 texts: t0, t1, t10, t11, ..."),
     ("text", [f"t{i % 200}" for i in range(400)], "drop", "200 different texts in 400 rows"),
@@ -195,7 +195,7 @@ GOALS = [0] * 30 + [1] * 25 + [2] * 12 + [3] * 6 + [4, 5]
 @pytest.mark.parametrize(
     ("name", "cells", "kind"),
     [
-        ("goals", GOALS, "counts"),
+        ("goals", GOALS, "not classes"),
         ("label", GOALS, "classes"),
         ("y", [0, 1] * 30, "classes"),
         ("y", [0, 1, 2] * 30, "classes"),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import microtrain as mt
 from microtrain.data import DataLoader, Table, csv, npz, parquet, prepare
+from microtrain.data.readers import csv as csv_reader
 from microtrain.data.readers.csv import read_csv
 from microtrain.data.tables.frame import Frame
 from microtrain.data.tables.table import Encoder
@@ -109,6 +110,79 @@ def test_classes_are_the_texts_as_they_are_written(table, cells, decimal):
     assert data.classes == tuple(sorted(cells))
     codes = data.arrays[1].tolist()
     assert [data.classes[code] for code in codes] == [*cells, *reversed(cells)]
+
+
+@pytest.mark.parametrize(
+    "content, options, x",
+    [
+        ("a,y\n1,2\nx,3\n", {"na_values": ["X"]}, [1, None]),
+        ("a,y\n1,2\n-99.0,3\n", {"na_values": [-99]}, [1, None]),
+        ("a,y\n1,2\n.,3\n<NA>,4\n", {}, [1, None, None]),
+        ('a,y\n"1,234,567.5",2\n12,3\n', {"thousands": ","}, [1234567.5, 12]),
+        (
+            "a;y\n1 234,5;2\n1\u202f234;3\n",
+            {"thousands": " ", "decimal": ",", "delimiter": ";"},
+            [1234.5, 1234],
+        ),
+        ("a;y\n1'234.5;2\n", {"thousands": "'", "delimiter": ";"}, [1234.5]),
+        ("a,y\n12%,2\n-3 %,3\n4,5\n", {"units": ["%"]}, [12, -3, 4]),
+        ("a,y\n$5,2\n-$6.5,3\n$ 7,4\n", {"units": ["$"]}, [5, -6.5, 7]),
+        ("a y\n 1   2\n2\t3 \n", {"delimiter": "whitespace"}, [1, 2]),
+        ('a "y y"\n"1"  2\n', {"delimiter": "whitespace", "target": "y y"}, [1]),
+        ("ä,y\n1,2\n".encode("cp1252"), {"encoding": "cp1252"}, [1]),
+        ("ä,y\n1,2\n".encode("utf-16"), {"encoding": "utf-16"}, [1]),
+        ("a,y\n1,2\n2,\n3,4\n", {"missing_target": "drop"}, [1, 3]),
+        ("a,y\n1,2\n2,NA\n3,4\n", {"missing_target": "drop"}, [1, 3]),
+        ("a,y\n1,n\n2,\n3,m\n", {"missing_target": "drop"}, [1, 3]),
+        ("a,y\n1,n\n2,?\n3,m\n", {"missing_target": "drop", "na_values": ["?"]}, [1, 3]),
+    ],
+)
+@pytest.mark.parametrize("large", [True, False])
+def test_keys_say_how_cells_are_read(tmp_path, monkeypatch, content, options, x, large):
+    if large:
+        monkeypatch.setattr(csv_reader, "LARGE", 0)
+        monkeypatch.setattr(csv_reader, "ROWS", 1)
+    path = tmp_path / "t.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    name = "ä" if "encoding" in options else "a"
+    data = csv(path, **{"target": "y", "columns": {name: {"missing": 0.0}}} | options)
+    found = data.arrays(data.fit()[0])
+    np.testing.assert_array_equal(
+        found.arrays[0][:, 0], [0 if each is None else each for each in x]
+    )
+    assert len(found) == len(x)
+    left_out = ('1 row without a value in "y" left out',) * ("missing_target" in options)
+    assert data.notes == left_out
+
+
+@pytest.mark.parametrize(
+    "content, options, error, message",
+    [
+        (
+            "ä,y\n1,2\n".encode("cp1252"),
+            {},
+            DataError,
+            "is not UTF-8 text; save the file as UTF-8, or",
+        ),
+        (
+            b"a,y\n1,2\n\x81,3\n",
+            {"encoding": "cp1252"},
+            DataError,
+            "line 3: byte 0x81 is not cp1252",
+        ),
+        (b"a,y\n1,2\n", {"encoding": "utf-99"}, ConfigError, "encoding: unknown encoding: utf-99"),
+        (b"a,y\n1,2\n", {"thousands": "."}, ConfigError, "thousands and decimal are both"),
+        (b"a,y\n1,\n", {"missing_target": "drop"}, DataError, "no cell of the target has a value"),
+        (b"a,y\n12 kg,2\n", {"units": ["%"]}, DataError, 'found the text "12 kg"'),
+        (b"a;y\n1.5;2\n", {"delimiter": ";", "decimal": ",", "thousands": " "}, DataError, "1.5"),
+    ],
+)
+def test_keys_that_do_not_fit_the_cells(tmp_path, content, options, error, message):
+    path = tmp_path / "t.csv"
+    path.write_bytes(content)
+    with pytest.raises(error) as caught:
+        csv(path, "y", **options)
+    assert message in str(caught.value)
 
 
 COMMAS = {  # None: no number

@@ -512,6 +512,58 @@ def test_parquet_has_columns_of_all_kinds(tmp_path):
     ]  # fmt: skip
 
 
+def test_words_and_targets_that_are_absent_from_a_parquet_file(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet as writer
+
+    columns = {"a": [1, -99, 3, 4], "b": ["x", "none", "x", "y"], "y": [1.5, 2.5, None, 3.5]}
+    writer.write_table(pa.table(columns), tmp_path / "t.parquet")
+    specs = {"a": {"missing": 0.0}, "b": {"type": "category", "missing": "other"}}
+    keys = {"na_values": [-99, "NONE"], "missing_target": "drop"}
+    made = parquet(tmp_path / "t.parquet", "y", columns=specs, **keys)
+    encoder, _ = made.fit()
+    assert encoder.feature_names == ("a", "b=other", "b=x", "b=y")
+    x, y = made.arrays(encoder).arrays
+    assert x.tolist() == [[1, 0, 1, 0], [0, 1, 0, 0], [4, 0, 0, 1]]
+    assert y[:, 0].tolist() == [1.5, 2.5, 3.5]
+    with pytest.raises(ConfigError, match="for rows in memory"):
+        parquet(tmp_path / "t.parquet", "y", in_memory=False, **keys)
+
+
+def test_a_date_becomes_its_parts():
+    cells = ["2024-12-31T23:59", "1969-07-20T20:17", "2000-02-29", ""]
+    parts = ["year", "month", "day_of_week", "hour", "days"]
+    spec = {"type": "date", "parts": parts, "missing": "2001-01-01T06:00", "indicator": True}
+    made = Table({"d": np.array(cells, object), "y": [0.5] * 4}, "y", {"d": spec})
+    encoder, scaling = made.fit()
+    names = list(encoder.feature_names)
+    assert names[0] == "d year"
+    assert names[-2:] == ["d days", "d missing"]
+    assert len(names) == 1 + 12 + 7 + 24 + 1 + 1
+    x, *_ = Encoder.from_json(json.loads(json.dumps(encoder.to_json()))).encode(made.frame)
+    hot = [[names[i] for i in np.flatnonzero(row[1:-2]) + 1] for row in x]
+    assert hot == [
+        ["d month=12", "d day_of_week=1", "d hour=23"],
+        ["d month=7", "d day_of_week=6", "d hour=20"],
+        ["d month=2", "d day_of_week=1", "d hour=0"],
+        ["d month=1", "d day_of_week=0", "d hour=6"],
+    ]
+    assert x[:, 0].tolist() == [2024, 1969, 2000, 2001]
+    epoch = datetime(1970, 1, 1)
+    days = [(datetime.fromisoformat(c) - epoch).total_seconds() / 86400 for c in cells[:3]]
+    np.testing.assert_allclose(x[:3, -2], days, rtol=1e-14)
+    assert x[:, -1].tolist() == [0, 0, 0, 1]
+    # Numbers are standardised, as dates are; what is 0 or 1 stays.
+    scaled = [name for name, scale in zip(names, scaling.scale, strict=True) if scale != 1]
+    assert scaled == ["d year", "d days"]
+
+
+@pytest.mark.parametrize("parts", [[], "month", ["week"], ["month", "month"]])
+def test_parts_of_a_date_that_cannot_be(parts):
+    with pytest.raises(ConfigError, match="parts: expected"):
+        Table({"d": ["2024-01-01"], "y": [1.0]}, "y", {"d": {"type": "date", "parts": parts}})
+
+
 def test_a_table_is_prepared_by_its_training_rows():
     rng = np.random.default_rng(1)
     columns = {

@@ -7,6 +7,7 @@ errors about columns name them.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import math
@@ -24,10 +25,21 @@ from .dates import days, format_of, varying
 from .frame import Frame, as_cells, numbered, shortened, text_of
 from .notation import is_empty
 
-__all__ = ["DIFFERENT", "IS_ID", "Proposal", "advice", "amount", "are_codes", "counted", "propose"]
+__all__ = [
+    "DIFFERENT",
+    "IS_ID",
+    "Proposal",
+    "advice",
+    "amount",
+    "are_codes",
+    "as_input",
+    "counted",
+    "propose",
+]
 
 MOST_CATEGORIES = 30  # that become an input each
 DIFFERENT = "a different whole number in every row"
+MOST_CODES = 12  # of whole numbers that nothing else tells from measurements
 MOST_WORDS = 10  # in a column of numbers, that may stand for no value
 Counts = NDArray[Any]
 IS_ID = re.compile(
@@ -58,6 +70,7 @@ class Proposal:
         why: in words.
         distinct: how many different values it has.
         absent: texts among numbers, for `na_values`.
+        missing: how many cells have no value.
     """
 
     name: str
@@ -65,6 +78,7 @@ class Proposal:
     why: str
     distinct: int = 0
     absent: tuple[str, ...] = ()
+    missing: int = 0
 
 
 def are_codes(texts: Iterable[str]) -> bool:
@@ -89,7 +103,9 @@ def counted(frame: Frame, name: str) -> tuple[list[str], Counts]:
 
 def amount(x: float) -> str:
     """A number for people to read: whole ones with all their digits."""
-    return f"{x:,.0f}" if float(x).is_integer() and abs(x) < 1e15 else f"{x:g}"
+    if not float(x).is_integer() or abs(x) >= 1e15:
+        return f"{x:g}"
+    return f"{x:.0f}" if abs(x) < 10_000 else f"{x:,.0f}"
 
 
 def propose(frame: Frame, name: str) -> Proposal:
@@ -139,7 +155,7 @@ class _Column:
             spec = f"{{{', '.join(f'{key}: {value}' for key, value in keys.items())}}}"
         if self.missing:
             why += f", {self.missing:,} of {plural(self.rows, 'cell')} empty"
-        return Proposal(self.name, spec, why, len(self.texts), tuple(absent))
+        return Proposal(self.name, spec, why, len(self.texts), tuple(absent), self.missing)
 
     def as_compact_date(self) -> Proposal | None:
         """Dates such as 20130614, or many months such as 201306, which are also numbers."""
@@ -177,7 +193,8 @@ class _Column:
             return self.as_codes(f"{distinct} whole numbers that seem to be codes, by the name")
         if distinct > MOST_CATEGORIES and _GROUP.search(self.name):
             return self.as_group("whole numbers")
-        if distinct > 2 and few and high - low >= 2 * distinct < self.rows / 5:
+        few = 2 < distinct <= MOST_CODES and low >= 10 and not _are_years(low, high)
+        if few and high - low >= 2 * distinct < self.filled / 5:
             return self.as_codes(f"only {distinct} different whole numbers")
         if codes and distinct > 2:
             why += "; if these are codes, {type: category, encode: embedding}"
@@ -196,10 +213,11 @@ class _Column:
             return False
         if IS_ID.search(self.name):
             return True
-        if len(self.frame.names) < 3 or low < 0 or (low >= 1500 and high <= 2100):
+        if len(self.frame.names) < 3 or low < 0 or _are_years(low, high):
             return False  # the one input, or years
         is_first = self.frame.names[0] == self.name and self.filled > 20
-        return is_first or (self.filled > 5 and high - low == self.filled - 1)
+        without_gaps = high - low == self.filled - 1
+        return is_first or (without_gaps and self.filled > (5 if low <= 1 else 20))
 
     def as_number_beside_texts(self) -> Proposal | None:
         """Mostly numbers, but not all: a few values are categories, a few texts no value."""
@@ -240,6 +258,17 @@ class _Column:
             return self.proposal("id", f"{distinct:,} different texts, and its name")
         why = f"{distinct:,} different texts in {self.rows:,} rows"
         return Proposal(self.name, "drop", why, distinct)
+
+
+def as_input(proposal: Proposal) -> Proposal:
+    """Whole numbers that differ are a number where nothing else is left, if nothing names rows."""
+    if proposal.why != DIFFERENT or IS_ID.search(proposal.name):
+        return proposal
+    return dataclasses.replace(proposal, spec="", why=f"{DIFFERENT}: the one input that is left")
+
+
+def _are_years(low: float, high: float) -> bool:
+    return low >= 1500 and high <= 2100
 
 
 def advice(error: str, frame: Frame, names: Iterable[str]) -> str:

@@ -22,7 +22,10 @@ _TARGET = re.compile(
     re.IGNORECASE,
 )
 _NAMES_CLASSES = re.compile(rf"(^|[_ .-])({_CLASSES}|code)$", re.IGNORECASE)
-_PLACE = re.compile(r"^(lat|lon|lng|latitude|longitude|z)$", re.IGNORECASE)
+_NO_TARGET = re.compile(
+    r"^(lat|lon|lng|latitude|longitude|z|year|month|day|hour|minute|subject|individual|person)$",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,8 @@ def guess_target(frame: Frame, proposals: Mapping[str, Proposal], command: str) 
     has too many classes.
     """
     names = [name for name in frame.names if name not in frame.index] or frame.names
-    able = [name for name in names if _can_be_target(proposals[name])]
+    filled = [name for name in names if 2 * proposals[name].missing <= len(frame)]
+    able = [name for name in filled if _can_be_target(proposals[name])]
     lower = {name.casefold() for name in names}
     likely = [name for name in able if _TARGET.match(name)]
     likely = [name for name in likely if name.casefold() != "y" or not {"x", "z"} <= lower]
@@ -61,10 +65,11 @@ def guess_target(frame: Frame, proposals: Mapping[str, Proposal], command: str) 
     if last in able:
         return last, "the last column"
     what = proposals[last].why
-    examples = "".join(f"\n  {command} --target {_quoted(name)}" for name in able[:-4:-1])
+    words = [*map(_quoted, able[:-4:-1])] or ["NAME"]
+    examples = "".join(f"\n  {command} --target {word}" for word in words)
     raise DataError(
         f'{frame.origin}: which column is to be predicted? The last one, "{last}", does not seem '
-        f"to be it ({what})\nhint: name it, such as{examples or f' with {command} --target NAME'}"
+        f"to be it ({what})\nhint: name it, such as{examples}"
     )
 
 
@@ -74,7 +79,7 @@ def _can_be_target(proposal: Proposal) -> bool:
         return True  # which says little of a last column
     kinds = ("drop", "id", "date", "embedding")
     is_other = spec in kinds or any(f": {kind}" in spec for kind in kinds)
-    return not is_other and not _PLACE.match(name)
+    return not is_other and not _NO_TARGET.match(name)
 
 
 def _quoted(name: str) -> str:
@@ -85,8 +90,8 @@ def absent_classes(frame: Frame, name: str) -> list[str]:
     """The texts among classes that stand for no value: "NA", but not "none", which may be one."""
     texts, _ = counted(frame, name)
     words = [text for text in texts if text and is_empty(text)]
-    numbers = frame.notation.floats(texts) is not None
-    return [] if numbers else [word for word in words if word.casefold() not in ("none", "nil")]
+    many = len(texts) > _FEW_CLASSES and frame.notation.floats(texts) is not None
+    return [] if many else [word for word in words if word.casefold() not in ("none", "nil")]
 
 
 def describe(frame: Frame, name: str) -> Target:
@@ -106,8 +111,9 @@ def describe(frame: Frame, name: str) -> Target:
     if categorical:
         values, classes = read_target(frame, name, categorical=True)
     if classes is None:
-        kind = "counts" if is_count else "numbers"
-        return Target(False, False, f"{kind} from {amount(low)} to {amount(high)}")
+        ends = f"{amount(low)} to {amount(high)}"
+        found = f"whole numbers from {ends}, not classes" if is_count else f"numbers from {ends}"
+        return Target(False, False, found)
     order = sorted(range(len(texts)), key=lambda i: -counts[i])[:4]
     shares = ", ".join(f"{shortened(texts[i])} {counts[i] / len(frame):.0%}" for i in order)
     found = f"{len(classes)} classes: {shares}{', ...' * (len(classes) > 4)}"
