@@ -260,7 +260,7 @@ MANY = "a,y\n" + "".join(f"{i},2026-01-{i:02}\n" for i in range(1, 29))
     "content, options, message",
     [
         ("a,y\n1,2\nabc,3\n", {}, 'table.csv, line 3, column "a": expected a number, found the '
-         'text "abc"\nhint: say under data what they are\nna_values: ["abc"]\ncolumns:\n'),
+         'text "abc"\nhint: correct the cells, or say under data what they are\nna_values: ["abc'),
         ("a,y\n1,2\n,3\nx,3\n", {}, 'line 3, column "a": expected a number, found an empty cell '
          "(1 more in this column)\nhint: fill it in or leave the row out"),
         ("a,y\n1,2\n \t,3\n", {}, "found an empty cell"),

@@ -264,7 +264,7 @@ def test_parquet_by_row_groups_has_the_classes_of_a_file_read_whole(tmp_path):
             np.testing.assert_array_equal(found, expected)
     with pytest.raises(DataError, match='column "y": expected numbers, found string'):
         parquet(path, "a", in_memory=False)
-    with pytest.raises(ConfigError, match="leave columns out"):
+    with pytest.raises(ConfigError, match="for rows in memory"):
         parquet(path, "a", columns={"y": "category"}, in_memory=False)
 
 

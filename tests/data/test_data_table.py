@@ -267,7 +267,7 @@ def test_every_bad_column_is_named_with_the_line_to_write(tmp_path):
         '  line 6, column "age": expected a number, found an empty cell',
         '  line 2, column "const": expected a number, found the text "same" (19 more in this '
         "column)",
-        "hint: say under data what they are",
+        "hint: correct the cells, or say under data what they are",
         "columns:",
         "  key: id",
         "  plan: category",

@@ -68,8 +68,8 @@ def by_numpy(is_text: Mapping[int, bool], width: int, delimiter: str, notation: 
         one_by_one = itertools.chain.from_iterable(cells[j::width] for j in numeric)
         if (found := each_plain("\n".join([*one_by_one, ""]).encode())) is not None:
             return rows, [*found.reshape(-1, rows)], texts
-        columns = [notation.floats([*map(str.strip, cells[j::width])]) for j in numeric]
-        return rows, columns, texts
+        numbers = [notation.floats([*map(str.strip, cells[j::width])]) for j in numeric]
+        return rows, numbers, texts
 
     return read
 

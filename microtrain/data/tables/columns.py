@@ -50,8 +50,8 @@ class Column:
         unknown: A category that is not in the training part: ignore, treat it as none of the known
             ones; or error.
         format: Format of dates other than 2024-12-31, in the codes of strptime; %q is a quarter.
-        parts: Inputs that a date becomes, of year, month, day_of_week, hour and days; month,
-            day_of_week and hour are one input of 0 or 1 for each value; null: days.
+        parts: Inputs that a date becomes; month, day_of_week and hour are one of 0 or 1 for each
+            value; null: days.
     """
 
     type: Kind = "number"
@@ -101,13 +101,10 @@ class Column:
                 raise ValueError(f'there is no {key} "{value}"{near} ({", ".join(choices)})')
         if type(self.indicator) is not bool:
             raise ValueError(f"indicator: expected true or false, got {self.indicator!r}")
-        parts: Any = self.parts
-        if parts is not None and (not parts or not isinstance(parts, list | tuple)):
+        parts: Any = ["days"] if self.parts is None else self.parts
+        known = isinstance(parts, list | tuple) and [part for part in parts if part in PARTS]
+        if not known or len(parts) != len({*known}):
             raise ValueError(f"parts: expected some of {', '.join(PARTS)}, got {parts!r}")
-        for part in parts or ():
-            if part not in PARTS or parts.count(part) > 1:
-                near = did_you_mean(str(part), PARTS)
-                raise ValueError(f"parts: expected {', '.join(PARTS)}, each once, got {part}{near}")
         fill: Any = self.missing
         is_number = type(fill) in (int, float, np.float64) and np.isfinite(fill)
         if not (fill is None or isinstance(fill, str) or is_number):

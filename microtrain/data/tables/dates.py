@@ -83,7 +83,7 @@ def parts_of(days: NDArray[np.float64], part: Part) -> NDArray[np.float64]:
         "day_of_week": (day.astype(int) + 3) % 7,
         "hour": (seconds - day).astype(int) // 3600,
     }
-    return found[part].astype(np.float64)
+    return np.asarray(found[part], np.float64)
 
 
 def inputs_of(part: Part) -> list[str]:
@@ -106,7 +106,7 @@ def varying(days: NDArray[np.float64]) -> list[Part]:
 
 def _day_of_month(days: NDArray[np.float64]) -> NDArray[np.int64]:
     day = np.floor(days).astype("datetime64[D]")
-    return (day - day.astype("datetime64[M]")).astype(np.int64)
+    return np.asarray(day - day.astype("datetime64[M]"), np.int64)
 
 
 def format_of(texts: Sequence[str]) -> tuple[str, str] | None:

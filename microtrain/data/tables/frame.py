@@ -159,8 +159,14 @@ class Frame:
 
     def read_as(self, notation: Notation) -> Frame:
         """The same cells in another notation, of a file of which all are texts."""
-        pairs = [(name, each) for name, all in self._columns.items() for each in all]
-        return Frame(self.origin, *zip(*pairs, strict=True), self.lines, notation, self.index)
+        return self._made_of(lambda column: column, self.lines, notation)
+
+    def _made_of(
+        self, change: Callable[[Any], Any], lines: Sequence[int] | None, notation: Notation
+    ) -> Frame:
+        pairs = [(name, change(each)) for name, all in self._columns.items() for each in all]
+        names, columns = zip(*pairs, strict=True)
+        return Frame(self.origin, names, columns, lines, notation, self.index)
 
     def rows(self, kept: NDArray[np.intp]) -> Frame:
         """A table of some of the rows, in order."""
@@ -178,9 +184,8 @@ class Frame:
             numbers = None if column.numbers is None else column.numbers[kept]
             return OnFile(len(kept), texts, numbers, column.full)
 
-        pairs = [(name, some(each)) for name, all in self._columns.items() for each in all]
         lines = None if self.lines is None else [self.lines[row] for row in kept.tolist()]
-        return Frame(self.origin, *zip(*pairs, strict=True), lines, self.notation, self.index)
+        return self._made_of(some, lines, self.notation)
 
     def __len__(self) -> int:
         return self._rows
@@ -256,8 +261,8 @@ class Frame:
             found = found if which is None else found[which]
         finite = np.isfinite(found)
         bad = [] if finite.all() else np.flatnonzero(~finite).tolist()
-        if gaps:
-            array = self.column(name) if bad else []
+        if gaps and bad:
+            array = self.column(name)
             bad = [row for row in bad if not is_empty(array[row])]
         if bad:
             raise self.refusal(name, bad, "expected a number", hint)

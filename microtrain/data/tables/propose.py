@@ -12,7 +12,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,7 +136,7 @@ class _Column:
     """The different texts of a column that have a value, and how many rows have each."""
 
     def __init__(
-        self, frame: Frame, name: str, texts: list[str], counts: Counts, kept: Sequence[bool]
+        self, frame: Frame, name: str, texts: list[str], counts: Counts, kept: Any
     ) -> None:
         self.frame, self.name = frame, name
         self.texts = [*itertools.compress(texts, kept)]
@@ -291,7 +291,8 @@ def advice(error: str, frame: Frame, names: Iterable[str]) -> str:
             "out: features: [...] names those to use"
         )
     lines = [
-        f"{error}\nhint: say under data what they are{'' if columns else ', or leave them out'}"
+        f"{error}\nhint: correct the cells, or "
+        f"say under data what they are{'' if columns else ', or leave them out'}"
     ]
     lines += [f"na_values: {json.dumps(words, ensure_ascii=False)}"] if words else []
     lines += ["columns:", *columns] if columns else []
