@@ -82,7 +82,7 @@ def propose_configuration(
         *_given(given, notes),
         f"  target: {as_yaml(name)}  # {why}; {goal.found}",
         *([f"  missing_target: drop  # {missing}"] if missing else []),
-        *(["  categorical: true  # whole numbers that name classes"] if goal.categorical else []),
+        *(["  categorical: true  # each text is the name of a class"] if goal.categorical else []),
         "  columns:",
         *_aligned([p for p in proposals if p.spec != "drop"]),
         *_dropped([p for p in proposals if p.spec == "drop"]),

@@ -53,7 +53,7 @@ TABLES = {
         "  delimiter: \";\"", "loss: mse", "metrics: [r2, rmse, mae]", *init_table._OF_TARGET,
     )),
     "codes": ("a,b,label\n" + "".join(f"{i % 7},{i % 5},{i % 3}\n" for i in range(40)), (
-        "  categorical: true  # whole numbers that name classes", "loss: cross_entropy",
+        "  categorical: true  # each text is the name of a class", "loss: cross_entropy",
         "metrics: [accuracy, balanced_accuracy, {type: f1, average: macro}, log_loss]",
     )),
     "towns": ("a,town,y\n" + "".join(f"{i},t{i % 40},{i % 90 / 7}\n" for i in range(400)), (
@@ -107,6 +107,9 @@ AS_THEY_COME = {
     "one odd text among few values": (
         lines("doors,price", lambda i: f"{(4, 6, 8, 'rotary')[i % 4]},{i % 4}.25"), [],
         ["    doors: category"]),
+    "a text among the numbers of a target": (
+        lines("a,gears", lambda i: f"{i / 7},{(4, 6, 8, 'none')[i % 4]}"), [],
+        ["  categorical: true"]),
     "one odd text among many values": (
         lines("a,price", lambda i: f"{i * i / 8 if i != 50 else 'unknown'},{i % 4}.25"), [],
         ["  na_values: [unknown]", "    a: {missing: median}"]),

@@ -202,6 +202,7 @@ GOALS = [0] * 30 + [1] * 25 + [2] * 12 + [3] * 6 + [4, 5]
         ("y", [*range(10)] * 6, "classes"),
         ("y", [*range(50)], "numbers"),
         ("y", ["a", "b"] * 30, "classes"),
+        ("y", [1, 2, "b"] * 30, "classes"),
     ],
 )
 def test_what_a_target_holds(name, cells, kind):

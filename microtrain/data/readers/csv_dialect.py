@@ -13,7 +13,7 @@ from typing import Any
 
 from ...common.files import reading
 from ..tables.frame import WHITESPACE, Frame
-from ..tables.notation import BLANKS, Notation, grouped, is_empty
+from ..tables.notation import BLANKS, Notation, is_empty
 from .csv import read_csv
 
 __all__ = ["dialect_of"]
@@ -25,7 +25,7 @@ _AMOUNT = re.compile(
     rf"\s*(?P<behind>{_CURRENCY}|[^\W\d_]{{1,4}}[²³]?)?"
 )
 _QUOTED = re.compile('"[^"]*"')
-_EITHER = {mark: grouped(mark, "." if mark == "," else ",") for mark in ",."}
+_SPACED = [Notation(decimal, mark) for mark in "' " for decimal in ".,"]
 
 
 def dialect_of(path: Path) -> tuple[Frame, dict[str, Any], dict[str, str]]:
@@ -36,12 +36,9 @@ def dialect_of(path: Path) -> tuple[Frame, dict[str, Any], dict[str, str]]:
     keys: dict[str, Any] = {}
     why: dict[str, str] = {}
     with reading(path) as file:
-        start = file.read(4)
-        for encoding, marks in (("utf-16", (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)),):
-            if start.startswith(marks):
-                keys["encoding"], why["encoding"] = encoding, "by the mark at its beginning"
-        file.seek(0)
-        if not keys and not _is_utf8(file):
+        if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            keys["encoding"], why["encoding"] = "utf-16", "by the mark at its beginning"
+        elif not _is_utf8(file):
             keys["encoding"] = "cp1252"
             why["encoding"] = "a guess, for it is not UTF-8: look at the names and texts"
     encoding = keys.get("encoding", "utf-8-sig")
@@ -63,6 +60,7 @@ def dialect_of(path: Path) -> tuple[Frame, dict[str, Any], dict[str, str]]:
 
 def _is_utf8(file: Any) -> bool:
     decoder = codecs.getincrementaldecoder("utf-8")()
+    file.seek(0)
     try:
         while block := file.read(1 << 20):
             decoder.decode(block)
@@ -87,43 +85,17 @@ def _look_at(texts: list[str], name: str, keys: dict[str, Any], why: dict[str, s
     is_sign = all(re.fullmatch(_CURRENCY, unit) for unit in units)
     if units and not is_sign and not (len(units) == 1 and all(e["behind"] for e in amounts)):
         return
-    marks = _marks(digits, keys.get("delimiter", ","))
-    if Notation(marks.get("decimal", "."), marks.get("thousands")).floats(digits) is None:
+    commas = [Notation(thousands=","), Notation(",")]  # 1,234 may be either
+    able = [Notation(), *(commas[::-1] if keys.get("delimiter") == ";" else commas), *_SPACED]
+    read = [sum(each.number(text) is not None for text in digits) for each in able]
+    notation = able[read.index(max(read))]
+    if 2 * max(read) <= len(texts):
         return
+    marks = {"decimal": ","} if notation.decimal == "," else {}
+    marks |= {"thousands": notation.thousands} if notation.thousands else {}
     if units:
         keys["units"] = {*keys.get("units", ()), *units}
         why.setdefault("units", f"as in {amounts[0][0]}: no part of the number")
     for key, mark in marks.items():
         keys.setdefault(key, mark)
         why.setdefault(key, f"as in {max(digits, key=len)}, column {name or 1}")
-
-
-def _marks(digits: list[str], delimiter: str) -> dict[str, str]:
-    """What stands before decimals, and between groups of three digits."""
-    between = next((mark for mark in "' " if any(_has(mark, text) for text in digits)), "")
-    plain = [re.sub(f"['{BLANKS}]", "", text) for text in digits]
-    has = {mark: [text for text in plain if mark in text] for mark in ",."}
-    if has[","] and has["."]:  # the one that comes last stands before decimals
-        decimal = max(",.", key=lambda mark: sum(t.rfind(mark) == _last(t) for t in plain))
-        other = "." if decimal == "," else ","
-        between = between or (other if has[other] else "")
-    elif not has[","]:
-        several = any(text.count(".") > 1 for text in has["."])  # 1.234.567
-        decimal = "," if several else "."
-    else:
-        groups = all(map(_EITHER[","].fullmatch, has[","]))
-        certain = any(text.count(",") > 1 for text in has[","])
-        decimal = "." if groups and (certain or delimiter != ";") else ","
-        between = between or ("," if decimal == "." else "")
-    found = {"decimal": ","} if decimal == "," else {}
-    if between and not (decimal == "," and between == "."):  # which it means by itself
-        found["thousands"] = between
-    return found
-
-
-def _has(mark: str, text: str) -> bool:
-    return any(each in text.strip() for each in (BLANKS if mark == " " else mark))
-
-
-def _last(text: str) -> int:
-    return max(text.rfind(","), text.rfind("."))

@@ -13,7 +13,6 @@ from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from ...common.words import listed, plural
@@ -22,7 +21,6 @@ from ..rows import Preprocessing
 from ..source import ArrayDataset
 from .columns import (
     STATISTICS,
-    Codes,
     Column,
     Specification,
     as_columns,
@@ -31,15 +29,14 @@ from .columns import (
     read_target,
     texts,
 )  # fmt: skip
-from .dates import encoded, inputs_of
-from .frame import Frame, shortened, together
+from .fitted import Fitted, side_by_side, values_of
+from .frame import Frame, together
 
 __all__ = ["Encoder", "Table", "table_or_arrays"]
 
 Array = NDArray[Any]
 Rows = slice | NDArray[np.intp]
 Note = Callable[[str], None]
-BLOCK = 4096  # rows that are written at once: column after column would miss the cache at each cell
 MOST_ONE_HOT = 1000  # beyond it the inputs of a row are megabytes of zeros
 
 
@@ -230,87 +227,6 @@ def table_or_arrays(
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """One input column, and what was found of it in the training part.
-
-    Attributes:
-        fill: what stands for an empty cell: a number, days, or a category; None: nothing.
-        categories: those of the training part, sorted.
-    """
-
-    name: str
-    column: Column
-    fill: float | str | None = None
-    categories: tuple[str, ...] = ()
-
-    @property
-    def feature_names(self) -> list[str]:
-        """The inputs that it becomes, the codes of an embedding apart."""
-        return [name for name, _ in self._inputs]
-
-    @property
-    def _inputs(self) -> list[tuple[str, bool]]:
-        """The name of each, and whether it is 0 or 1."""
-        column, each = self.column, [(self.name, False)]
-        if column.type == "category":
-            one_hot = column.encode == "one_hot"
-            each = [(f"{self.name}={category}", True) for category in self.categories if one_hot]
-        elif column.parts:
-            names = [name for part in column.parts for name in inputs_of(part)]
-            each = [(f"{self.name} {name}", "=" in name) for name in names]
-        return [*each, (f"{self.name} missing", True)] if column.indicator else each
-
-    def scales(self, standardize: bool) -> Sequence[str]:
-        """How each of these is scaled; 0 and 1 stay."""
-        by_itself = standardize or self.column.type == "date"  # days are tens of thousands
-        how = self.column.scale or ("standard" if by_itself else "none")
-        return ["none" if is_flag else how for _, is_flag in self._inputs]
-
-    def encode(self, frame: Frame, note: Note) -> tuple[list[Array], Array | None]:
-        """The inputs, each of shape (n, k); and the codes of an embedding: 0 where a category is
-        none of those known, which one-hot has as zeros.
-        """
-        if self.column.type == "category":
-            cells = np.array(texts(frame, self.name, self.column), object)  # one may be long
-            empty = cells == ""
-            cells = np.where(empty, str(self.fill), cells)
-            codes = np.array([self._code[cell] for cell in cells.tolist()], np.int64)
-            self._tell(frame, np.where(empty, "", cells), codes, note)
-            embedded = self.column.encode == "embedding"
-            known = np.arange(1, 1 + len(self.categories) * (not embedded))
-            inputs = [codes[:, None] == known]
-        else:
-            values, codes, embedded = _values(frame, self.name, self.column), None, False
-            if self.column.missing is not None:  # else none is empty
-                empty = np.isnan(values)
-                values = np.where(empty, 0.0 if self.fill is None else self.fill, values)
-            inputs = [encoded(values, part) for part in self.column.parts or ["days"]]
-        if self.column.indicator:
-            inputs.append(empty[:, None])
-        return inputs, codes if embedded else None
-
-    @cached_property
-    def _code(self) -> Codes:
-        return Codes(self.categories, first=1)
-
-    def _tell(self, frame: Frame, cells: Array, codes: Array, note: Note) -> None:
-        """Refuse unknown categories, or say that there are some."""
-        unknown = np.flatnonzero(codes == 0)
-        if not len(unknown):
-            return
-        words = np.unique(cells[unknown]).tolist()
-        found = [f'"{shortened(each)}"' if each else "an empty cell" for each in words]
-        if self.column.unknown == "error":
-            raise frame.refusal(
-                self.name, unknown.tolist(), f"expected one of {listed(self.categories)}"
-            )
-        note(
-            f'column "{self.name}": {plural(len(unknown), "row")} with categories not seen in '
-            f"training: {listed(found)}; treated as unknown"
-        )
-
-
-@dataclass(frozen=True)
 class Encoder:
     """How the columns of a table become inputs: fitted values, which JSON keeps to the last bit.
 
@@ -378,21 +294,6 @@ class Encoder:
         return cls(tuple(columns), tuple(state["ids"]))
 
 
-def side_by_side(columns: Sequence[Array]) -> NDArray[np.float64]:
-    """Columns, each of shape (rows, k), as one matrix: a view where they are neighbours in one."""
-    first, base = columns[0], columns[0].base
-    if isinstance(base, np.ndarray) and base.ndim == 2 and base.dtype == np.float64:
-        start, (step, width) = first.ctypes.data, base.strides
-        side = [(id(base), (len(first), 1), step, start + i * width) for i in range(len(columns))]
-        if side == [(id(c.base), c.shape, c.strides[0], c.ctypes.data) for c in columns]:
-            return as_strided(first, (len(first), len(columns)), base.strides)
-    matrix = np.empty((len(first), sum(each.shape[1] for each in columns)))
-    for start in range(0, len(matrix), BLOCK):
-        rows = slice(start, start + BLOCK)
-        np.concatenate([each[rows] for each in columns], axis=1, out=matrix[rows])
-    return matrix
-
-
 def _fit(frame: Frame, name: str, column: Column, rows: Rows) -> Fitted:
     """What is found of a column in `rows`."""
     statistic = column.missing if column.missing in STATISTICS else None
@@ -409,20 +310,13 @@ def _fit(frame: Frame, name: str, column: Column, rows: Rows) -> Fitted:
                 f"; write {{type: category, encode: embedding}}, or drop it"
             )
         return Fitted(name, column, fill, tuple(seen))
-    values = _values(frame, name, column)[rows]
+    values = values_of(frame, name, column)[rows]
     fill = column.missing
     if statistic:
         fill = float(_impute(values, np.isnan(values), statistic, frame, name))
     elif column.type == "date" and fill is not None:
         fill = float(dates(Frame("missing", [name], [[fill]]), name, column)[0])
     return Fitted(name, column, None if fill is None else float(fill))
-
-
-def _values(frame: Frame, name: str, column: Column) -> NDArray[np.float64]:
-    """Numbers, or dates as days, NaN where there is no value; perhaps a read-only view."""
-    if column.type == "date":
-        return dates(frame, name, column)
-    return frame.numbers(name, gaps=column.missing is not None)
 
 
 def _impute(cells: Array, empty: Array, statistic: str, frame: Frame, name: str) -> Any:

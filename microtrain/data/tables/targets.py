@@ -96,8 +96,15 @@ def absent_classes(frame: Frame, name: str) -> list[str]:
 
 def describe(frame: Frame, name: str) -> Target:
     """What a target holds."""
-    values, classes = read_target(frame, name)
     texts, counts = counted(frame, name)
+    categorical = False
+    try:
+        values, classes = read_target(frame, name)
+    except DataError:  # such as numbers, and a text beside them
+        if categorical := len(texts) <= _FEW_CLASSES:
+            values, classes = read_target(frame, name, categorical)
+        else:
+            raise
     low, high = (0.0, 0.0) if classes else (float(values.min()), float(values.max()))
     whole = classes is None and bool((values % 1 == 0).all())
     few = whole and len(texts) <= _FEW_CLASSES
@@ -107,9 +114,9 @@ def describe(frame: Frame, name: str) -> Target:
     rare = counts.min() < 5 or (low == 0 and 4 * top < counts.max())
     is_count = few and not coded and low >= 0 and len(texts) >= 5 and bool(rare)
     is_count = is_count and not _NAMES_CLASSES.search(name)
-    categorical = coded or (few and not is_count)
-    if categorical:
-        values, classes = read_target(frame, name, categorical=True)
+    if coded or (few and not is_count):
+        categorical = True
+        values, classes = read_target(frame, name, categorical)
     if classes is None:
         ends = f"{amount(low)} to {amount(high)}"
         found = f"whole numbers from {ends}, not classes" if is_count else f"numbers from {ends}"
