@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def propose_configuration(
     is_csv = path.suffix.lower() != ".parquet"
     frame, given, notes = dialect_of(path) if is_csv else (read_parquet(path), {}, {})
     proposed = {each: propose(frame, each) for each in frame.names}
-    command = f"microtrain init csv {path}"
+    command = f"microtrain init csv {shlex.quote(str(path))}"
     name, why = (target, "given by --target") if target else guess_target(frame, proposed, command)
     frame.require([name])
     absent = {word for each in proposed.values() for word in each.absent}

@@ -137,7 +137,8 @@ def _of_table(file: _File, weights: list[str], note: Note) -> list[Column]:
     if model.of_table.get("missing_target") == "drop":
         table.require(targets)
         table, left_out = leave_out(table, targets[0], model.classes is not None)
-        note(left_out) if left_out else None
+        if left_out:
+            note(left_out)
     inputs = model.take_columns(table, note, weights)
     table.require([*targets, *weights])
     if rows is None:

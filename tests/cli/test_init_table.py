@@ -256,6 +256,23 @@ def test_the_index_of_a_data_frame_is_proposed_for_nothing(capsys):
     assert "drop: [__index_level_0__]" in Path("t.yaml").read_text()
 
 
+def test_texts_of_digits_in_a_parquet_file_are_texts():
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    content = {"zip": ["94110", "10001", None, "60601"] * 10, "a": [1, None, 3, 4] * 10}
+    content |= {"when": ["20130614", "20130615", "20130716", "20140101"] * 10, "y": [1.5, 2.5] * 20}
+    parquet.write_table(pyarrow.table(content), "t.parquet")
+    assert main(["init", "csv", "t.parquet"]) == 0
+    text = Path("t.yaml").read_text()
+    assert "    zip: {type: category, missing: none}" in text
+    assert "    a: {missing: median}" in text
+    assert (
+        '    when: {type: date, format: "%Y%m%d", parts: [year, month, day_of_week, days]}' in text
+    )
+    assert main(["train", "t.yaml", "train.duration=2 epochs", "train.compile=off"]) == 0
+
+
 @pytest.mark.parametrize("name", TABLES)
 def test_what_is_proposed_trains(name):
     content, lines = TABLES[name]

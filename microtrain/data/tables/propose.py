@@ -54,7 +54,7 @@ _GROUP = re.compile(
 )
 _CODES = re.compile(
     r"(^|[_ .-])(codes?|zip|plz|post(al)?code|store|shop|branch|month|weekday|day_?of_?week|dow|"
-    r"quarter|region|district|sector|cluster|department|dept|type|category|zone)([_ .-]|$)",
+    r"quarter|region|district|sector|cluster|department|dept|type|category|zone)$",
     re.IGNORECASE,
 )
 _COMPACT = re.compile("(19|20)[0-9]{2}(0[1-9]|1[0-2])(?P<day>[0-3][0-9])?")
@@ -122,10 +122,13 @@ def propose(frame: Frame, name: str) -> Proposal:
     if len(column.texts) == 1 and (values is not None or len(texts) - ("" in texts) == 1):
         that = " that has a value" if column.missing else ""
         return Proposal(name, "drop", f'"{shortened(column.texts[0])}" in every row{that}', 1)
-    if values is not None and not column.is_code:
+    # Of a file with types, a text of digits is a text.
+    typed = frame.lines is None and any(isinstance(x, str) for x in frame.different(name)[0])
+    may_be_number = not (typed or column.is_code)
+    if values is not None and may_be_number:
         return column.as_compact_date() or column.as_number(values)
     found = column.as_date()
-    if found is None and not column.is_code:
+    if found is None and may_be_number:
         found = column.as_number_beside_texts()
     if found is None:  # any text may be a category
         found = _Column(frame, name, texts, counts, [*map(bool, texts)]).as_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -65,7 +66,7 @@ def guess_target(frame: Frame, proposals: Mapping[str, Proposal], command: str) 
     if last in able:
         return last, "the last column"
     what = proposals[last].why
-    words = [*map(_quoted, able[:-4:-1])] or ["NAME"]
+    words = [*map(shlex.quote, able[:-4:-1])] or ["NAME"]
     examples = "".join(f"\n  {command} --target {word}" for word in words)
     raise DataError(
         f'{frame.origin}: which column is to be predicted? The last one, "{last}", does not seem '
@@ -80,10 +81,6 @@ def _can_be_target(proposal: Proposal) -> bool:
     kinds = ("drop", "id", "date", "embedding")
     is_other = spec in kinds or any(f": {kind}" in spec for kind in kinds)
     return not is_other and not _NO_TARGET.match(name)
-
-
-def _quoted(name: str) -> str:
-    return name if re.fullmatch(r"[\w.-]+", name) else f"'{name}'"
 
 
 def absent_classes(frame: Frame, name: str) -> list[str]:
