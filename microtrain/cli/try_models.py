@@ -47,7 +47,8 @@ def better_first(path: Path, lines: list[str], ways: dict[str, list[str]]) -> di
             unheard = Output(0, stream=io.StringIO(), errors=io.StringIO())
             run = Attempt.from_config(load_config(file, given), SingleCommunicator(), unheard)
             run.train()
-            assert (reached := run.state.best) is not None  # there are validation rows
+            reached = run.state.best
+            assert reached is not None  # there are validation rows
             found[name] = reached.value
             shown = f"{reached.name} {number(reached.value)}"
             rows.append((f"{name}:", shown, f"at step {reached.step:,}"))
