@@ -36,7 +36,7 @@ from ..preparation.split import PARTS
 from ..readers.npy import Mapped, Stored, changed, map_npy
 from ..rows import Known, Preprocessing, TargetScaling
 from ..source import ArrayDataset
-from ..tables.table import Encoder
+from ..tables.encoder import Encoder
 from .npy_writer import require_room, to_disk, write
 
 Array = NDArray[Any]

@@ -34,7 +34,8 @@ from ..rows import (
     layout,
 )
 from ..source import BLOCK, Source, as_source, blocks, check_array, checked, place
-from ..tables.table import Encoder, Table
+from ..tables.encoder import Encoder
+from ..tables.table import Table
 from .match_schema import match_schema
 from .split import PartRows, split_rows, way_to_split
 

@@ -294,6 +294,8 @@ class _File:
         return (
             f"{self._origin}, line {line}: {plural(len(row), 'cell') if row else 'a blank line'}, "
             f"expected {plural(len(names), 'cell')} as in the header{other_delimiter(names)}"
+            + "\nhint: does the header lack the name of row names? Write one before the others"
+            * (self._blanks and len(row) == len(names) + 1)
         )
 
     @contextlib.contextmanager

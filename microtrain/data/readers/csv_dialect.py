@@ -43,9 +43,10 @@ def dialect_of(path: Path) -> tuple[Frame, dict[str, Any], dict[str, str]]:
             why["encoding"] = "a guess, for it is not UTF-8: look at the names and texts"
     encoding = keys.get("encoding", "utf-8-sig")
     with contextlib.suppress(OSError), path.open(encoding=encoding, errors="replace") as text:
-        header, row = (_QUOTED.sub("", text.readline()) for _ in range(2))
+        header, row = (_QUOTED.sub("x", text.readline()) for _ in range(2))
         delimiter = max(",;\t|", key=header.count)
-        if not header.count(delimiter) and len(header.split()) == len(row.split()) > 1:
+        names, cells = len(header.split()), len(row.split())
+        if not header.count(delimiter) and cells > 1 and cells - 1 <= names <= cells:
             delimiter = WHITESPACE
         if delimiter != "," and (delimiter == WHITESPACE or header.count(delimiter)):
             keys["delimiter"] = delimiter

@@ -10,7 +10,8 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import date, datetime
+from datetime import UTC, date, datetime, time
+from functools import lru_cache
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -19,16 +20,18 @@ from numpy.typing import NDArray
 from ...common.spelling import did_you_mean
 from ...common.words import plural
 from ...errors import ConfigError, DataError
-from .dates import PARTS, Part, days
 from .frame import Frame, as_cells, shortened, text_of
-from .notation import is_empty
+from .notation import is_empty, is_nothing, number
 
 Array = NDArray[Any]
 Kind = Literal["number", "category", "date", "id"]
 Scale = Literal["standard", "robust", "minmax", "none"]
 Encoding = Literal["one_hot", "embedding"]
 Unknown = Literal["ignore", "error"]
+Part = Literal["year", "month", "day_of_week", "hour", "days"]  # of a date
+PARTS: tuple[Part, ...] = get_args(Part)
 STATISTICS = ("mean", "median", "most_frequent")
+_EPOCH = datetime(1970, 1, 1)
 _WHOLE = re.compile(r"-?(0|[1-9][0-9]*)\.0+")
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?")
 
@@ -168,6 +171,47 @@ def dates(frame: Frame, name: str, column: Column) -> NDArray[np.float64]:
     if column.missing is None and empty.any():
         raise frame.refusal(name, np.flatnonzero(empty).tolist(), "expected a date")
     return np.where(empty, np.nan, found)
+
+
+def days(cell: Any, form: str | None) -> float | None:
+    """Days since 1970-01-01 of a text, a date, or with a format a number; None for anything else.
+
+    form: codes of strptime, and %q for a quarter from 1 to 4; None: ISO 8601.
+    """
+    if is_nothing(cell):  # NaT is a datetime
+        return None
+    if form is not None and not isinstance(cell, date):
+        cell = text_of(cell)
+    if isinstance(cell, str):
+        if form is None and number(cell) is not None:
+            return None  # fromisoformat() takes 20241231, which a table means as a number
+        try:
+            if form is None:
+                cell = datetime.fromisoformat(cell)
+            else:
+                cell = datetime.strptime(*_of_month(cell, form))
+        except ValueError:
+            return None
+    if isinstance(cell, date) and not isinstance(cell, datetime):
+        cell = datetime.combine(cell, time())
+    if not isinstance(cell, datetime):
+        return None
+    epoch = _EPOCH if cell.tzinfo is None else _EPOCH.replace(tzinfo=UTC)
+    return (cell - epoch).total_seconds() / 86_400
+
+
+def _of_month(text: str, form: str) -> tuple[str, str]:
+    """A text and its format with a quarter's first month in its place."""
+    if "%q" not in form or not (found := _quarter(form).fullmatch(text)):
+        return text, form
+    month = f"{3 * int(found[1]) - 2:02}"
+    return text[: found.start(1)] + month + text[found.end(1) :], form.replace("%q", "%m")
+
+
+@lru_cache
+def _quarter(form: str) -> re.Pattern[str]:
+    pattern = re.escape(form).replace("%Y", "[0-9]{4}").replace("%y", "[0-9]{2}")
+    return re.compile(pattern.replace("%q", "([1-4])"), re.IGNORECASE)
 
 
 def texts(frame: Frame, name: str, column: Column) -> list[str]:

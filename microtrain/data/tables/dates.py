@@ -1,26 +1,20 @@
-"""Dates as texts: what they are as days, and in which format a column writes them."""
+"""Dates: the format in which a column writes them, and their parts as inputs."""
 
 from __future__ import annotations
 
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from datetime import UTC, date, datetime, time
-from functools import lru_cache
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .frame import text_of
-from .notation import is_nothing, number
+from .columns import PARTS, Part, days
 
-__all__ = ["PARTS", "Part", "days", "encoded", "format_of", "inputs_of", "varying"]
+__all__ = ["encoded", "format_of", "inputs_of", "varying"]
 
-Part = Literal["year", "month", "day_of_week", "hour", "days"]
-PARTS: tuple[Part, ...] = get_args(Part)
 VALUES = {"month": range(1, 13), "day_of_week": range(7), "hour": range(24)}  # an input each
-_EPOCH = datetime(1970, 1, 1)
 _MONTHS = "january february march april may june july august september october november december"
 _DAYS = "monday tuesday wednesday thursday friday saturday sunday"
 _CLOCK = re.compile(
@@ -28,47 +22,6 @@ _CLOCK = re.compile(
     r"(?P<half> ?[ap]m)?(?P<zone>Z|[+-][0-9]{2}:?[0-9]{2})?",
     re.IGNORECASE,
 )
-
-
-def days(cell: Any, form: str | None) -> float | None:
-    """Days since 1970-01-01 of a text, a date, or with a format a number; None for anything else.
-
-    form: codes of strptime, and %q for a quarter from 1 to 4; None: ISO 8601.
-    """
-    if is_nothing(cell):  # NaT is a datetime
-        return None
-    if form is not None and not isinstance(cell, date):
-        cell = text_of(cell)
-    if isinstance(cell, str):
-        if form is None and number(cell) is not None:
-            return None  # fromisoformat() takes 20241231, which a table means as a number
-        try:
-            if form is None:
-                cell = datetime.fromisoformat(cell)
-            else:
-                cell = datetime.strptime(*_of_month(cell, form))
-        except ValueError:
-            return None
-    if isinstance(cell, date) and not isinstance(cell, datetime):
-        cell = datetime.combine(cell, time())
-    if not isinstance(cell, datetime):
-        return None
-    epoch = _EPOCH if cell.tzinfo is None else _EPOCH.replace(tzinfo=UTC)
-    return (cell - epoch).total_seconds() / 86_400
-
-
-def _of_month(text: str, form: str) -> tuple[str, str]:
-    """A text and its format with a quarter's first month in its place."""
-    if "%q" not in form or not (found := _quarter(form).fullmatch(text)):
-        return text, form
-    month = f"{3 * int(found[1]) - 2:02}"
-    return text[: found.start(1)] + month + text[found.end(1) :], form.replace("%q", "%m")
-
-
-@lru_cache
-def _quarter(form: str) -> re.Pattern[str]:
-    pattern = re.escape(form).replace("%Y", "[0-9]{4}").replace("%y", "[0-9]{2}")
-    return re.compile(pattern.replace("%q", "([1-4])"), re.IGNORECASE)
 
 
 def parts_of(days: NDArray[np.float64], part: Part) -> NDArray[np.float64]:

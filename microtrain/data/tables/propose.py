@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from ...common.words import plural
 from ...errors import DataError
-from .dates import days, format_of, varying
+from .columns import days
+from .dates import format_of, varying
 from .frame import Frame, as_cells, numbered, shortened, text_of
 from .notation import is_empty
 

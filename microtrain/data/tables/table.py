@@ -1,14 +1,12 @@
 """A table with columns of all kinds, and how it becomes the numbers that a model takes.
 
 The statistics that stand for empty cells, the categories and the scales are those of the training
-part; what is kept is their values, so that a run needs no pickle.
+part.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, Literal
 
@@ -29,10 +27,10 @@ from .columns import (
     read_target,
     texts,
 )  # fmt: skip
-from .fitted import Fitted, side_by_side, values_of
+from .encoder import Encoder, Fitted, values_of
 from .frame import Frame, together
 
-__all__ = ["Encoder", "Table", "table_or_arrays"]
+__all__ = ["Table", "table_or_arrays"]
 
 Array = NDArray[Any]
 Rows = slice | NDArray[np.intp]
@@ -224,74 +222,6 @@ def table_or_arrays(
     """A table, or its arrays where nothing is to be fitted or said."""
     table = Table(frame, target, columns, drop=drop or (), **others)
     return table if columns or table.notes else table.arrays(table.encoder())
-
-
-@dataclass(frozen=True)
-class Encoder:
-    """How the columns of a table become inputs: fitted values, which JSON keeps to the last bit.
-
-    Attributes:
-        columns: of the input, in order.
-        ids: columns that say which row it is.
-    """
-
-    columns: tuple[Fitted, ...]
-    ids: tuple[str, ...] = ()
-
-    @classmethod
-    def of_numbers(cls, names: Iterable[str]) -> Encoder:
-        """Columns of finite numbers, which are inputs as they are."""
-        return cls(tuple(Fitted(name, Column()) for name in names))
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """Of the first input: `plan=basic` of a category, `age missing` of an indicator."""
-        names = tuple(name for column in self.columns for name in column.feature_names)
-        return names or tuple(self.names)
-
-    @property
-    def in_features(self) -> int:
-        """Columns of the first input: 0 where all columns are embedded."""
-        return sum(len(column.feature_names) for column in self.columns)
-
-    @property
-    def names(self) -> list[str]:
-        """The columns that a table must have."""
-        return [column.name for column in self.columns]
-
-    @property
-    def categories(self) -> tuple[int, ...]:
-        """For each embedded column its number of categories, one more for all that are unknown."""
-        return tuple(1 + len(c.categories) for c in self.columns if c.column.encode == "embedding")
-
-    def encode(self, frame: Frame, note: Note | None = None) -> list[Array]:
-        """The inputs: float64 of shape (n, features), and for embedded columns int64 codes of shape
-        (n, columns), 0 for an unknown category; one alone where the other would have no columns.
-
-        Raises DataError that names every column which is missing or holds what it should not.
-        """
-        frame.require(self.names)
-        tell = note or (lambda text: None)
-        attempts = [partial(column.encode, frame, tell) for column in self.columns]
-        found = together(frame.origin, attempts)
-        columns = [column for inputs, _ in found for column in inputs]
-        codes = [part for _, part in found if part is not None]
-        inputs = [side_by_side(columns)] if self.in_features else []
-        return [*inputs, np.stack(codes, axis=1)] if codes else inputs
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        columns = [{**dataclasses.asdict(c), "categories": [*c.categories]} for c in self.columns]
-        return {"columns": columns, "ids": [*self.ids]}
-
-    @classmethod
-    def from_json(cls, state: Mapping[str, Any]) -> Encoder:
-        """From `to_json`; ValueError, TypeError or KeyError for anything else."""
-        columns = [
-            Fitted(c["name"], Column(**c["column"]), c["fill"], tuple(c["categories"]))
-            for c in state["columns"]
-        ]
-        return cls(tuple(columns), tuple(state["ids"]))
 
 
 def _fit(frame: Frame, name: str, column: Column, rows: Rows) -> Fitted:

@@ -1,10 +1,15 @@
-"""A column of a table that was fitted: the inputs that its cells become."""
+"""How the columns of a table become inputs: what was found of them in the training part.
+
+It is plain numbers and names, so that a run needs no pickle, and predictions need no scikit-learn
+of the same version.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -14,9 +19,9 @@ from numpy.typing import NDArray
 from ...common.words import listed, plural
 from .columns import Codes, Column, dates, texts
 from .dates import encoded, inputs_of
-from .frame import Frame, shortened
+from .frame import Frame, shortened, together
 
-__all__ = ["Fitted", "side_by_side", "values_of"]
+__all__ = ["Encoder", "Fitted", "values_of"]
 
 Array = NDArray[Any]
 Note = Callable[[str], None]
@@ -103,6 +108,74 @@ class Fitted:
             f'column "{self.name}": {plural(len(unknown), "row")} with categories not seen in '
             f"training: {listed(found)}; treated as unknown"
         )
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """How the columns of a table become inputs: fitted values, which JSON keeps to the last bit.
+
+    Attributes:
+        columns: of the input, in order.
+        ids: columns that say which row it is.
+    """
+
+    columns: tuple[Fitted, ...]
+    ids: tuple[str, ...] = ()
+
+    @classmethod
+    def of_numbers(cls, names: Iterable[str]) -> Encoder:
+        """Columns of finite numbers, which are inputs as they are."""
+        return cls(tuple(Fitted(name, Column()) for name in names))
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Of the first input: `plan=basic` of a category, `age missing` of an indicator."""
+        names = tuple(name for column in self.columns for name in column.feature_names)
+        return names or tuple(self.names)
+
+    @property
+    def in_features(self) -> int:
+        """Columns of the first input: 0 where all columns are embedded."""
+        return sum(len(column.feature_names) for column in self.columns)
+
+    @property
+    def names(self) -> list[str]:
+        """The columns that a table must have."""
+        return [column.name for column in self.columns]
+
+    @property
+    def categories(self) -> tuple[int, ...]:
+        """For each embedded column its number of categories, one more for all that are unknown."""
+        return tuple(1 + len(c.categories) for c in self.columns if c.column.encode == "embedding")
+
+    def encode(self, frame: Frame, note: Note | None = None) -> list[Array]:
+        """The inputs: float64 of shape (n, features), and for embedded columns int64 codes of shape
+        (n, columns), 0 for an unknown category; one alone where the other would have no columns.
+
+        Raises DataError that names every column which is missing or holds what it should not.
+        """
+        frame.require(self.names)
+        tell = note or (lambda text: None)
+        attempts = [partial(column.encode, frame, tell) for column in self.columns]
+        found = together(frame.origin, attempts)
+        columns = [column for inputs, _ in found for column in inputs]
+        codes = [part for _, part in found if part is not None]
+        inputs = [side_by_side(columns)] if self.in_features else []
+        return [*inputs, np.stack(codes, axis=1)] if codes else inputs
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        columns = [{**dataclasses.asdict(c), "categories": [*c.categories]} for c in self.columns]
+        return {"columns": columns, "ids": [*self.ids]}
+
+    @classmethod
+    def from_json(cls, state: Mapping[str, Any]) -> Encoder:
+        """From `to_json`; ValueError, TypeError or KeyError for anything else."""
+        columns = [
+            Fitted(c["name"], Column(**c["column"]), c["fill"], tuple(c["categories"]))
+            for c in state["columns"]
+        ]
+        return cls(tuple(columns), tuple(state["ids"]))
 
 
 def values_of(frame: Frame, name: str, column: Column) -> NDArray[np.float64]:
