@@ -112,7 +112,7 @@ class _Network(BaseEstimator):  # type: ignore[misc]
             self.module_ = module
             self.loss_curve_: list[float] = []
             self.validation_curve_: list[float] = []
-            y = self._trained_on(y, kept).astype(x.dtype if y.dtype.kind == "f" else y.dtype)
+            y = self._trained_on(y, kept, *weights).astype(x.dtype if y.dtype.kind == "f" else y.dtype)
             data = ArrayDataset(x[kept], y[kept], weights=weights[0][kept] if weights else None)
             self._train(data, tuple(each[held] for each in (x, y, *weights)), loss, seed)
         self.n_iter_ = len(self.loss_curve_)
@@ -122,7 +122,7 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         self.module_ = copy.deepcopy(module)  # out of the optimizer's memory
         return self
 
-    def _trained_on(self, y: Array, kept: Array) -> Array:
+    def _trained_on(self, y: Array, kept: Array, weights: Array | None = None) -> Array:
         """The targets as the loss gets them, by the rows `kept` to train on."""
         return y
 
@@ -340,11 +340,15 @@ class Regressor(RegressorMixin, _Network):  # type: ignore[misc]
         found = (found * self.target_scale_ + self.target_mean_).astype(found.dtype)
         return found[:, 0] if self._flat else found
 
-    def _trained_on(self, y: Array, kept: Array) -> Array:
+    def _trained_on(self, y: Array, kept: Array, weights: Array | None = None) -> Array:
         """Targets of mean 0 and deviation 1 among the rows `kept`, where these are wanted."""
         rows = y[kept]
         scaling = Preprocessing.identity(rows)
         if self.standardize_target:
-            scaling = Preprocessing.standardizing(rows, "y", "target")
+            each = None if weights is None else weights[kept]
+            mean = np.average(rows, 0, each)
+            std = np.sqrt(np.average((rows - mean) ** 2, 0, each))
+            ends = rows.min(axis=0), rows.max(axis=0)
+            scaling = Preprocessing.of_statistics(mean, std, *ends, "y", "target")
         self.target_mean_, self.target_scale_ = scaling.mean, scaling.scale
         return scaling.apply(y)

@@ -230,7 +230,9 @@ def compare_configs(
     freely = tuple(f"{each.rstrip('.')}." for each in free)
     lines = []
     for key in dict.fromkeys([*was, *is_now]):
-        old, new = (each[key].value if key in each else None for each in (was, is_now))
+        values = (each[key].value if key in each else None for each in (was, is_now))
+        # A key that there was not then, and that is off now, has changed nothing.
+        old, new = (None if value is False else value for value in values)
         if f"{key}.".startswith(freely) or _moved(old) == _moved(new):
             continue
         setting = is_now.get(key, Setting(None, ""))

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pace import examples
 
@@ -111,6 +111,7 @@ NOTATIONS = [
 
 
 @given(file=files(), notation=st.sampled_from(NOTATIONS))
+@example(file=(b"a,b\n0x10,\r\n1,1", ","), notation=Notation())  # a block of one empty number
 @settings(deadline=None, max_examples=examples(150))
 def test_every_way_reads_the_same(file, notation):
     content, delimiter = file

@@ -213,7 +213,8 @@ def finished_run(size, resumed_at=None, **state):
     """What the summary reads of a run."""
     component = SimpleNamespace(type="mse", instance=None)
     names = ("data", "model", "loss", "optimizer", "schedule")
-    begun = {"seconds": 0.0, "monitored": None, "best": None, "stop": "", "ended": False}
+    begun = dict.fromkeys(("monitored", "best", "before"))
+    begun |= {"seconds": 0.0, "stop": "", "ended": False}
     config = SimpleNamespace(metrics=[], callbacks=[], trainer=None)
     vars(config).update(dict.fromkeys(names, component))
     return SimpleNamespace(
@@ -250,8 +251,8 @@ def test_summary(monkeypatch):
 )
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_a_run_that_still_improves_at_its_end_says_so(values, said, mode):
-    run = finished_run(1, samples=100)
-    run.state.monitor = "val/loss", mode
+    run = finished_run(1, step=0, samples=100)
+    run.state.monitor = ["val/loss", mode]
     run.data = SimpleNamespace(val=range(10))
     run.optimizer = SimpleNamespace(needs_closure=False)
     for run.state.step, value in enumerate(values, 1):

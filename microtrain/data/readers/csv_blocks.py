@@ -83,9 +83,9 @@ def _plain_numbers(marks: bytes, decimal: bytes) -> Callable[[bytes], NDArray[np
 
     def as_json(block: bytes) -> NDArray[np.float64] | None:
         found = block.translate(None, b"0123456789+-eE" + decimal)
-        if found != len(found) // len(marks) * marks:
-            return None
         cells = block[:-1].translate(table)
+        if not cells or found != len(found) // len(marks) * marks:
+            return None
         numbers = from_json(b"[" + cells + b"]")
         values = np.fromiter(numbers, np.float64, len(numbers))
         if not values.all() and b"-0," in cells + b",":
