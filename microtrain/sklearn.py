@@ -112,7 +112,8 @@ class _Network(BaseEstimator):  # type: ignore[misc]
             self.module_ = module
             self.loss_curve_: list[float] = []
             self.validation_curve_: list[float] = []
-            y = self._trained_on(y, kept, *weights).astype(x.dtype if y.dtype.kind == "f" else y.dtype)
+            y = self._trained_on(y, kept, *weights)
+            y = y.astype(x.dtype if y.dtype.kind == "f" else y.dtype)
             data = ArrayDataset(x[kept], y[kept], weights=weights[0][kept] if weights else None)
             self._train(data, tuple(each[held] for each in (x, y, *weights)), loss, seed)
         self.n_iter_ = len(self.loss_curve_)

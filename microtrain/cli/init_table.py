@@ -29,6 +29,7 @@ _OF_TARGET = (
     "  standardize_target: true  # predictions and metrics stay in its own unit",
     "  clip: true  # predictions within the range of the training targets",
 )
+_OF_COUNTS = "  # counts: `loss: poisson` without standardize_target keeps predictions above 0"
 _FEW = 300  # rows; why, and why these penalties, is in docs/decisions.md
 _PENALTIES = [10000, 3000, 1000, 300, 100, 30, 10, 3, 1, 0.3, 0.1]
 _LARGE = 5_000_000  # bytes that take more than a second
@@ -91,6 +92,7 @@ def propose_configuration(
         *_dropped([p for p in proposals if p.spec == "drop"]),
         "  standardize: true  # numbers and dates",
         *([] if goal.is_classes else _OF_TARGET),
+        *([_OF_COUNTS] if goal.is_count else []),
         _split(len(frame), goal.is_classes),
         *_hints_of_split(proposals, len(frame)),
     ]

@@ -19,7 +19,7 @@ _OF: dict[str, dict[str, str]] = {
         "train.models_and_losses": "linear_regression logistic_regression mlp "
         "two_layer_relu:TwoLayerReLU",
     },
-    "loss": {"train.models_and_losses": "mse cross_entropy mae huber bce"},
+    "loss": {"train.models_and_losses": "mse cross_entropy mae huber bce poisson"},
     "metrics": {
         "train.metrics.base": "mse:MeanSquaredError rmse:RootMeanSquaredError "
         "mae:MeanAbsoluteError r2:R2 mape:MeanAbsolutePercentageError "

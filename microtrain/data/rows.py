@@ -100,6 +100,7 @@ class TargetScaling:
     Attributes:
         affine: (t - mean) / scale per target t; with `log` of log(1 + t).
         log: whether the logarithm comes first.
+        exp: whether a model gives logarithms of the target, as for the loss `poisson`.
         ends: the lowest and highest values of the training rows in their own unit, which
             predictions are held within; None: they are as the model gives them.
     """
@@ -107,6 +108,7 @@ class TargetScaling:
     affine: Preprocessing
     log: bool = False
     ends: tuple[Statistic, Statistic] | None = None
+    exp: bool = False
 
     def apply(self, target: NDArray[Any]) -> NDArray[Any]:
         """A target (n, ...) in its own unit as it is trained on."""
@@ -126,13 +128,13 @@ class TargetScaling:
                 "data.standardize_target, log_target and clip are of predictions that are like the "
                 f"target, rows of shape {wanted}, but the model gives {found}"
             )
-        own = self.inverse(outputs)
+        own = np.exp(outputs.astype(np.float64)) if self.exp else self.inverse(outputs)
         return own if self.ends is None else own.clip(*self.ends)
 
     def to_json(self) -> dict[str, Any]:
         """Nested lists that JSON keeps to the last bit."""
         ends = None if self.ends is None else [end.tolist() for end in self.ends]
-        return {**self.affine.to_json(), "log": self.log, "ends": ends}
+        return {**self.affine.to_json(), "log": self.log, "ends": ends, "exp": self.exp}
 
     @classmethod
     def from_json(cls, state: Mapping[str, Any] | None) -> TargetScaling | None:
@@ -140,7 +142,7 @@ class TargetScaling:
         if state is None:
             return None
         ends = state["ends"] and tuple(np.array(end, np.float64) for end in state["ends"])
-        return cls(Preprocessing.from_json(state), state["log"], ends)
+        return cls(Preprocessing.from_json(state), state["log"], ends, state["exp"])
 
 
 SCALED = 2**20  # bytes that are standardised at a time

@@ -61,6 +61,8 @@ def _say_standardisation(model: TrainedModel, note: Callable[[str], None]) -> No
     if (scaling := model.target_scaling) is not None:
         target = "log(1 + target)" if scaling.log else "target"
         used[f"give ({target} - mean) / scale"] = scaling.affine, "target_scaling.affine"
+        if scaling.exp:
+            note("the weights give logarithms of the target: apply exp")
         if scaling.ends is not None:
             note("predict holds predictions within the range of the training targets: clip them")
     for what, (affine, where) in used.items():
@@ -148,7 +150,9 @@ def _in_own_unit(graph: Any, found: str, scaling: TargetScaling, dtype: Any) -> 
     wide = graph.cast(found, np.float64)
     scaled = graph.node("Mul", wide, graph.constant(scaling.affine.scale, "target_scale"))
     own = graph.node("Add", scaled, graph.constant(scaling.affine.mean, "target_mean"))
-    if scaling.log:
+    if scaling.exp:
+        own = graph.node("Exp", own)
+    elif scaling.log:
         one = graph.constant(np.ones(1), "one")
         own = graph.node("Sub", graph.node("Exp", own), one)
     if scaling.ends is not None:

@@ -28,7 +28,7 @@ from ..random import manual_seed
 from ..runs.run import checkpoint_at
 from .metrics.base import Metric
 from .model_state import load_model_arrays, model_arrays
-from .models_and_losses import balance, described
+from .models_and_losses import balance, described, predicting_counts
 from .rehearsal import build_metrics, refused, rehearse, trying
 from .run_data import data_state, load_run_data
 from .schedules import Rates, Schedule
@@ -163,6 +163,7 @@ def build_run(
     with default_dtype(config.dtype), np.errstate(all="ignore"):
         with settled(comm):
             module, loss, metrics = build_parts(config, data, device)
+            data = predicting_counts(data, loss)
         with settled(comm):
             if what := difference(comm, module, {}):
                 raise ConfigError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
@@ -22,7 +23,7 @@ from ..common.words import number, plural, table
 from ..config.schema import Config
 from ..creation import tensor
 from ..data import Prepared
-from ..data.rows import targets
+from ..data.rows import Preprocessing, TargetScaling, layout, targets
 from ..errors import ConfigError, DataError
 from ..ops import cat
 from ..ops.loss.losses import mean_loss
@@ -32,6 +33,7 @@ from ..tensor import TENSORS, Tensor
 Count = Annotated[int, Ge(1)]
 # Losses whose prediction is a number in the unit of the target.
 OF_UNITS = (nn.MSELoss, nn.L1Loss, nn.HuberLoss, nn.SmoothL1Loss)
+OF_NUMBERS = (*OF_UNITS, nn.PoissonNLLLoss)
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}
 
 
@@ -138,7 +140,9 @@ def learned_line(model: Any, data: Prepared) -> tuple[list[float], float] | None
     for one of a target's logarithm.
     """
     scaling = data.target_scaling
-    if not isinstance(model, nn.Linear) or model.out_features != 1 or (scaling and scaling.log):
+    if not isinstance(model, nn.Linear) or model.out_features != 1:
+        return None
+    if scaling is not None and (scaling.log or scaling.exp):
         return None
     mean, scale = data.preprocessing.mean, data.preprocessing.scale
     weight = to_host(model.weight._array).astype(np.float64)[0] / scale
@@ -210,6 +214,27 @@ def huber(reduction: Literal["mean", "sum"] = "mean", delta: Positive = 1.0) -> 
         delta: where the quadratic part ends.
     """
     return nn.HuberLoss(reduction, delta)
+
+
+def poisson(reduction: Literal["mean", "sum"] = "mean") -> nn.PoissonNLLLoss:
+    """The negative log-likelihood of counts, whose mean the model gives the logarithm of.
+
+    Targets are at least 0. Metrics and predictions are of the mean itself, exp(output).
+
+    Args:
+        reduction: the mean over rows and targets, or their sum.
+    """
+    return nn.PoissonNLLLoss(reduction=reduction)
+
+
+def predicting_counts(data: Prepared, loss: Any) -> Prepared:
+    """`data` whose predictions are exp(output), where the loss takes logarithms of counts."""
+    scaling = data.target_scaling
+    is_of_logs = isinstance(loss, nn.PoissonNLLLoss) and loss.log_input and data.classes is None
+    if not is_of_logs or (scaling and (scaling.log or not scaling.affine.is_identity)):
+        return data
+    scaling = scaling or TargetScaling(Preprocessing.identity(layout(data.train)[1]))
+    return replace(data, target_scaling=replace(scaling, exp=True))
 
 
 def bce(

@@ -23,12 +23,13 @@ from ..data import Prepared
 from ..data.rows import in_memory, known_of_target, layout
 from ..distributed.single import SingleCommunicator
 from ..errors import ConfigError, UserError
-from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, Module
+from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, Module, PoissonNLLLoss
 from ..tensor import TENSORS, Tensor
 from .evaluation import OfRow, Outputs, evaluate, evaluating, step_of, tensors, to_numpy
 from .metrics.base import Metric
 from .metrics.classification import ClassMetric, is_of_numbers
 from .models_and_losses import (
+    OF_NUMBERS,
     OF_UNITS,
     described,
     leaves,
@@ -40,7 +41,7 @@ from .models_and_losses import (
     takes_weight,
 )
 
-COMPARE_NUMBERS = (*OF_UNITS, BCEWithLogitsLoss)
+COMPARE_NUMBERS = (*OF_NUMBERS, BCEWithLogitsLoss)
 
 BUILT_IN = (*COMPARE_NUMBERS, CrossEntropyLoss)
 
@@ -193,7 +194,8 @@ def _check_kinds(config: Config, data: Prepared, loss: Any, metrics: list[Metric
             f"loss {name} compares numbers, but the target is one of {len(data.classes)} classes; "
             "use cross_entropy"
         )
-    if data.target_scaling is not None and of_library(loss) and not isinstance(loss, OF_UNITS):
+    scaled = data.target_scaling is not None and not data.target_scaling.exp
+    if scaled and of_library(loss) and not isinstance(loss, OF_UNITS):
         key = next(key for key in TARGET_KEYS if getattr(config.data, key))
         raise ConfigError(
             f"data.{key}: the loss {name} does not compare predictions with a target in a unit, as "
@@ -206,6 +208,8 @@ def _check_kinds(config: Config, data: Prepared, loss: Any, metrics: list[Metric
                 f"loss {name} wants targets from 0 to 1, but they go from {known.low:g} to "
                 f"{known.high:g}; use mse"
             )
+    if isinstance(loss, PoissonNLLLoss) and (low := known_of_target(data.train).low) < 0:
+        raise ConfigError(f"loss {name} wants counts, targets of at least 0, but one is {low:g}")
     parts = (data.train, data.val, data.test)
     of_classes = [metric.name for metric in metrics if isinstance(metric, ClassMetric)]
     if of_classes and is_of_numbers(loss, data.classes, parts):

@@ -146,7 +146,7 @@ def test_a_regression_is_told_beside_the_mean_of_its_training_rows(
         np.sqrt(np.average(np.square(guess - truth[:, 0]), weights=rows.weights))
         for guess in (found, known.mean())
     )
-    line = f"better than always predicting the mean: rmse {number(mine)} for {number(means)}"
+    line = f"better than always predicting the mean: rmse {number(mine)} instead of {number(means)}"
     line += f"  ({part}, step "
     if how == "as it is":
         assert f"warning: not {line}" in warned and "data.standardize_target: true" in warned

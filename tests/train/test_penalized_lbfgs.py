@@ -284,3 +284,20 @@ def test_adam_takes_all_rows_too(tmp_path):
     adam = {"type": "adam", "lr": 0.1}
     trainer, after = fit(tmp_path, data_of(), optimizer=adam, duration="3 epochs")
     assert (trainer.step, trainer.samples, len(after)) == (3, 3 * ROWS, 3)
+
+
+def test_counts_are_scikit_learns(tmp_path):
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((ROWS, 3))
+    y = rng.poisson(np.exp(0.5 + x @ [0.8, -0.3, 0.0])).astype(np.float64)
+    trainer, _ = fit(
+        tmp_path, ArrayDataset(x, y[:, None]), loss="poisson", metrics=["rmse"], name="goals",
+        optimizer={"type": "lbfgs", "l2": 2.0}, split={"train": 0.7, "val": 0.3},
+    )  # fmt: skip
+    seen, counts = trainer.data.train.arrays
+    known = linear_model.PoissonRegressor(alpha=2 / len(seen), tol=1e-10).fit(seen, counts[:, 0])
+    np.testing.assert_allclose(mt.load(tmp_path / "goals").predict(x), known.predict(x), rtol=1e-4)
+    unseen, counts = trainer.data.val.arrays
+    rmse = np.sqrt(np.mean((known.predict(unseen) - counts[:, 0]) ** 2))
+    assert trainer.history["val/rmse"][-1] == pytest.approx(rmse, rel=1e-4)

@@ -38,12 +38,14 @@ class Target:
         categorical: whether a configuration must say so.
         found: in words.
         binary: whether there are two classes.
+        is_count: whether the numbers are counts.
     """
 
     is_classes: bool
     categorical: bool
     found: str
     binary: bool = False
+    is_count: bool = False
 
 
 def guess_target(frame: Frame, proposals: Mapping[str, Proposal], command: str) -> tuple[str, str]:
@@ -117,7 +119,7 @@ def describe(frame: Frame, name: str) -> Target:
     if classes is None:
         ends = f"{amount(low)} to {amount(high)}"
         found = f"whole numbers from {ends}, not classes" if is_count else f"numbers from {ends}"
-        return Target(False, False, found)
+        return Target(False, False, found, is_count=is_count)
     order = sorted(range(len(texts)), key=lambda i: -counts[i])[:4]
     shares = ", ".join(f"{shortened(texts[i])} {counts[i] / len(frame):.0%}" for i in order)
     found = f"{len(classes)} classes: {shares}{', ...' * (len(classes) > 4)}"

@@ -306,7 +306,7 @@ class Results(Callback):
         values = measure(run, part, *more)
         mine, means = values.pop(BesideMean.name, (0.0, 0.0))
         if means:
-            said = f"better than always predicting the mean: rmse {number(mine)} for "
+            said = f"better than always predicting the mean: rmse {number(mine)} instead of "
             said += f"{number(means)}  ({split}, {ending.which})"
             if mine < means:
                 self._better = said

@@ -26,7 +26,7 @@ from ...data.rows import layout
 from ...distributed.collectives import gather
 from ...errors import ConfigError
 from ...runs.metrics import RESERVED
-from ..models_and_losses import OF_UNITS, joined, mapped, of_library, takes_weight
+from ..models_and_losses import OF_NUMBERS, joined, mapped, of_library, takes_weight
 
 if TYPE_CHECKING:
     from ...distributed.communicator import Communicator
@@ -405,7 +405,7 @@ def predicts_numbers(loss: Any, metrics: Sequence[Metric], data: Source) -> bool
     it takes a metric that says so.
     """
     says = any(isinstance(metric, MeanSquaredError | R2) for metric in metrics)
-    known = isinstance(loss, OF_UNITS) or (says and not of_library(loss))
+    known = isinstance(loss, OF_NUMBERS) or (says and not of_library(loss))
     return known and layout(data)[1].dtype.kind == "f"
 
 

@@ -27,7 +27,7 @@ from ...errors import ConfigError, DataError
 from ...nn import BCEWithLogitsLoss, CrossEntropyLoss
 from ...nn.functional import softmax
 from ...runs.run import ClassCounts, figures
-from ..models_and_losses import OF_UNITS
+from ..models_and_losses import OF_NUMBERS
 from .base import Array, Metric, Sums, ratio
 
 Codes = NDArray[np.int64]
@@ -338,7 +338,7 @@ class Confusion(ClassMetric):
 
 def is_of_numbers(loss: Any, classes: Sequence[str] | None, parts: Iterable[Source | None]) -> bool:
     """Whether a target is not classes: neither codes, nor one column of 0.0 and 1.0 for `bce`."""
-    if classes is not None or isinstance(loss, OF_UNITS):
+    if classes is not None or isinstance(loss, OF_NUMBERS):
         return classes is None
     return not all(known_of_target(part).binary for part in parts if part is not None)
 
