@@ -297,7 +297,9 @@ def summary(run: Any, ending: Ending) -> list[str]:
             facts["best"] += ", the last; still improving: train longer"
     facts["results"] = str(run.path)
     facts["took"] = f"{elapsed(seconds - state.seconds)}{took}, peak memory {size(ending.peak)}"
-    facts["next"] = next_command(run.config, run.path, "evaluate" if ending.finished else "resume")
+    of_table = run.config.data.type in ("csv", "parquet")  # new rows of it come in a file
+    done = "predict" if of_table else "evaluate"
+    facts["next"] = next_command(run.config, run.path, done if ending.finished else "resume")
     return labelled(facts)
 
 
@@ -308,8 +310,9 @@ def next_command(config: Config, path: Path, command: str) -> str:
             return f"Trainer(..., resume={str(path)!r}).train()"
         return f"microtrain.load({str(path)!r}, model=...)"
     program = "python -m microtrain" if sys.argv[0].endswith(".py") else "microtrain"
-    trust = " --trust" if import_paths(config) else ""
-    return f"{program} {command} {shlex.quote(str(path))}{trust}"
+    more = " --input FILE" if command == "predict" else ""
+    more += " --trust" if import_paths(config) else ""
+    return f"{program} {command} {shlex.quote(str(path))}{more}"
 
 
 COMING = "gradients", "shards", "optimizer", "activations"  # not there before the first step
