@@ -35,7 +35,7 @@ from ..report.record import read_records
 from ..runs.checkpoint import OtherRun
 from ..runs.directory import RunDirectory
 from ..runs.run import Run, RunInfo
-from ..train.callbacks.checkpoints import STOPPED
+from ..train.callbacks.results import STOPPED
 from ..train.console import Output
 from ..train.resume import LOCK_WAIT
 from ..train.run import held

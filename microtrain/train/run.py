@@ -8,6 +8,7 @@ after the same step without a collective of their own.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
 import os
 import signal
@@ -23,6 +24,7 @@ from ..config.resolved import whole_yaml
 from ..distributed.agreement import settled
 from ..distributed.communicator import alone
 from ..distributed.data_parallel import DataParallel
+from ..errors import DataError
 from ..runs.directory import RunDirectory
 from ..runs.metrics import History
 from ..runs.run import Run
@@ -31,6 +33,7 @@ from .build_run import STOP, Parts
 from .callbacks.base import Callback, call
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
     from ..distributed.communicator import Communicator
@@ -185,6 +188,20 @@ class TrainingRun(Parts):
         """What was measured so far, as `microtrain.history` gives it; on rank 0 once it trains."""
         read = hasattr(self, "path") and self.comm.rank == 0
         return (Run.read(self.path).history if read else History()).arrays()
+
+    def plot(self, *metrics: str) -> Figure:
+        """The curves so far as a matplotlib figure, which a notebook shows; on rank 0.
+
+        metrics: such as `loss`, of all parts of the data, or `val/r2`; all by default, six at most.
+
+        Raises LaunchError without matplotlib, ConfigError for an unknown metric, DataError where
+        nothing was measured yet.
+        """
+        if not hasattr(self, "path"):
+            raise DataError(f"nothing to draw: {self!r} has not trained")
+        page = importlib.import_module("microtrain.report.notebook")  # of a layer above
+        figure: Figure = page.figure(self.path, metrics)
+        return figure
 
     def update_info(self, **fields: Any) -> None:
         """Fields of run.json, on rank 0."""

@@ -36,14 +36,14 @@ from ..distributed import process_monitor, watchdog
 from ..distributed.agreement import agreed, same, settled
 from ..distributed.communicator import alone
 from ..distributed.connection import ranks_of
-from ..errors import ConfigError, DataError, DivergedError
+from ..errors import ConfigError, DivergedError
 from ..runs.directory import EVERY, RunDirectory
 from ..runs.state import RunState
 from ..tensor import TENSORS, Tensor
 from .build_run import EVALUATE, SAVE, build_run, take_initial_values
 from .callbacks.base import Callback, Ending, Event, States, call, callback_of, steps_between
-from .callbacks.checkpoints import STOPPED
 from .callbacks.order import CALLBACKS, OF_CONFIGURATION
+from .callbacks.results import STOPPED
 from .console import Output, next_command, peak_memory
 from .dry_run import dry_run
 from .models_and_losses import loss_of_rows
@@ -53,8 +53,6 @@ from .step.divergence import NotFinite, autopsy, worst_gradient
 from .step.executor import BEGIN, Execution
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from ..data.loading.loader import MicroBatches
     from ..distributed.communicator import Communicator
 
@@ -342,20 +340,6 @@ class Trainer(TrainingRun):
         # A rank that is killed from now on has nothing left to go on with.
         process_monitor.tell(words="")
         return ExitCode(0 if finished else STOPPED)
-
-    def plot(self, *metrics: str) -> Figure:
-        """The curves so far as a matplotlib figure, which a notebook shows; on rank 0.
-
-        metrics: such as `loss`, of all parts of the data, or `val/r2`; all by default, six at most.
-
-        Raises LaunchError without matplotlib, ConfigError for an unknown metric, DataError where
-        nothing was measured yet.
-        """
-        if not hasattr(self, "path"):
-            raise DataError(f"nothing to draw: {self!r} has not trained")
-        page = importlib.import_module("microtrain.report.notebook")  # of a layer above
-        figure: Figure = page.figure(self.path, metrics)
-        return figure
 
     def __repr__(self) -> str:
         total = "" if self.total_steps is None else f" of {self.total_steps:,}"

@@ -250,7 +250,7 @@ def test_a_time_that_has_run_out_is_not_begun_again(tmp_path, monkeypatch, ended
     config, settings = configuration(tmp_path, "the last step")
     settings = (*settings[:-1], f"callbacks=[{tmp_path}/net.py:Slow]", "train.duration=0.002 min")
     monkeypatch.setattr(
-        "microtrain.train.callbacks.checkpoints.Results._write_down", crash_before_run_json
+        "microtrain.train.callbacks.results.Results._write_down", crash_before_run_json
     )
     with pytest.raises(ArithmeticError):
         run(config, settings, 1)
@@ -301,7 +301,7 @@ def test_a_checkpoint_of_before_that_does_not_tell_of_a_stop(tmp_path, monkeypat
     """Early stopping looks at its own count at once, not at the next evaluation."""
     config, settings = configuration(tmp_path, "early stopping")
     monkeypatch.setattr(
-        "microtrain.train.callbacks.checkpoints.Results._write_down", crash_before_run_json
+        "microtrain.train.callbacks.results.Results._write_down", crash_before_run_json
     )
     monkeypatch.setattr(checkpoints, "asdict", lambda state: asdict(state) | {"stop": ""})
     with pytest.raises(ArithmeticError):

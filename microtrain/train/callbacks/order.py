@@ -41,7 +41,7 @@ CALLBACKS: Final = (
     "microtrain.train.callbacks.order:RowWriter",
     "microtrain.train.callbacks.order:Agreement",
     "microtrain.train.callbacks.checkpoints:Checkpoints",
-    "microtrain.train.callbacks.checkpoints:Results",
+    "microtrain.train.callbacks.results:Results",
     "microtrain.report.observer:Report",
     "microtrain.train.callbacks.order:Timeline",
     "microtrain.train.console:Summary",
