@@ -30,7 +30,7 @@ _OF_TARGET = (
     "  clip: true  # predictions within the range of the training targets",
 )
 _OF_COUNTS = "  # counts: `loss: poisson` without standardize_target keeps predictions above 0"
-_FEW = 300  # rows; why, and why these penalties, is in docs/decisions.md
+_FEW = 1000  # rows; why, and why these penalties, is in docs/decisions.md
 _PENALTIES = [10000, 3000, 1000, 300, 100, 30, 10, 3, 1, 0.3, 0.1]
 _LARGE = 5_000_000  # bytes that take more than a second
 
@@ -96,7 +96,7 @@ def propose_configuration(
         _split(len(frame), goal.is_classes),
         *_hints_of_split(proposals, len(frame)),
     ]
-    ways = _learning(proposals, goal.is_classes, goal.binary)
+    ways = _learning(proposals, goal.is_classes, goal.binary, len(frame))
     rows = [(p.name or '""', p.spec or "number", p.why) for p in proposals]
     for line in table([(name, "target", f"{why}; {found}"), *rows]):
         click.echo(printable(line).rstrip())
@@ -156,7 +156,9 @@ def _hints_of_split(proposals: list[Proposal], rows: int) -> list[str]:
     return [f"  # in split, in place of stratify: {'; '.join(ways)}"] if ways else []
 
 
-def _learning(proposals: list[Proposal], is_classes: bool, binary: bool) -> dict[str, list[str]]:
+def _learning(
+    proposals: list[Proposal], is_classes: bool, binary: bool, rows: int
+) -> dict[str, list[str]]:
     """Model, loss, metrics and training to begin with, by name; the first is proposed."""
     scores = ["accuracy", "balanced_accuracy", {"type": "f1", "average": "macro"}, "log_loss"]
     if binary:
@@ -166,12 +168,13 @@ def _learning(proposals: list[Proposal], is_classes: bool, binary: bool) -> dict
         f"metrics: {as_yaml(scores if is_classes else ['r2', 'rmse', 'mae'])}",
     ]
     linear = "logistic_regression" if is_classes else "linear_regression"
+    penalties = [each for each in _PENALTIES if each <= max(rows, len(proposals))]
     ways = {
         linear: [
             f"model: {linear}",
             *measured,
-            f"optimizer: {{type: lbfgs, l2: {as_yaml(_PENALTIES)}}}  # one a step",
-            f"train: {{duration: {len(_PENALTIES)} steps, batch_size: all}}  # the best counts",
+            f"optimizer: {{type: lbfgs, l2: {as_yaml(penalties)}}}  # one a step",
+            f"train: {{duration: {len(penalties)} steps, batch_size: all}}  # the best counts",
         ],
         "mlp": [
             "model: {type: mlp, hidden: [64, 64]}",

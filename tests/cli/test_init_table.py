@@ -377,8 +377,8 @@ def test_a_template_is_not_tried(capsys):
 @pytest.mark.parametrize(
     ("rows", "split"),
     [
-        (299, {"train": 0.85, "val": 0.15}),
-        (300, {"train": 0.7, "val": 0.15, "test": 0.15}),
+        (999, {"train": 0.85, "val": 0.15}),
+        (1000, {"train": 0.7, "val": 0.15, "test": 0.15}),
     ],
 )
 @pytest.mark.parametrize("classes", [False, True])
@@ -389,4 +389,6 @@ def test_few_rows_are_not_spent_on_a_test(rows, split, classes):
     assert main(["init", "csv", "t.csv", "--target", "y"]) == 0
     found = yaml.safe_load(Path("t.yaml").read_text())
     assert found["data"]["split"] == {**split, **({"stratify": True} if classes else {})}
-    assert found["train"]["duration"] == f"{len(found['optimizer']['l2'])} steps"
+    penalties = found["optimizer"]["l2"]
+    assert found["train"]["duration"] == f"{len(penalties)} steps"
+    assert penalties[0] == (300 if rows < 1000 else 1000) and penalties[-1] == 0.1
