@@ -90,6 +90,7 @@ def propose_configuration(
         "  columns:",
         *_aligned([p for p in proposals if p.spec != "drop"]),
         *_dropped([p for p in proposals if p.spec == "drop"]),
+        "  missing: fill  # cells that are empty in new rows, of columns that have none here",
         "  standardize: true  # numbers and dates",
         *([] if goal.is_classes else _OF_TARGET),
         *([_OF_COUNTS] if goal.is_count else []),

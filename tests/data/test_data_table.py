@@ -85,6 +85,20 @@ def test_texts_of_a_file_without_a_value_are_missing(tmp_path):
         csv(path, "y")
 
 
+def test_columns_that_do_not_say_are_filled(tmp_path):
+    path, new = tmp_path / "t.csv", tmp_path / "new.csv"
+    path.write_text("a,d,c,s,y\n1,2024-01-01,u,1,1\n2,2024-01-02,v,1,2\n9,2024-01-09,v,1,3\n")
+    new.write_text("a,d,c,s,y\n,,,,1\n")
+    columns = {"d": {"type": "date", "scale": "none"}, "c": "category", "s": {"missing": 7}}
+    encoder, _ = csv(path, "y", columns=columns, missing="fill").fit()
+    rows = csv(new, "y", columns=columns, missing="fill")
+    assert encoder.encode(rows.frame, lambda _: None)[0].tolist() == [[2, 19724, 0, 0, 7]]
+    encoder, _ = csv(path, "y", columns=columns).fit()
+    with pytest.raises(DataError, match='column "a": expected a number, found an empty cell'):
+        encoder.encode(rows.frame)
+    assert csv(path, "y", features=["a"], missing="fill").fit()[0].feature_names == ("a",)
+
+
 def test_standardize_is_for_numbers_and_dates_that_do_not_say_how():
     columns = {
         "n": [1.0, 3.0], "m": [1.0, 3.0], "d": ["1970-01-02", "1970-01-04"], "c": ["a", "b"],

@@ -107,6 +107,7 @@ def csv(
     thousands: Literal[",", ".", "'", " "] | None = None,
     units: list[str] | None = None,
     na_values: list[str | float] | None = None,
+    missing: Literal["error", "fill"] = "error",
     missing_target: Literal["error", "drop"] = "error",
     encoding: str = "utf-8",
 ) -> ArrayDataset | Table:
@@ -135,6 +136,8 @@ def csv(
         units: texts that may stand before or behind a number, such as $ or %: 12% is 12.
         na_values: further texts that mean that a cell is empty, whatever their case; a number
             stands for all cells of its value.
+        missing: empty cells of columns that do not say: an error, or filled with the median of the
+            training part (numbers and dates), as a category of their own (categories).
         missing_target: what to do with rows without a target: refuse the file, or leave them out.
         encoding: of the text, such as cp1252 (Windows, Western Europe), or utf-16.
 
@@ -162,7 +165,7 @@ def csv(
     hint = "categorical: true reads every cell of the target as the name of a class"
     return table_or_arrays(
         frame, target, columns, drop, features=features, categorical=categorical, weight=weight,
-        missing_target=missing_target, hint=hint,
+        missing=missing, missing_target=missing_target, hint=hint,
     )  # fmt: skip
 
 

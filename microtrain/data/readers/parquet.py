@@ -33,6 +33,7 @@ def parquet(
     in_memory: bool = True,
     cache: Path | None = None,
     na_values: list[str | float] | None = None,
+    missing: Literal["error", "fill"] = "error",
     missing_target: Literal["error", "drop"] = "error",
 ) -> Source | Table:
     """A Parquet file: its columns as inputs, one column as the target; pyarrow reads it.
@@ -55,6 +56,8 @@ def parquet(
         cache: a directory that keeps these files; None: microtrain/data in $XDG_CACHE_HOME or
             ~/.cache.
         na_values: further texts, and numbers, that mean that a cell is empty.
+        missing: empty cells of columns that do not say: an error, or filled with the median of the
+            training part (numbers and dates), as a category of their own (categories).
         missing_target: what to do with rows without a target: refuse the file, or leave them out.
 
     Returns a `Table` where there are `columns` to be fitted or rows were left out, else arrays, or
@@ -70,11 +73,11 @@ def parquet(
         notation = Notation(na_values=tuple(map(str, na_values or ())))
         return table_or_arrays(
             read_parquet(path, notation=notation), target, columns, drop, features=features,
-            categorical=categorical, weight=weight, missing_target=missing_target,
+            categorical=categorical, weight=weight, missing=missing, missing_target=missing_target,
         )  # fmt: skip
-    if columns or na_values or missing_target == "drop":
+    if columns or na_values or missing == "fill" or missing_target == "drop":
         raise ConfigError(
-            f"{path}: columns, na_values and missing_target are for rows in memory; with "
+            f"{path}: columns, na_values, missing and missing_target are for rows in memory; with "
             "in_memory: false leave them out, then all columns that are used must be full numbers"
         )
     stored = ParquetRows(path)

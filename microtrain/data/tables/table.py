@@ -7,6 +7,7 @@ part.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, Literal
 
@@ -55,6 +56,8 @@ class Table:
         drop: columns to leave out.
         categorical: read the target as classes whatever its values look like.
         weight: a column of numbers that say how much each row counts.
+        missing: empty cells of columns that do not say: an error, or filled with the median of the
+            training part (numbers and dates), as a category of their own (categories).
         missing_target: `drop` leaves out rows without a target, which are an `error` otherwise.
 
     Attributes:
@@ -84,6 +87,7 @@ class Table:
         drop: Sequence[str] = (),
         categorical: bool = False,
         weight: str | None = None,
+        missing: Literal["error", "fill"] = "error",
         missing_target: Literal["error", "drop"] = "error",
         hint: str = "",
     ) -> None:
@@ -121,6 +125,10 @@ class Table:
                     "those to use"
                 )
         self.columns = {name: given.get(name, Column()) for name in features}
+        for name, column in self.columns.items() if missing == "fill" else ():
+            if column.is_input and column.missing is None:
+                filled = "none" if column.type == "category" else "median"
+                self.columns[name] = replace(column, missing=filled)
         self.ids = tuple(name for name, column in given.items() if not column.is_input)
         for name in self.ids:
             self.columns.pop(name, None)
@@ -221,7 +229,8 @@ def table_or_arrays(
 ) -> ArrayDataset | Table:
     """A table, or its arrays where nothing is to be fitted or said."""
     table = Table(frame, target, columns, drop=drop or (), **others)
-    return table if columns or table.notes else table.arrays(table.encoder())
+    fitted = columns or table.notes or others.get("missing") == "fill"
+    return table if fitted else table.arrays(table.encoder())
 
 
 def _fit(frame: Frame, name: str, column: Column, rows: Rows) -> Fitted:
