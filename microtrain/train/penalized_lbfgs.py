@@ -13,6 +13,7 @@ from ..backend import XP
 from ..errors import need
 from ..optim import LBFGS
 from ..optim.lbfgs import Memory
+from .step.divergence import NotFinite
 
 Penalty = Annotated[float, Ge(0)]
 FITS = "fits"  # the state: how many steps there were
@@ -53,6 +54,8 @@ class PenalizedLBFGS(LBFGS):
         text = "l2 must be a number of at least 0, or a list of such"
         need(bool(good), "lbfgs", text, l2, error=ValueError)
         self.fits, self._pull = 0, 0.0
+        self._at: Any = None  # where this step has moved the parameters to
+        self._tried: Any = None  # the same when the loss was computed last
         options = max_iter, None, tolerance_grad, tolerance_change, history_size, "strong_wolfe"
         super().__init__(params, 1.0, *options)
 
@@ -63,11 +66,27 @@ class PenalizedLBFGS(LBFGS):
         self.fits += 1
         return found
 
+    def _iterate(self, compute: Callable[[], tuple[float, Any]]) -> None:
+        self._at = None
+        super()._iterate(compute)
+        if self._at is not None and (self._at != self._tried).any():
+            compute()  # the loss of the step is that of where it ends
+
+    def _write(self, vector: Any) -> None:
+        self._at = vector
+        super()._write(vector)
+
     def _loss_of(self, closure: Callable[[], Any]) -> tuple[Any, float]:
         model = self._model()
         text = "takes the parameters of a DataParallel model, which knows how many rows there are"
         need(model is not None, "lbfgs", text, error=TypeError)
-        result, loss = super()._loss_of(closure)
+        self._tried = self._at
+        try:
+            result, loss = super()._loss_of(closure)
+        except NotFinite:
+            if self._at is None:
+                raise
+            return None, math.inf  # too far along a line, which the search goes back from
         rows = model.weight if model.reduction == "mean" else 1
         self._pull = self.l2[min(self.fits, len(self.l2) - 1)] / (rows or 1)
         weights = self._weights()
@@ -79,7 +98,8 @@ class PenalizedLBFGS(LBFGS):
     def _weights(self) -> Any:
         """The parameters that the penalty is on, zeros in place of the others."""
         params = self.param_groups[0]["params"]
-        return self._vector(p._array if p._array.ndim > 1 else None for p in params)
+        pulled = [p.requires_grad and p._array.ndim > 1 for p in params]  # frozen ones stay
+        return self._vector(p._array if on else None for p, on in zip(params, pulled, strict=True))
 
     # The state is how many steps there were: each begins with what the parameters are.
 

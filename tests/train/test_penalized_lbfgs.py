@@ -48,8 +48,9 @@ def fit(place, data, comm=None, **settings):
         "callbacks": [Keep()], "run_dir": str(place), "comm": comm or SingleCommunicator(),
     }  # fmt: skip
     model = "logistic_regression" if classes else "linear_regression"
+    model, trainer = settings.pop("model", model), settings.pop("trainer", mt.train.Trainer)
     output = quiet(given["comm"].rank)
-    trainer = mt.train.Trainer(model, data, output=output, **{**given, **settings})
+    trainer = trainer(model, data, output=output, **{**given, **settings})
     assert trainer.train() == 0
     return trainer, after
 
@@ -301,3 +302,42 @@ def test_counts_are_scikit_learns(tmp_path):
     unseen, counts = trainer.data.val.arrays
     rmse = np.sqrt(np.mean((known.predict(unseen) - counts[:, 0]) ** 2))
     assert trainer.history["val/rmse"][-1] == pytest.approx(rmse, rel=1e-4)
+
+
+def test_the_penalty_leaves_a_frozen_weight(tmp_path):
+    data, model = data_of(), mt.nn.Sequential(mt.nn.Linear(6, 2), mt.nn.Linear(2, 2))
+    model.to(dtype="float64")
+    frozen = model[0].weight.requires_grad_(False)
+    before = frozen.numpy().copy()
+    fit(tmp_path, data, model=model, optimizer=PATH, duration="3 steps")
+    assert np.array_equal(frozen.numpy(), before)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_fit_goes_back_from_where_the_loss_overflows(tmp_path, ranks):
+    x = np.random.default_rng(0).standard_normal((ROWS, 2)).astype(np.float32)
+    y = np.exp(2 + x[:, :1]).round()
+    x[0, 0], y[0] = 300, 1  # exp(300 * 0.9) is not a float32
+
+    class Watched(mt.train.Trainer):
+        lost = False
+
+        def gradients(self, first, last, batch):
+            super().gradients(first, last, batch)
+            self.lost |= not np.isfinite(self.model.loss)
+
+    def job(comm):
+        model = mt.nn.Linear(2, 1)
+        with mt.no_grad():
+            model.weight[...], model.bias[...] = 0.0, 0.0
+        trainer, [found] = fit(
+            tmp_path, ArrayDataset(x, y), comm, model=model, trainer=Watched, loss="poisson",
+            optimizer={"type": "lbfgs", "l2": 1.0}, name="goals",
+        )  # fmt: skip
+        return trainer.lost, trainer.model.loss, *found
+
+    for lost, loss, weight, bias in in_process.run(ranks, job):
+        score = x.astype(np.float64) @ weight.T + bias
+        slope = (np.exp(score) - y).T @ x / ROWS + weight / ROWS
+        assert lost and np.abs(slope).max() < 1e-2
+        assert loss == pytest.approx((np.exp(score) - y * score).mean(), rel=1e-5)
