@@ -15,6 +15,7 @@ from microtrain.data import ArrayDataset, Column, Encoder, Table, csv, parquet, 
 from microtrain.data.preparation.match_schema import match_schema
 from microtrain.data.tables.columns import texts
 from microtrain.data.tables.frame import Frame
+from microtrain.data.tables.notation import Notation
 from microtrain.errors import ConfigError, DataError
 
 preprocessing = pytest.importorskip("sklearn.preprocessing")
@@ -542,6 +543,22 @@ def test_words_and_targets_that_are_absent_from_a_parquet_file(tmp_path):
     assert y[:, 0].tolist() == [1.5, 2.5, 3.5]
     with pytest.raises(ConfigError, match="for rows in memory"):
         parquet(tmp_path / "t.parquet", "y", in_memory=False, **keys)
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        np.array([1.5, -99.9, np.nan]),
+        np.array([1.5, -99.9, np.nan], np.float32),
+        np.array([1.5, -99.9, None], object),
+        np.array([Decimal("1.5"), Decimal("-99.9"), None], object),
+    ],
+    ids=["float64", "float32", "objects", "decimals"],
+)
+def test_a_number_is_absent_whatever_the_type_of_its_column(cells):
+    frame = Frame.of({"a": cells}, Notation(na_values=("-99.9",)))
+    np.testing.assert_array_equal(frame.numbers("a", gaps=True), [1.5, np.nan, np.nan])
+    assert frame.texts("a") == ["1.5", "", ""]
 
 
 def test_a_date_becomes_its_parts():

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
@@ -55,7 +56,7 @@ def is_empty(cell: Any) -> bool:
 
 def is_nothing(cell: Any) -> bool:
     """Whether a cell is None, NaN, or what pandas has for those."""
-    if isinstance(cell, float):
+    if isinstance(cell, float | np.floating):
         return math.isnan(cell)
     return cell is None or type(cell).__name__ in ("NAType", "NaTType")
 
@@ -159,12 +160,18 @@ class Notation:
         if not self.na_values:
             return cells
         if cells.dtype.kind in "iuf":
-            gaps = np.isin(cells, self.absent_numbers)
+            # A number that is written -99.9 is another one as a float32.
+            as_they_are = cells.dtype if cells.dtype.kind == "f" else float
+            gaps = np.isin(cells, np.array(self.absent_numbers, as_they_are))
             return np.where(gaps, np.nan, cells) if gaps.any() else cells
         if cells.dtype.kind not in "OU":
             return cells
         found = cells.astype(object)
-        texts = [isinstance(cell, str) and self.is_absent(cell.strip()) for cell in found]
+        texts = [
+            self.is_absent(cell.strip()) if isinstance(cell, str)
+            else isinstance(cell, int | float | Decimal) and float(cell) in self.absent_numbers
+            for cell in found
+        ]  # fmt: skip
         found[texts] = ""
         return found
 
