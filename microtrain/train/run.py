@@ -203,6 +203,13 @@ class TrainingRun(Parts):
         figure: Figure = page.figure(self.path, metrics)
         return figure
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the model, or how its training ended, with the curves."""
+        if self.comm.rank != 0 or not hasattr(self, "path"):
+            return self.model.module._repr_html_()
+        page = importlib.import_module("microtrain.report.notebook")  # of a layer above
+        return str(page.in_html(self.path))
+
     def update_info(self, **fields: Any) -> None:
         """Fields of run.json, on rank 0."""
         if self.directory is not None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import os
 import sys
 import time
@@ -344,13 +343,6 @@ class Trainer(TrainingRun):
     def __repr__(self) -> str:
         total = "" if self.total_steps is None else f" of {self.total_steps:,}"
         return f"{type(self).__name__}({self.config.name}, step {self.state.step:,}{total})"
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: the model, or how its training ended, with the curves."""
-        if self.comm.rank != 0 or not hasattr(self, "path"):
-            return self.model.module._repr_html_()
-        page = importlib.import_module("microtrain.report.notebook")  # of a layer above
-        return str(page.in_html(self.path))
 
     def stop(self, reason: str) -> None:
         """End the run, as finished, after the step or evaluation under way; on any ranks.

@@ -172,7 +172,7 @@ def test_resume_auto(tmp_path: Path) -> None:
     [
         ({"durtion": "4 epochs"}, "did you mean train.duration"),
         ({"loss": "mze"}, "did you mean mse"),
-        ({"batch_size": 0}, "a whole number of at least 1, got 0"),
+        ({"batch_size": 0}, "a whole number of at least 1, or all, got 0"),
         ({"metrics": ["acuracy"]}, "did you mean accuracy"),
         ({"train": {"clip_norm": "much"}}, "a number greater than 0, or null, got"),
         ({"seed": object()}, "seed is not a plain value"),

@@ -25,7 +25,7 @@ from microtrain.data import (
     prepare,
     zarr,
 )
-from microtrain.data.preparation.prepare import Moments
+from microtrain.data.preparation.survey import Moments
 from microtrain.data.readers import npy as mapped
 from microtrain.data.readers import stores
 from microtrain.data.readers.csv import csv

@@ -25,7 +25,7 @@ BUDGET = {
     "step": (1, 0, 600),
     "evaluation": (2, 0, 100),
     "checkpoint": (2, 0, 8),
-    "resume": (3, 1, 10_600),
+    "resume": (3, 1, 11_000),
     "rest": (8, 3, 400),  # of a whole run: its directory, hosts, native code for all, the end
 }
 

@@ -2,16 +2,10 @@
 
 The one rule that must never break is that validation and test rows stay unseen: the split depends
 on the seed alone, and the statistics of the standardisation come from the training rows alone.
-
-What is to be known of a part is found in one pass over its rows, of which nothing is kept. Sums are
-added up in the order of a binary tree over the blocks, whose size depends on the data alone:
-whoever goes through the same rows gets the same bits.
 """
 
 from __future__ import annotations
 
-import hashlib
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,23 +17,21 @@ from numpy.typing import DTypeLike, NDArray
 from ...common.words import listed, size
 from ...errors import ConfigError, DataError
 from ..rows import (
-    Known,
     Preprocessing,
     Rows,
     TargetScaling,
-    TargetSurvey,
-    as_trained,
     in_memory,
     is_lazy,
     layout,
 )
-from ..source import BLOCK, Source, as_source, blocks, check_array, checked, place
+from ..source import Source, as_source, checked
 from ..tables.encoder import Encoder
 from ..tables.table import Table
 from .match_schema import match_schema
 from .split import PartRows, split_rows, way_to_split
+from .survey import Survey, check_fit, refuse_negative, survey
 
-__all__ = ["Moments", "Prepared", "cast", "check_names", "prepare"]
+__all__ = ["Prepared", "check_names", "prepare"]
 
 Array = NDArray[Any]
 
@@ -192,7 +184,7 @@ def prepare(
                 f"on rows of {wanted}"
             )
     if log_target and not lazy:
-        _refuse_negative(whole, at, whole.target, origin)
+        refuse_negative(whole, at, whole.target, origin)
     raw = {name: _part(whole, chosen, lazy) for name, chosen in rows.items()}
     for name, other in (others or {}).items():
         where = f"{origin}, {name}"
@@ -203,7 +195,7 @@ def prepare(
             other = other.arrays(encoder, notes.setdefault)
         same: Any = match_schema(checked(as_source(other, where), where, lazy), whole, where)
         if log_target and not lazy:
-            _refuse_negative(same, at, same.target, where)
+            refuse_negative(same, at, same.target, where)
         raw[name] = _part(same, slice(None), lazy)
     surveys: dict[str, Survey] = {
         name: survey(part, origin, dtype, lazy, moments if name == "train" else (), log_target)
@@ -238,7 +230,7 @@ def prepare(
     if target_scaling is not None:
         maps[at] = target_scaling
     for each in surveys.values():
-        _check_fit(each, maps, dtype, origin)
+        check_fit(each, maps, dtype, origin)
     parts: dict[str, Source] = {}
     for name, part in raw.items():
         known = surveys[name].known
@@ -291,156 +283,6 @@ def class_names(
     return tuple(str(code) for code in range(high + 1))
 
 
-def cast(array: NDArray[Any], dtype: DTypeLike, origin: str) -> NDArray[Any]:
-    """`array` as `dtype`; DataError for values that do not fit."""
-    dtype = np.dtype(dtype)
-    if array.dtype == np.uint64 and dtype == np.int64 and array.max(initial=0) > 2**63 - 1:
-        raise DataError(f"{origin}: the integer {array.max()} does not fit int64")
-    with np.errstate(over="ignore"):
-        result: NDArray[Any] = array.astype(dtype, copy=False)
-    if not np.isfinite(result).all():
-        raise DataError(
-            f"{origin}: values up to {np.abs(array).max():g} do not fit {dtype}; rescale the data, "
-            "or train with dtype: float64"
-        )
-    return result
-
-
-class Moments:
-    """Mean and squared deviations of columns, added up block by block.
-
-    Chan, Golub, LeVeque: Updating formulae and a pairwise algorithm (1979).
-    """
-
-    def __init__(self) -> None:
-        # Of 1, 2, 4 ... blocks, the largest first: the blocks, their rows, mean and deviations.
-        self._done: list[tuple[int, int, Array, Array]] = []
-
-    def add(self, x: Array) -> None:
-        """The next rows."""
-        x = x.astype(np.float64, copy=False)
-        mean = x.mean(axis=0)
-        apart = x - mean
-        self._done.append((1, len(x), mean, np.multiply(apart, apart, out=apart).sum(axis=0)))
-        while len(self._done) > 1 and self._done[-1][0] == self._done[-2][0]:
-            self._merge()
-
-    def _merge(self) -> None:
-        blocks, n, mean, squares = self._done.pop()
-        others, m, its_mean, its_squares = self._done.pop()
-        apart = mean - its_mean
-        mean = its_mean + apart * (n / (n + m))
-        squares = its_squares + squares + apart * apart * (n * m / (n + m))
-        self._done.append((others + blocks, n + m, mean, squares))
-
-    def mean_and_std(self) -> tuple[Array, Array]:
-        """Over all rows, of which there are some."""
-        while len(self._done) > 1:
-            self._merge()
-        _, rows, mean, squares = self._done[0]
-        return mean, np.sqrt(squares / rows)
-
-
-@dataclass(frozen=True)
-class Survey:
-    """What a pass has found.
-
-    Attributes:
-        known: of the target as it is trained on, and the hash.
-        low, high: of each array, the least and largest values over its rows.
-        moments: of the arrays, by number, of which they were asked for.
-    """
-
-    known: Known
-    low: list[Array]
-    high: list[Array]
-    moments: Mapping[int, Moments]
-
-    def standardizing(self, number: int, origin: str, log: bool = False) -> Preprocessing:
-        """The map that gives an array of these rows, or its log(1 + x), mean 0 and deviation 1."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            mean, std = self.moments[number].mean_and_std()
-        ends = (bound[number].astype(np.float64) for bound in (self.low, self.high))
-        low, high = (np.log1p(end) if log else end for end in ends)
-        if number == 0:
-            return Preprocessing.of_statistics(mean, std, low, high, origin)
-        mean, std, low, high = map(np.atleast_1d, (mean, std, low, high))
-        return Preprocessing.of_statistics(mean, std, low, high, origin, "target")
-
-
-def survey(
-    part: Rows,
-    origin: str,
-    dtype: DTypeLike,
-    lazy: bool = True,
-    moments: Sequence[int] = (),
-    log: bool = False,
-) -> Survey:
-    """Go through all rows of a part that are not yet prepared.
-
-    lazy: block by block, and with a hash of them; else they are one block, in memory.
-    moments: of these arrays, too; `log`: of the target's log(1 + t).
-
-    Raises DataError that names row and column of the first value that is not finite, of a class
-    code without a name, of a target below 0 whose logarithm is wanted, or of a weight below 0.
-    """
-    found, sums = TargetSurvey(), {number: Moments() for number in moments}
-    head = part.read(slice(0, 0))
-    at = len(head) - 1 - part.weighted
-    digests = [hashlib.blake2b(digest_size=16) for _ in head]
-    low: list[Array] = []
-    high: list[Array] = []
-    for first, arrays in blocks(part, BLOCK if lazy else sys.maxsize):
-        least, most = ([each(a, axis=0) for a in arrays] for each in (np.min, np.max))
-        for number, bounds in enumerate(zip(least, most, strict=True)):
-            if arrays[number].dtype.kind == "f" and not np.isfinite(bounds).all():
-                check_array(part, number, arrays[number], origin, first)
-        low = [*map(np.minimum, low, least)] or least
-        high = [*map(np.maximum, high, most)] or most
-        for digest, array in zip(digests, arrays, strict=True) if lazy else ():
-            digest.update(np.ascontiguousarray(array).data)
-        target = arrays[at]
-        if log and lazy:
-            _refuse_negative(part, at, target, origin, first)
-        _check_codes_and_weights(part, first, target, arrays[-1], origin)
-        with np.errstate(over="ignore", invalid="ignore"):  # refused by its extremes
-            found.add(as_trained(target, dtype, column=True))
-            for number, moments_of in sums.items():
-                x = arrays[number]
-                moments_of.add(np.log1p(x, dtype=np.float64) if log and number else x)
-    return Survey(found.known("".join(d.hexdigest() for d in digests)), low, high, sums)
-
-
-def _refuse_negative(source: Source, at: int, target: Array, origin: str, first: int = 0) -> None:
-    """DataError for the first target below 0, which has no logarithm here, from row `first` on."""
-    if (target < 0).any():
-        row, *rest = np.argwhere(target < 0)[0].tolist()
-        raise DataError(
-            f"{origin}: target at {place(source, at, first, row)} is {target[(row, *rest)]}, "
-            "expected a number of at least 0: data.log_target takes log(1 + target)\n"
-            "hint: rows count from 0"
-        )
-
-
-def _check_codes_and_weights(
-    part: Rows, first: int, target: Array, weights: Array, origin: str
-) -> None:
-    if part.classes is not None:
-        bad = np.flatnonzero((target < 0) | (target >= len(part.classes)))
-        if len(bad):
-            where = part.location_in(-1 - part.weighted, first + int(bad[0]))
-            raise DataError(
-                f"{origin}: target at {where} is {target[bad[0]]}, "
-                f"expected a code from 0 to {len(part.classes) - 1}, of {len(part.classes)} classes"
-            )
-    if part.weighted and (weights < 0).any():
-        row = int(np.flatnonzero(weights < 0)[0])
-        raise DataError(
-            f"{origin}: weight at {part.location_in(-1, first + row)} is {weights[row]}, "
-            "expected a number of at least 0"
-        )
-
-
 def _where_kept(places: Sequence[Path]) -> str:
     """Where decoded rows are, and how large they are, in words."""
     length = sum(each.stat().st_size for place in {*places} for each in place.iterdir())
@@ -453,15 +295,6 @@ def _part(source: Source, rows: Any, lazy: bool) -> Rows:
         return Rows(source, rows)
     chosen = np.sort(rows[:]) if isinstance(rows, PartRows) else rows
     return Rows(in_memory(source, chosen))
-
-
-def _check_fit(found: Survey, maps: Mapping[int, Any], dtype: DTypeLike, origin: str) -> None:
-    """DataError where values of a part do not fit the dtype that they are cast to."""
-    for number, (low, high) in enumerate(zip(found.low, found.high, strict=True)):
-        ends = np.stack([low, high])
-        with np.errstate(over="ignore"):  # cast refuses what overflows
-            ends = maps[number].apply(ends) if number in maps else ends
-        cast(ends, dtype if ends.dtype.kind == "f" else np.int64, origin)
 
 
 def check_names(data: Prepared, columns: Sequence[str] | None, classes: Any, kind: str) -> None:
