@@ -117,6 +117,11 @@ def test_classes_are_the_texts_as_they_are_written(table, cells, decimal):
     [
         ("a,y\n1,2\nx,3\n", {"na_values": ["X"]}, [1, None]),
         ("a,y\n1,2\n-99.0,3\n", {"na_values": [-99]}, [1, None]),
+        (
+            "a;y\n1,5;2\n-99,5;3\n",
+            {"na_values": [-99.5], "decimal": ",", "delimiter": ";"},
+            [1.5, None],
+        ),
         ("a,y\n1,2\n.,3\n<NA>,4\n", {}, [1, None, None]),
         ('a,y\n"1,234,567.5",2\n12,3\n', {"thousands": ","}, [1234567.5, 12]),
         (

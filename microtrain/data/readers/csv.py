@@ -150,7 +150,8 @@ def csv(
         >>> iris.classes
         ('setosa', 'versicolor', 'virginica')
     """
-    notation = Notation(decimal, thousands, tuple(units or ()), tuple(map(str, na_values or ())))
+    keys = {"decimal": decimal, "thousands": thousands, "units": units, "na_values": na_values}
+    notation = Notation.of(keys)
     kinds: dict[str, str] = {}
     with contextlib.suppress(ConfigError):  # told when the file has been read
         kinds = {name: column.type for name, column in as_columns(columns).items()}

@@ -90,8 +90,13 @@ class Notation:
     @classmethod
     def of(cls, keys: Mapping[str, Any]) -> Notation:
         """From the arguments of `csv` or `parquet`."""
-        words = (tuple(map(str, keys.get(key) or ())) for key in ("units", "na_values"))
-        return cls(keys.get("decimal", "."), keys.get("thousands"), *words)
+        decimal = keys.get("decimal", ".")
+        words: list[Any] = (
+            keys.get("na_values") or []
+        )  # a number has a point, whatever the file has
+        absent = (x if isinstance(x, str) else str(x).replace(".", decimal) for x in words)
+        units = tuple(map(str, keys.get("units") or ()))
+        return cls(decimal, keys.get("thousands"), units, tuple(absent))
 
     @cached_property
     def _words(self) -> set[str]:
