@@ -26,7 +26,7 @@ BUDGET = {
     "evaluation": (2, 0, 100),
     "checkpoint": (2, 0, 8),
     "resume": (3, 1, 11_000),
-    "rest": (11, 4, 400),  # of a whole run: its directory, hosts, native code for all, what it came to
+    "rest": (11, 4, 400),  # of a whole run: its directory, hosts, native code for all, its results
 }
 
 
