@@ -415,11 +415,14 @@ def loss_of_rows(loss: Any, prediction: Any, target: Any, weight: Any = None) ->
     each = copy.copy(loss)
     each.reduction = "none"
     losses = each(prediction, target)
+    of_classes = isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss)
+    if loss.reduction == "mean" and not of_classes and losses.numel() > len(losses):
+        losses = losses.flatten(1).mean(1)  # of its targets: a row counts by its weight, once
     weight = weight.reshape(-1, *(1,) * (losses.ndim - 1)).expand(losses.shape)
     if loss.reduction == "sum":
         return (losses * weight).sum()
     divisor = weight
-    if isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss):
+    if of_classes:
         kept = target != loss.ignore_index
         of_class = 1.0 if loss.weight is None else loss.weight[where(kept, target, 0)]
         divisor = where(kept, weight * of_class, 0.0)

@@ -25,7 +25,7 @@ def data_of(classes=0, weighted=False, dtype=np.float64):
     rng = np.random.default_rng(5)
     x = rng.standard_normal((ROWS, 6)) @ (np.eye(6) + 0.4)
     x = ((x - x.mean(0)) / x.std(0)).astype(dtype)
-    columns = classes or 1 + (not weighted)
+    columns = classes or 2
     y = x @ rng.standard_normal((6, columns)) + rng.standard_normal((ROWS, columns))
     weights = rng.integers(0, 4, ROWS).astype(dtype) if weighted else None
     return ArrayDataset(x, y.argmax(1) if classes else y.astype(dtype), weights=weights)

@@ -91,9 +91,7 @@ class Notation:
     def of(cls, keys: Mapping[str, Any]) -> Notation:
         """From the arguments of `csv` or `parquet`."""
         decimal = keys.get("decimal", ".")
-        words: list[Any] = (
-            keys.get("na_values") or []
-        )  # a number has a point, whatever the file has
+        words: list[Any] = keys.get("na_values") or []  # of which numbers have a point
         absent = (x if isinstance(x, str) else str(x).replace(".", decimal) for x in words)
         units = tuple(map(str, keys.get("units") or ()))
         return cls(decimal, keys.get("thousands"), units, tuple(absent))
