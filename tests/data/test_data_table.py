@@ -561,6 +561,16 @@ def test_a_number_is_absent_whatever_the_type_of_its_column(cells):
     assert frame.texts("a") == ["1.5", "", ""]
 
 
+@pytest.mark.parametrize("kind", ["datetime64[D]", "datetime64[ns]"])
+def test_a_date_is_absent_in_a_column_of_dates(kind):
+    cells = np.array(["1900-01-01", "2024-01-02", "NaT"], kind)
+    made = Table({"d": cells, "y": [1.0, 2.0, 3.0]}, "y", {"d": {"type": "date"}})
+    frame = Frame.of({"d": cells}, Notation(na_values=("1900-01-01", "x", "20240102")))
+    assert np.isnat(frame.column("d")).tolist() == [True, False, True]
+    assert frame.texts("d") == ["", "2024-01-02", ""]
+    assert made.frame.texts("d")[0] == "1900-01-01"
+
+
 def test_a_date_becomes_its_parts():
     cells = ["2024-12-31T23:59", "1969-07-20T20:17", "2000-02-29", ""]
     parts = ["year", "month", "day_of_week", "hour", "days"]

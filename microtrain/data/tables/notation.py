@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from functools import cached_property
 from typing import Any
@@ -106,6 +107,15 @@ class Notation:
         return [x for x in map(self.number, self.na_values) if x is not None]
 
     @cached_property
+    def _absent_dates(self) -> list[datetime]:
+        """The `na_values` that are dates in the form of ISO 8601."""
+        found = []
+        for word in (word for word in self.na_values if number(word) is None):
+            with contextlib.suppress(ValueError):
+                found.append(datetime.fromisoformat(word).replace(tzinfo=None))
+        return found
+
+    @cached_property
     def _groups(self) -> tuple[str, re.Pattern[str]]:
         mark = self.thousands or ("." if self.decimal == "," else "")
         return (BLANKS if mark == " " else mark), grouped(mark, self.decimal)
@@ -167,12 +177,16 @@ class Notation:
             as_they_are = cells.dtype if cells.dtype.kind == "f" else float
             gaps = np.isin(cells, np.array(self.absent_numbers, as_they_are))
             return np.where(gaps, np.nan, cells) if gaps.any() else cells
+        if cells.dtype.kind == "M":
+            whole = cells.astype("datetime64[us]")
+            gaps = np.isin(whole, np.array(self._absent_dates, whole.dtype))
+            return np.where(gaps, np.datetime64("NaT"), whole) if gaps.any() else cells
         if cells.dtype.kind not in "OU":
             return cells
         found = cells.astype(object)
         texts = [
             self.is_absent(cell.strip()) if isinstance(cell, str)
-            else isinstance(cell, int | float | Decimal) and float(cell) in self.absent_numbers
+            else type(cell) in (int, float, Decimal) and float(cell) in self.absent_numbers
             for cell in found
         ]  # fmt: skip
         found[texts] = ""
