@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from ..random import generator
 from .check import checked, checked_section
 from .document import scalar
 from .schema import Config, Member, Members, Sweep
+from .texts import Measure
 from .tree import Node, Problem, assign, describe, join
 
 __all__ = ["members"]
@@ -59,12 +60,28 @@ def members(root: Node, problems: list[Problem], *, trust: bool | None = None) -
     if not problems and sweep.stop and len(combinations) < 3:
         message = "halving keeps the best third of the settings; vary three or more"
         problems.append(Problem("sweep.stop", message, node.value["stop"].where))
+    if not problems and (message := _in_different_units([each.config for each in found])):
+        problems.append(Problem("sweep", message, node.where))
     if problems:
         return None
     config = replace(found[0].config, sweep=sweep)
     places = {join("sweep", key): str(value.where) for key, value in node.value.items()}
     config.origins.update(found[0].config.origins | places)
     return Members(config, found)
+
+
+def _in_different_units(configs: Sequence[Config]) -> str:
+    """Why the losses of these do not rank them; empty where they do, or are not asked to."""
+    monitor = str(configs[0].checkpoint.monitor)
+    if Measure(monitor).field != "loss":
+        return ""
+    for key in ("standardize_target", "log_target"):
+        if len({getattr(config.data, key) for config in configs}) > 1:
+            return (
+                f"{monitor} is in another unit where data.{key} differs, and does not rank the "
+                "settings; set checkpoint.monitor to a metric, such as val/r2 with mode: max"
+            )
+    return ""
 
 
 def _checked(

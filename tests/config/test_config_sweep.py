@@ -108,6 +108,14 @@ def test_a_contradiction_of_some_members_is_said_at_their_value(tmp_path):
     assert "cannot cut a batch of 2 samples into 4 micro-batches" in str(caught.value)
 
 
+def test_losses_in_different_units_rank_no_settings(tmp_path):
+    sweep = "grid: {data.standardize_target: [true, false]}"
+    with pytest.raises(ConfigError, match=r"val/loss is in another unit where data\.standardize"):
+        members(tmp_path, sweep, "data.split={train: 0.8, val: 0.2}")
+    ranked = "metrics=[r2]", "checkpoint={monitor: val/r2, mode: max}"
+    assert len(members(tmp_path, sweep, "data.split={train: 0.8, val: 0.2}", *ranked).members) == 2
+
+
 def test_a_file_without_a_sweep_is_one_run(tmp_path):
     path = tmp_path / "plain.yaml"
     path.write_text(BASE.removesuffix("sweep:\n"))
