@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -201,6 +202,9 @@ def build_run(
         if optimizer.needs_closure:
             refuse_another_loss(config, len(loader))
         plan = Plan.of(config, len(loader))
+        penalties = len(getattr(optimizer, "l2", ()))
+        if comm.rank == 0 and penalties > (plan.total or math.inf):
+            warn(f"optimizer.l2 has {penalties} penalties, but the run {plan.total} steps")
         rates = build_rates(config, optimizer, plan)
     guard, skips = Guard(model, train.clip_norm), Skips(model) if train.nan == "skip" else None
     return Parts(

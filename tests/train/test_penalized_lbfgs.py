@@ -341,3 +341,11 @@ def test_a_fit_goes_back_from_where_the_loss_overflows(tmp_path, ranks):
         slope = (np.exp(score) - y).T @ x / ROWS + weight / ROWS
         assert lost and np.abs(slope).max() < 1e-2
         assert loss == pytest.approx((np.exp(score) - y * score).mean(), rel=1e-5)
+
+
+def test_penalties_that_are_not_reached_are_named(tmp_path, capsys):
+    mt.train.Trainer(
+        "linear_regression", data_of(), loss="mse", duration="2 steps", batch_size="all",
+        dtype="float64", run_dir=str(tmp_path), optimizer={"type": "lbfgs", "l2": [3.0, 2.0, 1.0]},
+    )  # fmt: skip
+    assert "l2 has 3 penalties, but the run 2 steps" in capsys.readouterr().err
