@@ -42,7 +42,7 @@ PARTS = tuple(registered.PARTS.values())
     "--try",
     "attempt",
     is_flag=True,
-    help="With init csv FILE: train what may do, write the best.",
+    help="With init csv FILE: train a linear model and a network, write the better one.",
 )
 def init(
     template: str | None,

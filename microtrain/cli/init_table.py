@@ -61,6 +61,10 @@ def propose_configuration(
     if words := sorted(absent | {*absent_classes(frame, name)}):
         given["na_values"], notes["na_values"] = words, "stand for no value, in every column"
         frame = frame.read_as(Notation.of(given))
+    frame, missing = leave_out(frame, name)
+    if missing and len(frame) < 7:  # of which some test, and some validate
+        raise DataError(f"{path}: {missing}, which leaves {plural(len(frame), 'row')}: too few")
+    if words or missing:
         proposed = {each: propose(frame, each) for each in frame.names}
     proposals = [proposed[each] for each in frame.names if each != name]
     if not any(p.spec not in ("drop", "id") for p in proposals):
@@ -70,9 +74,6 @@ def propose_configuration(
         left_out = [f"{p.name or 'without a name'} ({p.why})" for p in proposals]
         which = "; ".join(left_out) or "there is no other column"
         raise DataError(f"{path}: nothing left to predict {name} from: {which}{hint}")
-    frame, missing = leave_out(frame, name)
-    if missing and len(frame) < 7:  # of which some test, and some validate
-        raise DataError(f"{path}: {missing}, which leaves {plural(len(frame), 'row')}: too few")
     goal = describe(frame, name)
     found = f"{goal.found}, {missing}" if missing else goal.found
     source = os.path.relpath(path, written.parent) if not path.is_absolute() else str(path)
@@ -95,7 +96,7 @@ def propose_configuration(
         *([] if goal.is_classes else _OF_TARGET),
         *([_OF_COUNTS] if goal.is_count else []),
         _split(len(frame), goal.is_classes),
-        *_hints_of_split(proposals, len(frame)),
+        *_hints_of_split(proposals, len(frame), goal.is_classes),
     ]
     ways = _learning(proposals, goal.is_classes, goal.binary, len(frame))
     rows = [(p.name or '""', p.spec or "number", p.why) for p in proposals]
@@ -148,13 +149,14 @@ def _split(rows: int, is_classes: bool) -> str:
     return f"  split: {{{parts}{', stratify: true' * is_classes}}}{why}"
 
 
-def _hints_of_split(proposals: list[Proposal], rows: int) -> list[str]:
+def _hints_of_split(proposals: list[Proposal], rows: int, is_classes: bool) -> list[str]:
     """Other ways to split that the columns allow."""
     dates = [p.name for p in proposals if "date" in p.spec]
     groups = [p.name for p in proposals if p.spec == "id" and p.distinct < 0.9 * rows]
     ways = [f"`time: {as_yaml(name)}` tests on the latest rows" for name in dates[:1]]
     ways += [f"`group: {as_yaml(name)}` keeps its rows together" for name in groups[:1]]
-    return [f"  # in split, in place of stratify: {'; '.join(ways)}"] if ways else []
+    place = ", in place of stratify" * is_classes
+    return [f"  # in split{place}: {'; '.join(ways)}"] if ways else []
 
 
 def _learning(

@@ -285,9 +285,10 @@ def summary(run: Any, ending: Ending) -> list[str]:
     if run.comm.size > 1:
         share = f", {run.model.comm_seconds / seconds:.0%} in communication"
     speed = rate(state.samples / seconds if seconds else math.nan)
+    reason, _, more = ending.stop.partition(": ")
     facts = {
-        status + (f" ({ending.stop})" if ending.stop else ""): f"{plural(state.step, 'step')} in "
-        f"{elapsed(seconds)}{in_all}, {speed} samples/s{share}"
+        status + (f" ({reason})" if reason else ""): f"{plural(state.step, 'step')} in "
+        f"{elapsed(seconds)}{in_all}, {speed} samples/s{share}{f'; {more}' if more else ''}"
     }
     if state.best is not None:
         best = state.best

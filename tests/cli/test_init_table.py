@@ -57,8 +57,21 @@ TABLES = {
         "metrics: [accuracy, balanced_accuracy, {type: f1, average: macro}, log_loss]",
     )),
     "towns": ("a,town,y\n" + "".join(f"{i},t{i % 40},{i % 90 / 7}\n" for i in range(400)), (
+        "    town: category  # 40 texts: t0, t1, t10, t11, ...", "model: linear_regression",
+    )),
+    "many rows of towns": (
+        "a,town,y\n" + "".join(f"{i % 9},t{i % 40},{i % 90 / 7}\n" for i in range(10_000)), (
         "    town: {type: category, encode: embedding}  # 40 texts: t0, t1, t10, t11, ...",
         "model: {type: mlp, hidden: [64, 64]}",
+    )),
+    "many rows, not all with a value to predict": (
+        "town,a,y\n" + "".join(f"t{i % 40},{i % 9},{i / 7 if i % 40 < 22 else ''}\n"
+                               for i in range(10_000)), (
+        "    town: category  # 22 texts: t0, t1, t10, t11, ...", "model: linear_regression",
+    )),
+    "dates of a regression": (
+        "day,a,y\n" + "".join(f"2024-01-{i % 28 + 1:02},{i % 9},{i / 7}\n" for i in range(60)), (
+        "  # in split: `time: day` tests on the latest rows",
     )),
     "odd names": ('"a: b","#c","y y"\n' + "".join(f"{i % 7},{i % 5},{i}\n" for i in range(40)), (
         '    "a: b": number  # numbers from 0 to 6', '  target: y y  # the last column; numbers '

@@ -26,6 +26,7 @@ from .notation import is_empty, is_nothing, number
 Array = NDArray[Any]
 Kind = Literal["number", "category", "date", "id"]
 Scale = Literal["standard", "robust", "minmax", "none"]
+MOST_ONE_HOT = 1000  # categories; beyond it the inputs of a row are megabytes of zeros
 Encoding = Literal["one_hot", "embedding"]
 Unknown = Literal["ignore", "error"]
 Part = Literal["year", "month", "day_of_week", "hour", "days"]  # of a date

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ...common.words import plural
 from ...errors import DataError
-from .columns import days
+from .columns import MOST_ONE_HOT, days
 from .dates import format_of, varying
 from .frame import Frame, as_cells, numbered, shortened, text_of
 from .notation import is_empty
@@ -38,7 +38,8 @@ __all__ = [
     "propose",
 ]
 
-MOST_CATEGORIES = 30  # that become an input each
+MOST_CATEGORIES = 30  # that become an input each, in any table
+ROWS_TO_EMBED = 10_000  # from which learned numbers do better; measured in docs/decisions.md
 DIFFERENT = "a different whole number in every row"
 MOST_CODES = 12  # of whole numbers that nothing else tells from measurements
 MOST_WORDS = 10  # in a column of numbers, that may stand for no value
@@ -201,11 +202,17 @@ class _Column:
         if few and high - low >= 2 * distinct < self.filled / 5:
             return self.as_codes(f"only {distinct} different whole numbers")
         if codes and distinct > 2:
-            why += "; if these are codes, {type: category, encode: embedding}"
+            keys = ["type: category", *(f"{key}: {x}" for key, x in self._encoding().items())]
+            why += f"; if these are codes, {{{', '.join(keys)}}}"
         return self.proposal("number", why, "median")
 
     def as_codes(self, why: str) -> Proposal:
         return self.proposal("category", f"{why}; number, if they measure something", "none")
+
+    def _encoding(self) -> dict[str, str]:
+        """How categories beyond MOST_CATEGORIES become inputs: few rows are fitted one by one."""
+        embeds = self.rows >= ROWS_TO_EMBED or len(self.texts) >= MOST_ONE_HOT
+        return {"encode": "embedding"} if embeds else {}
 
     def as_group(self, what: str) -> Proposal:
         why = f"{len(self.texts):,} different {what}, and the name: rows of one group"
@@ -257,7 +264,7 @@ class _Column:
         if _GROUP.search(self.name):
             return self.as_group("texts")
         if distinct <= self.filled // 5:
-            return self.proposal("category", why, "none", encode="embedding")
+            return self.proposal("category", why, "none", **self._encoding())
         if IS_ID.search(self.name):
             return self.proposal("id", f"{distinct:,} different texts, and its name")
         why = f"{distinct:,} different texts in {self.rows:,} rows"

@@ -19,6 +19,7 @@ from ...errors import ConfigError, DataError
 from ..rows import Preprocessing
 from ..source import ArrayDataset
 from .columns import (
+    MOST_ONE_HOT,
     STATISTICS,
     Column,
     Specification,
@@ -36,7 +37,6 @@ __all__ = ["Table", "table_or_arrays"]
 Array = NDArray[Any]
 Rows = slice | NDArray[np.intp]
 Note = Callable[[str], None]
-MOST_ONE_HOT = 1000  # beyond it the inputs of a row are megabytes of zeros
 
 
 class Table:

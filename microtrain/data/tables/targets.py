@@ -11,7 +11,7 @@ from ...errors import DataError
 from .columns import read_target
 from .frame import Frame, shortened
 from .notation import is_empty
-from .propose import DIFFERENT, IS_ID, Proposal, amount, are_codes, counted
+from .propose import DIFFERENT, IS_ID, MOST_CATEGORIES, Proposal, amount, are_codes, counted
 
 __all__ = ["Target", "absent_classes", "describe", "guess_target"]
 
@@ -80,9 +80,10 @@ def _can_be_target(proposal: Proposal) -> bool:
     name, spec = proposal.name, proposal.spec
     if proposal.why == DIFFERENT and not IS_ID.search(name):
         return True  # which says little of a last column
-    kinds = ("drop", "id", "date", "embedding")
+    kinds = ("drop", "id", "date")
     is_other = spec in kinds or any(f": {kind}" in spec for kind in kinds)
-    return not is_other and not _NO_TARGET.match(name)
+    many = "category" in spec and proposal.distinct > MOST_CATEGORIES
+    return not (is_other or many) and not _NO_TARGET.match(name)
 
 
 def absent_classes(frame: Frame, name: str) -> list[str]:
