@@ -46,12 +46,12 @@ MOST_WORDS = 10  # in a column of numbers, that may stand for no value
 Counts = NDArray[Any]
 IS_ID = re.compile(
     r"(^|[_ .-])(id|uuid|guid|key|index|nr|no|rownames|obs)$|^(id|uuid|guid|index)([_ .-]|$)|^$|"
-    r"^unnamed: 0$|(?-i:[a-z]I[dD]$)",
+    r"^unnamed: 0$|(?-i:[a-z](I[dD]|N[rR])$|^PID$)",
     re.IGNORECASE,
 )
 _GROUP = re.compile(
-    r"(^|[_ .-])(id|uuid|guid|nr|no)$|(?-i:[a-z]I[dD]$)|^(subject|individual|person|patient|"
-    r"customer|client|user|member|household|family|participant|respondent|student|pupil)$",
+    r"(^|[_ .-])(id|uuid|guid|nr|no)$|(?-i:[a-z](I[dD]|N[rR])$|^PID$)|"
+    r"^(subject|individual|person|patient|customer|client|user|member|household|family|participant|respondent|student|pupil)$",
     re.IGNORECASE,
 )
 _CODES = re.compile(
@@ -104,10 +104,10 @@ def counted(frame: Frame, name: str) -> tuple[list[str], Counts]:
 
 
 def amount(x: float) -> str:
-    """A number for people to read: whole ones with all their digits."""
-    if not float(x).is_integer() or abs(x) >= 1e15:
-        return f"{x:g}"
-    return f"{x:.0f}" if abs(x) < 10_000 else f"{x:,.0f}"
+    """A number for people to read: large and whole ones with all their digits."""
+    if 10_000 <= abs(x) < 1e15:
+        return f"{x:,.0f}"
+    return f"{x:.0f}" if float(x).is_integer() and abs(x) < 1e15 else f"{x:g}"
 
 
 def propose(frame: Frame, name: str) -> Proposal:
@@ -186,11 +186,11 @@ class _Column:
 
     def as_number(self, values: NDArray[np.float64]) -> Proposal:
         low, high, distinct = values.min(), values.max(), len(np.unique(values))
+        why = f"numbers from {amount(low)} to {amount(high)}"
         if not (values % 1 == 0).all():
-            return self.proposal("number", f"numbers from {low:g} to {high:g}", "median")
+            return self.proposal("number", why, "median")
         if self.unique and distinct > 1 and self._counts_rows(low, high):
             return self.proposal("id", DIFFERENT)
-        why = f"numbers from {amount(low)} to {amount(high)}"
         if low in (-99, -999, -9999) and values[values > low].min(initial=0) >= 0:
             why += f'; if {low:.0f} means no value, na_values: ["{low:.0f}"]'
         few, codes = distinct <= MOST_CATEGORIES, bool(_CODES.search(self.name))
@@ -256,7 +256,8 @@ class _Column:
                 why = f"free text: {distinct:,} different ones"
                 return Proposal(self.name, "drop", why, distinct)
             return self.proposal("id", "a different text in every row")
-        shown = ", ".join(shortened(each) for each in sorted(self.texts)[:4])
+        some = [shortened(each) for each in sorted(self.texts)[:4]]
+        shown = ", ".join(f'"{each}"' if "," in each else each for each in some)
         why = f"{distinct:,} texts: {shown}{', ...' * (distinct > 4)}"
         why += ", codes with leading zeros" * self.is_code
         if distinct <= MOST_CATEGORIES:
