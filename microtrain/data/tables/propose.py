@@ -51,7 +51,8 @@ IS_ID = re.compile(
 )
 _GROUP = re.compile(
     r"(^|[_ .-])(id|uuid|guid|nr|no)$|(?-i:[a-z](I[dD]|N[rR])$|^PID$)|"
-    r"^(subject|individual|person|patient|customer|client|user|member|household|family|participant|respondent|student|pupil)$",
+    r"^(subject|individual|person|patient|customer|client|user|member|household|family|"
+    r"participant|respondent|student|pupil)$",
     re.IGNORECASE,
 )
 _CODES = re.compile(
