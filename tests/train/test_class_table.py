@@ -19,7 +19,7 @@ from microtrain.inference.evaluate import evaluate_run
 from microtrain.runs.run import ClassCounts, Run
 from microtrain.train import Trainer
 from microtrain.train.console import Output
-from microtrain.train.metrics.classification import class_lines, never_predicted
+from microtrain.train.metrics.classification import class_lines, never_predicted, not_better
 
 
 def rows(classes: int = 3, weights: bool = False, target: str = "classes") -> Any:
@@ -115,8 +115,15 @@ def test_it_is_said_where_no_more_rows_are_right_than_of_always_one_class(tmp_pa
     _, said, warned = run(tmp_path, rows(), optimizer={"type": "sgd", "lr": 1e-9}, seed=3)
     share = said.split("baseline (always class b): ")[1].split("%")[0]
     assert "not better than always predicting class b: " in warned
-    assert f"accuracy for {share}%  (test, step 6" in warned
+    assert f"accuracy instead of {share}%  (test, step 6" in warned
     assert "not better" not in run(tmp_path / "longer", rows(), duration="20 epochs")[2]
+
+
+@pytest.mark.parametrize(("log_loss", "said"), [(0.49, False), (0.51, True), (np.inf, True)])
+def test_chances_better_than_the_shares_of_classes_are_better(log_loss: float, said: bool) -> None:
+    counts = ClassCounts("val", ["no", "yes"], [80, 20], [[80, 0], [20, 0]])
+    assert -0.8 * np.log(0.8) - 0.2 * np.log(0.2) == pytest.approx(0.5004, abs=1e-4)
+    assert bool(not_better(counts, log_loss, "the best")) is said
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

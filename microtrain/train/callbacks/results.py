@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 import traceback
 from dataclasses import asdict
@@ -102,7 +103,9 @@ class Results(Callback):
                     f"never predicted in the {split} data: {listed(missing)}  ({ending.which})"
                     + _hint_of_weights(run.config.loss)
                 )
-            worse = not_better(self._counts, ending.which)
+            gives_chances = run.config.loss.type in ("cross_entropy", "bce")
+            log_loss = values["loss"] if gives_chances else math.inf
+            worse = not_better(self._counts, log_loss, ending.which)
             # With such weights rows of rare classes are wanted at the price of others.
             if worse and run.comm.rank == 0 and not _weighs_classes(run.config.loss):
                 run.output.warn(worse)

@@ -11,6 +11,7 @@ Values are scikit-learn's. A row of weight 0 is not there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
@@ -392,13 +393,18 @@ def class_lines(counts: ClassCounts, which: str = "") -> list[str]:
     return lines
 
 
-def not_better(counts: ClassCounts, which: str) -> str:
-    """What to say of a model that is not right more often than always the most frequent class."""
+def not_better(counts: ClassCounts, log_loss: float, which: str) -> str:
+    """What to say of a model that is not right more often than always the most frequent class, and
+    whose probabilities are no better than the shares of the classes.
+
+    log_loss: of the probabilities, in nats; inf where there are none.
+    """
     right, most = np.trace(counts.confusion), max(counts.support)
-    if right > most:
-        return ""
     name, total = counts.names[counts.support.index(most)], sum(counts.support) or 1
-    shares = f"{right / total:.1%} accuracy for {most / total:.1%}"
+    chances = [rows / total for rows in counts.support if rows]
+    if right > most or log_loss < -sum(p * math.log(p) for p in chances):
+        return ""
+    shares = f"{right / total:.1%} accuracy instead of {most / total:.1%}"
     return f"not better than always predicting {name}: {shares}  ({counts.split}, {which})"
 
 
