@@ -166,3 +166,16 @@ def test_a_captured_step_refuses_an_infinite_matrix() -> None:
     x[0, 0] = -np.inf
     with pytest.raises((mt.linalg.LinAlgError, np.linalg.LinAlgError), match="not finite"):
         step(x)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda x: mt.nn.Linear(3, 2)(x), "the input is float64, the weight float32.*x.float()"),
+        (lambda x: x.float() @ x.t(), "one input is float32, the other float64.*x.double()"),
+        (lambda x: (x > 0) @ (x > 0).t(), "expected numbers, got bool"),
+    ],
+)
+def test_a_product_of_two_dtypes_says_which_and_what_converts_them(call: Any, said: str) -> None:
+    with pytest.raises(RuntimeError, match=said):
+        call(mt.zeros(2, 3, dtype=mt.float64))

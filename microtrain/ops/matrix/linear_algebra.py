@@ -77,10 +77,14 @@ def check_product(name: str, x: Any, y: Any) -> None:
         raise wrong(name, "mat1 and mat2 shapes cannot be multiplied", x, y)
 
 
-def check_dtypes(name: str, x: Any, y: Any) -> None:
-    if x.dtype != y.dtype or x.dtype.kind == "b":
-        text = "expected both inputs to have the same dtype, and not bool"
-        raise wrong(name, text, x.dtype, y.dtype)
+def check_dtypes(
+    name: str, x: Any, y: Any, one: str = "one input", other: str = "the other"
+) -> None:
+    if x.dtype.kind == "b" and y.dtype.kind == "b":
+        raise wrong(name, "expected numbers", x.dtype, y.dtype)
+    if x.dtype != y.dtype:
+        way = {"float32": "; use x.float()", "float64": "; use x.double()"}.get(y.dtype.name, "")
+        raise wrong(name, f"{one} is {x.dtype}, {other} {y.dtype}: expected one dtype{way}")
 
 
 def _swap(x: Any) -> Any:
@@ -213,9 +217,9 @@ def _check_linear(input: Any, weight: Any, bias: Any) -> None:
     fits = weight.ndim == 2 and input.ndim and input.shape[-1] == weight.shape[1]
     text = "an input of {} does not fit a weight (out_features, in_features) of {}"
     need(fits, "linear", text, input, weight)
-    check_dtypes("linear", input, weight)
+    check_dtypes("linear", input, weight, "the input", "the weight")
     if bias is not None:
-        check_dtypes("linear", weight, bias)
+        check_dtypes("linear", weight, bias, "the weight", "the bias")
         want_shape("linear", "a bias", bias, weight.shape[:1])
 
 
