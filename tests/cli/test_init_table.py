@@ -29,12 +29,12 @@ def test_it_says_what_every_column_seems_to_be_and_why(capsys):
     assert main(["init", "csv", "customers.csv"]) == 0
     out = capsys.readouterr().out
     assert out.splitlines()[0].split() == (
-        "churned target by its name; 2 classes: no 86%, yes 14%".split()
+        "churned target by its name; 2 classes: no (86%), yes (14%)".split()
     )
     assert out.endswith("wrote customers.yaml\nnext: microtrain train customers.yaml\n")
     text = Path("customers.yaml").read_text()
     for line in (
-        "  target: churned  # by its name; 2 classes: no 86%, yes 14%",
+        "  target: churned  # by its name; 2 classes: no (86%), yes (14%)",
         "  standardize: true  # numbers and dates",
         "  drop: [comment]  # comment: free text: 400 different ones",
         "  # in split, in place of stratify: `time: signed_up` tests on the latest rows",
@@ -248,13 +248,13 @@ def test_codes_with_leading_zeros_are_categories_and_classes(capsys):
     assert main(["init", "csv", "t.csv"]) == 0
     shown = capsys.readouterr().out
     assert "4 texts: 00, 01, 02, 03, codes with leading zeros" in shown
-    assert "3 classes: 000 33%, 001 33%, 002 33%" in shown
+    assert "3 classes: 000 (33%), 001 (33%), 002 (33%)" in shown
     text = Path("t.yaml").read_text()
     assert "categorical: true" in text and "    region: category" in text
     rows = "".join(f"{i % 97},{i % 30:03}\n" for i in range(300))
     Path("u.csv").write_text("size,y\n" + rows)
     assert main(["init", "csv", "u.csv"]) == 0
-    assert "30 classes: 000 3%" in capsys.readouterr().out
+    assert "30 classes: 000 (3%)" in capsys.readouterr().out
 
 
 def test_the_index_of_a_data_frame_is_proposed_for_nothing(capsys):

@@ -257,9 +257,10 @@ class _Column:
                 why = f"free text: {distinct:,} different ones"
                 return Proposal(self.name, "drop", why, distinct)
             return self.proposal("id", "a different text in every row")
-        some = [shortened(each) for each in sorted(self.texts)[:4]]
+        # One alone is not worth the dots.
+        some = [shortened(each) for each in sorted(self.texts)[: 5 if distinct == 5 else 4]]
         shown = ", ".join(f'"{each}"' if "," in each else each for each in some)
-        why = f"{distinct:,} texts: {shown}{', ...' * (distinct > 4)}"
+        why = f"{distinct:,} texts: {shown}{', ...' * (distinct > 5)}"
         why += ", codes with leading zeros" * self.is_code
         if distinct <= MOST_CATEGORIES:
             return self.proposal("category", why, "none")

@@ -121,7 +121,12 @@ def describe(frame: Frame, name: str) -> Target:
         ends = f"{amount(low)} to {amount(high)}"
         found = f"whole numbers from {ends}, not classes" if is_count else f"numbers from {ends}"
         return Target(False, False, found, is_count=is_count)
-    order = sorted(range(len(texts)), key=lambda i: -counts[i])[:4]
-    shares = ", ".join(f"{shortened(texts[i])} {counts[i] / len(frame):.0%}" for i in order)
-    found = f"{len(classes)} classes: {shares}{', ...' * (len(classes) > 4)}"
+    order = sorted(range(len(texts)), key=lambda i: -counts[i])
+    shown = order[: 5 if len(order) == 5 else 4]  # one alone is not worth the dots
+    shares = ", ".join(f"{shortened(texts[i])} ({_share(counts[i] / len(frame))})" for i in shown)
+    found = f"{len(classes)} classes: {shares}{', ...' * (len(order) > len(shown))}"
     return Target(True, categorical, found, len(classes) == 2)
+
+
+def _share(part: float) -> str:
+    return f"{part:.0%}" if part >= 0.01 else "under 1%"
