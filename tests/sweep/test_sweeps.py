@@ -185,6 +185,7 @@ def test_members_that_diverge_end_alone(place, capsys):
     assert "s/2 has diverged: training diverged" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_halving_stops_settings_by_steps(place, capsys):
     grid = "sweep={seeds: 2, stop: halving, grid: {optimizer.lr: [1e-6, 1e-5, 0.1, 0.05, 0.01]}}"
     words = ["train", "s.yaml", grid, "data.split={train: 0.8, val: 0.2}"]
