@@ -30,7 +30,7 @@ from ...errors import ConfigError, DataError
 from ..source import ArrayDataset
 from ..tables.columns import Columns, as_columns
 from ..tables.frame import WHITESPACE, Frame, OnFile, numbered, other_delimiter
-from ..tables.notation import Notation
+from ..tables.notation import PLAIN, Notation
 from ..tables.table import Table, table_or_arrays
 from .csv_blocks import EACH, Read, blocks, by_numpy, by_pyarrow
 
@@ -59,7 +59,7 @@ _BLANKS = re.compile(r'("(?:[^"]|"")*")|[ \t]+')
 def read_csv(
     path: Path,
     delimiter: str = ",",
-    notation: Notation = Notation(),  # noqa: B008 - it is frozen
+    notation: Notation = PLAIN,
     encoding: str = "utf-8",
     texts: Collection[str] | None = (),
     wanted: Callable[[str], bool] = lambda name: True,
@@ -86,7 +86,7 @@ def parse_csv(
     origin: object,
     content: bytes,
     delimiter: str = ",",
-    notation: Notation = Notation(),  # noqa: B008
+    notation: Notation = PLAIN,
     encoding: str = "utf-8",
 ) -> Frame:
     """The table that is the content of a CSV file, as `read_csv`; origin names it in errors."""

@@ -14,7 +14,7 @@ from ...errors import ConfigError, DataError
 from ..source import Source
 from ..tables.columns import Columns, read_target
 from ..tables.frame import Frame, pandas_index
-from ..tables.notation import Notation
+from ..tables.notation import PLAIN, Notation
 from ..tables.table import Table, table_or_arrays
 from .npy import Stored
 from .stores import Chunked, mapped
@@ -173,7 +173,7 @@ class ParquetRows:
 def read_parquet(
     path: Path,
     names: Sequence[str] | None = None,
-    notation: Notation = Notation(),  # noqa: B008 - it is frozen
+    notation: Notation = PLAIN,
 ) -> Frame:
     """The columns of a Parquet file, those of `names` that it has; None: all.
 

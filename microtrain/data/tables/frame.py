@@ -26,7 +26,7 @@ from ...backend import MASKED
 from ...common.spelling import did_you_mean
 from ...common.words import listed
 from ...errors import DataError
-from .notation import Notation, is_empty, is_nothing
+from .notation import PLAIN, Notation, is_empty, is_nothing
 
 Array = NDArray[Any]
 WHITESPACE = "whitespace"  # the delimiter of cells that are separated by blanks or tabs
@@ -108,7 +108,7 @@ class Frame:
         names: Iterable[object],
         columns: Iterable[Any],
         lines: Sequence[int] | None = None,
-        notation: Notation = Notation(),  # noqa: B008 - it is frozen
+        notation: Notation = PLAIN,
         index: Collection[str] = (),
     ) -> None:
         self.origin, self.lines = str(origin), lines
@@ -144,7 +144,7 @@ class Frame:
         return self.notation.filled(array)
 
     @classmethod
-    def of(cls, value: Any, notation: Notation = Notation()) -> Frame | None:  # noqa: B008
+    def of(cls, value: Any, notation: Notation = PLAIN) -> Frame | None:
         """The columns of a dict, a data frame, a table or a structured array; None of all else."""
         if isinstance(value, Mapping):
             return cls("the table", value.keys(), value.values(), notation=notation)

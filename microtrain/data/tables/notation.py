@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ...errors import ConfigError
 
-__all__ = ["Notation", "grouped", "is_empty", "is_nothing", "number"]
+__all__ = ["PLAIN", "Notation", "grouped", "is_empty", "is_nothing", "number"]
 
 Array = NDArray[Any]
 # Texts that stand for no value in a column of numbers or dates, whatever their case.
@@ -224,3 +224,6 @@ class Notation:
             return ""
         between = ", or 1.234,5 with points between thousands" if self.decimal == "," else ""
         return f'with decimal: "{self.decimal}" a number is written as 1234{self.decimal}5{between}'
+
+
+PLAIN = Notation()  # of a file that says nothing of it
