@@ -135,7 +135,7 @@ def _unknown(kind: str, name: str) -> ConfigError:
         way_out = f"; an import path ends with what it names in the file: {name}:Name"
     there = ", ".join(known)
     choice = f"there are: {there}" if there else "expected ./file.py:Name or pkg.module:Name"
-    noun = kind.removesuffix("s")
+    noun = kind if kind == "loss" else kind.removesuffix("s")
     return ConfigError(f"no registered {noun} {quoted(name)}{way_out} ({choice})")
 
 

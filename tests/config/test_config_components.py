@@ -415,3 +415,9 @@ def test_the_arguments_of_a_loss_function_are_checked(directory, loss, words):
     with pytest.raises(ConfigError) as caught:
         load_config("run.yaml", [f"loss={loss}"])
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(("kind", "noun"), [("loss", "loss"), ("metrics", "metric")])
+def test_an_unknown_name_is_called_by_its_kind(kind: str, noun: str) -> None:
+    with pytest.raises(ConfigError, match=f'no registered {noun} "poison"'):
+        load(kind, "poison")
