@@ -224,7 +224,7 @@ class Lines:
     def __init__(self, path: Path, refusing: Callable[[], AbstractContextManager[None]]) -> None:
         self._file = open(path, "ab", 2**16, opener=open_to_write)  # noqa: SIM115 - until `close`
         self._refusing = refusing
-        self._flushed_at = 0.0  # of time.monotonic
+        self._flushed_at = -math.inf  # of time.monotonic
         self.length = os.fstat(self._file.fileno()).st_size  # bytes, with those not yet written
         self._digest = self._digest_of(self.length)
 

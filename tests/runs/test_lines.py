@@ -52,7 +52,7 @@ def test_lines_of_one_second_are_written_at_once(tmp_path):
     lines = Lines(path, no_disk)
     for line in ("first", "second"):
         lines.add(line)
-        lines.flush(1000.0)
+        lines.flush(1e9)
     assert path.read_text() == "first\n"
     lines.flush()
     assert path.read_text() == "first\nsecond\n"
