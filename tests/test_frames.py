@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import runpy
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -155,3 +157,34 @@ def test_calls_of_threads_without_ident_are_all() -> None:
     assert {thread.ident for thread in threading.enumerate()} <= found.keys()
     assert found[threading.get_ident()][-1] is frames.outwards(sys._getframe())[-1]
     assert frames.of_threads([-1]) == {}
+
+
+@pytest.mark.parametrize("which", ["all", "one"])
+def test_a_look_at_threads_keeps_nothing_of_theirs(which: str) -> None:
+    """Also without the collector, which would find a circle of frames at another time each run."""
+
+    class Held:
+        pass
+
+    def work() -> None:
+        held = Held()
+        gone.append(weakref.ref(held))
+        entered.set()
+        leave.wait(30)
+
+    gone: list[Any] = []
+    entered, leave = threading.Event(), threading.Event()
+    thread = threading.Thread(target=work)
+    gc.disable()
+    try:
+        thread.start()
+        assert entered.wait(30) and thread.ident
+        found = frames.of_threads([thread.ident] if which == "one" else None)
+        assert any(frame.f_code.co_name == "work" for frame in found[thread.ident])
+        found.clear()
+        leave.set()
+        thread.join(30)
+        assert gone[0]() is None
+    finally:
+        leave.set()
+        gc.enable()

@@ -100,9 +100,11 @@ def of_threads(idents: Iterable[int] | None = None) -> dict[int, list[FrameType]
         try:
             gc.disable()
             frames = sys._current_frames()
-            wanted = frames if idents is None else frames.keys() & set(idents)
+            wanted = set(frames) if idents is None else frames.keys() & set(idents)
             return {ident: outwards(frames[ident]) for ident in wanted}
         finally:
+            # One of them is this call's: they would keep each other, and what all threads work on.
+            del frames
             if enabled:
                 gc.enable()
 
