@@ -10,10 +10,12 @@ Sums are those of the text, NaN and infinities go the way they go in NumPy.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,9 +42,11 @@ typedef uint8_t uint8; typedef uint32_t uint32; typedef uint64_t uint64;
 #define Inf __builtin_inf()
 #ifdef __clang__
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#define UNROLLED _Pragma("clang loop unroll(full)")
 #else
 #pragma GCC optimize("vect-cost-model=dynamic")
 #define INDEPENDENT _Pragma("GCC ivdep")
+#define UNROLLED _Pragma("GCC unroll 8")
 #endif
 """
 OWN = 14  # words of a call that are not of its dimensions: see runtime.c
@@ -98,7 +102,8 @@ class Writer:
     def source(self) -> str:
         """All of the text."""
         table = f"int (*const units[])(int64 *) = {{{', '.join(self.names)}}};\n"
-        return "\n".join([HEAD, *self.functions, table])
+        used = any(" mt_" in text for text in self.functions)
+        return "\n".join([HEAD, *([mathematics()] if used else []), *self.functions, table])
 
     @property
     def names(self) -> list[str]:
@@ -197,19 +202,22 @@ class Writer:
         length = int(np.prod([x.shape[d] for d in gone], dtype=np.int64))
         first = _index({f"i{d}": steps[d] for d in kept})
         joined = all(steps[d] == steps[e] * x.shape[e] for d, e in pairwise(gone))
-        if unit.name == "sum" and joined and gone and length >= 16:
-            step = steps[gone[-1]]
-            inner = _lanes(length, lambda r: at(_sum(first, _times(r, step))), whole or t)
+        start = {"sum": "0", "prod": "1"}.get(unit.name, at(first))
+        kind = wide if unit.name == "sum" else whole or t
+        if unit.name != "prod" and joined and gone and length >= 16:
+            far = steps[gone[-1]]
+            inner = _lanes(
+                length, lambda r: at(_sum(first, _times(r, far))), kind, unit.name, start
+            )
         else:
-            start = {"sum": "0", "prod": "1"}.get(unit.name, at(first))
-            step = {
-                "sum": "a += x;",
-                "prod": "a *= x;",
-                "max": "a = (x >= a) | (x != x) ? x : a;",
-                "min": "a = (x <= a) | (x != x) ? x : a;",
-            }[unit.name]
-            one = f"const {whole or DTYPES[x.dtype]} x = {here};"
-            inner = [f"{wide} a = {start};", *_nested([ranges[d] for d in gone], [one, step])]
+            each = [
+                f"const {whole or DTYPES[x.dtype]} x = {here};",
+                _STEPS[unit.name].format("a", "x"),
+            ]
+            inner = _nested([ranges[d] for d in gone], [*each, "n |= x != x;"])
+            inner = [f"{kind} a = {start};", "int32 n = 0;", *inner]
+        if unit.name in ("max", "min") and out.dtype.kind == "f":
+            inner.append("if (n) a = NaN;")
         return "", _nested([ranges[d] for d in kept], [*inner, f"{goal} = a;"])
 
     def product(self, unit: Product) -> tuple[str, list[str]]:
@@ -236,7 +244,8 @@ class Writer:
             def term(r: str) -> str:
                 return f"{p}[{_sum(x, _times(r, ap))}] * {q}[{_sum(y, _times(r, bp))}]"
 
-            return "", _nested(around, [*_lanes(k, term, t), f"{r}[{z}] = a;"])
+            wide = "float64" if t == "float32" else t
+            return "", _nested(around, [*_lanes(k, term, wide), f"{r}[{z}] = a;"])
         # A loop of one turn is none.
         rows, columns, deep = (
             [_for(name, count)] * (count != 1) for name, count in (("i", m), ("j", n), ("k", k))
@@ -461,6 +470,12 @@ class _Loop(Body):
         return lines
 
 
+@functools.cache
+def mathematics() -> str:
+    """The functions of one number."""
+    return Path(__file__).with_name("functions.c").read_text(encoding="utf-8")
+
+
 def work(unit: Unit) -> int:
     """Multiplications and elements."""
     if isinstance(unit, Product):
@@ -500,20 +515,33 @@ def _nested(loops: list[str], body: list[str], independent: bool = False) -> lis
     return body
 
 
-def _lanes(length: int, term: Callable[[str], str], kind: str) -> list[str]:
-    """`a`, the sum of `length` terms, in several sums that a processor can make at once."""
-    wide = "float64" if kind == "float32" else kind
-    count = 1 if length < 64 else 8
-    whole = length // count * count
-    names = [f"a{j}" for j in range(count)] if count > 1 else ["a"]
-    lines = [f"{wide} " + ", ".join(f"{name} = 0" for name in names) + ";"]
-    adds = [f"{name} += {term('r' if count == 1 else f'(r + {j})')};"
-            for j, name in enumerate(names)]  # fmt: skip
-    lines += _nested([_for("r", whole, step=count)], adds)
-    if count > 1:
-        lines.append(f"{wide} a = ((a0 + a1) + (a2 + a3)) + ((a4 + a5) + (a6 + a7));")
+# What a reduction does with one more value; of equal ones it takes the last.
+_STEPS = {
+    "sum": "{0} += {1};",
+    "prod": "{0} *= {1};",
+    "max": "{0} = {1} < {0} ? {0} : {1};",
+    "min": "{0} = {1} > {0} ? {0} : {1};",
+}
+
+
+def _lanes(
+    length: int, term: Callable[[str], str], kind: str, name: str = "sum", start: str = "0"
+) -> list[str]:
+    """`a`, the reduction of `length` terms, by several that a processor can do at once."""
+    step, whole = _STEPS[name], length // 8 * 8
+    lanes = ["UNROLLED", "for (int j = 0; j < 8; j++)"]
+    one = [f"const {kind} x = {term('(r + j)')};", step.format("l[j]", "x")]
+    lines = [f"{kind} l[8];", *lanes, f"    l[j] = {start};"]
+    lines += _nested([_for("r", whole, step=8)], [lanes[0], *_nested(lanes[1:], one)])
+    for far in (1, 2, 4):  # ((l0 + l1) + (l2 + l3)) + ((l4 + l5) + (l6 + l7))
+        lines += [step.format(f"l[{j}]", f"l[{j + far}]") for j in range(0, 8, 2 * far)]
+    lines.append(f"{kind} a = l[0];")
     if length > whole:
-        lines += _nested([_for("r", length, whole)], [f"a += {term('r')};"])
+        last = [f"const {kind} x = {term('r')};", step.format("a", "x")]
+        lines += _nested([_for("r", length, whole)], last)
+    if name in ("max", "min"):  # a comparison with NaN does not hold
+        each = [f"const {kind} x = {term('r')};", "n |= x != x;"]
+        lines += ["int32 n = 0;", *_nested([_for("r", length)], each)]
     return lines
 
 

@@ -16,14 +16,15 @@ DTYPES = {
     for name in ("bool", "uint8", "uint32", "int8", "int16", "int32", "int64", "float32", "float64")
 }
 
-# Functions of a library of mathematics, one element at a time: NumPy does many at once.
+# Functions of functions.c, which a loop computes many of at once.
+OWN = ("exp", "expm1", "log", "log1p", "tanh", "erf")
+# Those of a library of mathematics, one element at a time: NumPy does many at once.
 SLOW = {
-    **{name: name for name in ("exp", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan",
-                               "tanh", "sinh", "cosh", "erf", "erfc")},
+    **{name: name for name in ("log2", "log10", "sin", "cos", "tan", "sinh", "cosh", "erfc")},
     "arctan": "atan", "arcsin": "asin", "arccos": "acos",
 }  # fmt: skip
 # Elements from which NumPy is faster, another pass over memory included; and own code, in Python.
-SLOW_FROM, SLOW_FROM_OF_ERF = 256, 1024
+SLOW_FROM, SLOW_FROM_OF_ERFC = 256, 1024
 
 NUMBERS = {
     "add": "{0} + {1}",
@@ -44,6 +45,7 @@ NUMBERS = {
 }
 FLOATS = {
     **NUMBERS,
+    **{name: f"mt_{name}{{f}}({{0}})" for name in OWN},
     **{name: f"{function}{{f}}({{0}})" for name, function in SLOW.items()},
     **{name: f"{name}{{f}}({{0}})" for name in ("sqrt", "floor", "ceil", "trunc", "rint")},
     "absolute": "fabs{f}({0})",
@@ -59,6 +61,7 @@ FLOATS = {
 }
 # What CuPy's kernels do: the larger zero, and a NaN of its own.
 FLOATS_OF_CUDA = FLOATS | {
+    **{name: f"{name}({{0}})" for name in OWN},
     "maximum": "({0} != {0} || {1} != {1}) ? ({t})NaN : max({0}, {1})",
     "minimum": "({0} != {0} || {1} != {1}) ? ({t})NaN : min({0}, {1})",
 }
@@ -98,11 +101,10 @@ def expression(
     name: str, args: tuple[Any, ...], attrs: dict[str, Any], size: int, cuda: bool
 ) -> Any:
     """The Expression of a ufunc called with `args`; None where the library has to do it."""
-    own = name in ("erf", "erfc")
-    slow_from = SLOW_FROM_OF_ERF if own else SLOW_FROM
+    slow_from = SLOW_FROM_OF_ERFC if name == "erfc" else SLOW_FROM
     if name in SLOW.keys() | {"power"} and size >= slow_from and not cuda:
         return None
-    if own:
+    if name in ("erf", "erfc"):  # no functions of NumPy
         dtype = args[0].dtype
         fits = not attrs and dtype.kind == "f" and dtype in DTYPES
         return Expression(FLOATS[name], (dtype,), dtype) if fits else None

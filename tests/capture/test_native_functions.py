@@ -1,0 +1,123 @@
+"""The functions of functions.c: errors in units of the last place, over all numbers."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from compilers import needs_compiler
+
+import microtrain as mt
+from microtrain.capture import c_compiler
+from microtrain.capture.c import HEAD, mathematics
+from microtrain.capture.elements import OWN
+
+F = mt.nn.functional
+# What a function may be off by, of float32 and float64. The reference is C's library of mathematics
+# in the next wider type, which is right to a last digit that does not count here.
+BOUNDS = {
+    "exp": (0.9, 1.0), "expm1": (1.5, 2.0), "log": (0.8, 0.8), "log1p": (1.5, 1.5),
+    "tanh": (1.5, 1.5), "erf": (2.5, 2.0),
+}  # fmt: skip
+ONE = """
+void NAME_float32(float32 *x, float32 *y, int64 n) {
+    INDEPENDENT
+    for (int64 i = 0; i < n; i++) y[i] = mt_NAMEf(x[i]);
+}
+void NAME_float64(float64 *x, float64 *y, int64 n) {
+    INDEPENDENT
+    for (int64 i = 0; i < n; i++) y[i] = mt_NAME(x[i]);
+}
+void right_NAME_float32(float32 *x, float64 *y, int64 n) {
+    for (int64 i = 0; i < n; i++) y[i] = NAME((float64)x[i]);
+}
+void right_NAME_float64(float64 *x, long double *y, int64 n) {
+    for (int64 i = 0; i < n; i++) y[i] = NAMEl((long double)x[i]);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def library(native_code: None) -> Any:
+    needs_compiler()
+    parts = [ONE.replace("NAME", name) for name in OWN]
+    return c_compiler.load("\n".join([HEAD, mathematics(), *parts]))
+
+
+def worst(library: Any, name: str, x: np.ndarray) -> tuple[float, float]:
+    """The largest error in units of the last place, and where it is."""
+    wide = np.dtype("f8" if x.dtype == np.float32 else np.longdouble)
+    found, right = np.empty_like(x), np.empty(x.shape, wide)
+    for start, out in (("", found), ("right_", right)):
+        given = (ctypes.c_void_p(a.ctypes.data) for a in (x, out))
+        library[f"{start}{name}_{x.dtype}"](*given, ctypes.c_int64(x.size))
+    with np.errstate(all="ignore"):
+        expected = right.astype(x.dtype)
+        finite = np.isfinite(expected) & np.isfinite(found)
+        error = np.abs(found.astype(wide) - right) / np.spacing(np.abs(expected))
+        error[~finite] = np.where(
+            (found == expected) | (np.isnan(found) & np.isnan(expected)), 0, np.inf
+        )[~finite]
+        wrong_sign = (expected == 0) & (np.signbit(found) != np.signbit(expected))
+    error[wrong_sign] = np.inf
+    at = int(error.argmax())
+    return float(error[at]), float(x[at])
+
+
+def every(step: int) -> Any:
+    """All of float32, or each `step`-th, in pieces."""
+    piece = (1 << 22) * step
+    for start in range(0, 1 << 32, piece):
+        stop = min(start + piece, 1 << 32)
+        yield np.arange(start, stop, step, dtype=np.uint64).astype(np.uint32).view(np.float32)
+
+
+@pytest.mark.parametrize(
+    "step", [pytest.param(1, marks=pytest.mark.slow, id="all"), pytest.param(1021, id="some")]
+)
+@pytest.mark.parametrize("name", OWN)
+def test_every_float32(library: Any, name: str, step: int) -> None:
+    error, at = max(worst(library, name, x) for x in every(step))
+    assert error <= BOUNDS[name][0], f"{name}({at!r}) is off by {error:.3f}"
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant < 60, reason="needs a type wider than float64")
+@pytest.mark.parametrize("name", OWN)
+def test_float64(library: Any, name: str) -> None:
+    rng = np.random.default_rng(0)
+    uniform = rng.uniform(-1, 1, 1 << 18)
+    special = [0.0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 5e-324, -1e-310, 709.78, 709.79, -745.13,
+               -745.14, -1e308, sys.float_info.max, sys.float_info.min]  # fmt: skip
+    x = np.concatenate([
+        uniform, 2 * uniform, 6 * uniform, 40 * uniform, 750 * uniform,
+        np.ldexp(uniform, rng.integers(-1000, 1000, uniform.size)), 1 + uniform / 1024, special,
+    ])  # fmt: skip
+    error, at = worst(library, name, x)
+    assert error <= BOUNDS[name][1], f"{name}({at!r}) is off by {error:.3f}"
+
+
+@pytest.mark.parametrize(
+    "name, bound, smallest",
+    [
+        ("sigmoid", 2.1, 0.0), ("silu", 3, 1e-37), ("softplus", 4, 0.0), ("logsigmoid", 4, 0.0),
+        ("elu", 4, 0.0), ("gelu", 4, 2e-7), ("mish", 4, 1e-37),
+    ],
+)  # fmt: skip
+def test_activations(native_code: None, name: str, bound: float, smallest: float) -> None:
+    """In a captured step, beside float64; below `smallest` the absolute error counts."""
+    needs_compiler()
+    (x,) = every(4099)
+    x = x[np.isfinite(x)]
+    captured = mt.compile(getattr(F, name), executor="native")
+    with mt.no_grad():
+        found = [captured(mt.from_numpy(x)).numpy() for _ in range(4)][-1].astype("f8")
+        right = getattr(F, name)(mt.from_numpy(x.astype("f8"))).numpy()
+    with np.errstate(over="ignore"):
+        unit = np.spacing(np.abs(right).astype("f4")).astype("f8")
+    fits = np.isfinite(unit)
+    error = np.abs(found - right)[fits]
+    allowed = np.maximum(bound * unit[fits], smallest)
+    assert (error <= allowed).all(), x[fits][np.argmax(error / allowed)]
