@@ -34,10 +34,12 @@ import struct
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
+from weakref import WeakSet
 
+from ..backend import alive
 from ..common.files import make_directory, read_object, reason, write_whole
 from ..common.stack_frames import of_threads, user_place
 from ..errors import ConfigError, LaunchError
@@ -89,7 +91,7 @@ def watches() -> bool:
 
 
 def start(
-    comm: Communicator, communicators: Iterable[Communicator], kill: Callable[[int], None],
+    comm: Communicator, communicators: WeakSet[Any], kill: Callable[[int], None],
     everyone: bool = True,
 ) -> None:  # fmt: skip
     """Watch the ranks of `comm` from now on, in place of those that were watched. Collective.
@@ -98,7 +100,7 @@ def start(
 
     Args:
         comm: all ranks, or those that use microtrain.
-        communicators: those of this process that are in use; they come and go.
+        communicators: those of this process that are in use; they come and go in any thread.
         kill: ends all ranks with an exit code.
         everyone: whether the job has no other ranks, for which MPI_Finalize would wait.
     """
@@ -234,7 +236,7 @@ class Watchdog:
     """The thread that watches, and what it knows."""
 
     def __init__(
-        self, comm: Communicator, communicators: Iterable[Communicator],
+        self, comm: Communicator, communicators: WeakSet[Any],
         kill: Callable[[int], None], everyone: bool = True,
     ) -> None:  # fmt: skip
         self.comm, self.communicators, self.kill = comm, communicators, kill
@@ -332,7 +334,7 @@ class Watchdog:
             self.look_back(elapsed)
             return
         # Threads may be in calls of communicators of their own: each waits by itself.
-        calls = [(c, c._done, doing) for c in list(self.communicators) if (doing := c._doing)]
+        calls = [(c, c._done, doing) for c in alive(self.communicators) if (doing := c._doing)]
         before = self.waits
         self.waits = {
             c: (done, before[c][1] + elapsed if before.get(c, (None,))[0] == done else 0.0)

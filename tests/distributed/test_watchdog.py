@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import tempfile
+import threading
+import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +23,7 @@ from pace import daily
 import microtrain as mt
 from microtrain.distributed import Communicator, in_process, watchdog
 from microtrain.distributed.communicator import ranks_named
+from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError, LaunchError
 
 Mpirun = Callable[..., mpi_run.Job]
@@ -268,6 +273,33 @@ def test_other_machines_are_read_by_one_rank_that_has_waited_long(tmp_path: Path
     assert read == {
         (14.0, True): set(), (15.0, False): set(), (15.0, True): {2, 3}, (606.0, False): {2, 3},
     }  # fmt: skip
+
+
+def test_a_look_does_not_mind_communicators_that_are_made_meanwhile() -> None:
+    """An error in its thread ends the job."""
+    communicators: weakref.WeakSet[Any] = weakref.WeakSet()
+    watching = watchdog.Watchdog(SingleCommunicator(), communicators, sys.exit)
+    over, before, looks = threading.Event(), sys.getswitchinterval(), 0
+
+    def make() -> None:
+        while not over.is_set():
+            kept = [SingleCommunicator() for _ in range(50)]
+            for one in kept:
+                communicators.add(one)
+
+    thread = threading.Thread(target=make)
+    sys.setswitchinterval(1e-6)
+    try:
+        thread.start()
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            watching.look(0.0)
+            looks += 1
+    finally:
+        sys.setswitchinterval(before)
+        over.set()
+        thread.join()
+    assert looks
 
 
 # ------------------------------------------------------------------------------------- the replicas
