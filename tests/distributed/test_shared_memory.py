@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import in_threads
@@ -287,7 +288,7 @@ def test_hosts_combine_what_lies_at_any_address(made: Make) -> None:
     assert found == [True]
 
 
-def test_where_there_can_be_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_there_can_be_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: Any, **options: Any) -> None:
         raise OSError(28, "No space left on device")
 
@@ -298,12 +299,11 @@ def test_where_there_can_be_none(monkeypatch: pytest.MonkeyPatch) -> None:
         os.close(handle)
         return os.open("/dev/full", os.O_RDWR), name
 
-    before = {*os.listdir(shared_memory.PLACE)}
     with monkeypatch.context() as patch:
+        patch.setattr(shared_memory, "PLACE", str(tmp_path))  # where nobody else makes files
         patch.setattr(tempfile, "mkstemp", without_room)
         assert create(4) == ""
-    mine = {n for n in {*os.listdir(shared_memory.PLACE)} - before if n.startswith("microtrain-")}
-    assert not any(os.path.getsize(f"{shared_memory.PLACE}/{name}") == 0 for name in mine)
+        assert not [*tmp_path.iterdir()]
     with monkeypatch.context() as patch:
         patch.setattr(tempfile, "mkstemp", full)  # as where a quota of files is used up
         assert create(4) == ""
