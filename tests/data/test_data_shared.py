@@ -254,13 +254,16 @@ def test_a_component_whose_ranks_wait_for_each_other(
     assert caught.value.agreed
 
 
-def test_given_arrays_are_shared_only_where_a_copy_was_made() -> None:
+def test_given_arrays_are_shared_only_where_a_copy_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A view of what the user holds is left as it is."""
     x = np.zeros((10, 3))
     views = prepare((x, x[:, :1]), dtype=np.float64).train.arrays
     copied = prepare((x, x[:, :1]), dtype=np.float32).train.arrays
     assert all(isinstance(array.base, np.ndarray) for array in views)
     data = replace(prepare((x, x[:, :1])), train=ArrayDataset(*views, *copied))
+    monkeypatch.setattr(shared, "MEMORY", [str(tmp_path)])  # whose files nobody takes away
     assert None not in shared._parcel(data, given=False).names["train"]
     parcel = shared._parcel(data, given=True)
     assert [name is None for name in parcel.names["train"]] == [True, True, False, False]
