@@ -27,6 +27,7 @@ from .elements import DTYPES, literal
 from .explain import size
 from .fusion import Element, Elements, Place, Product, Reduction, Scatter, Unit
 from .program import Program, arrays_in
+from .rows import Rows
 from .time_loops import Applied, Loop
 
 HEAD = """\
@@ -98,6 +99,7 @@ class Writer:
         self.moving: dict[int, int] = {}  # in a loop over time: see `Loop`
         self._names: dict[str, str] = {}  # of the functions, by what they do
         self._words: dict[Any, Word] = {}  # of the unit that is written
+        self._in_row: dict[tuple[str, int], str] = {}  # where its row is
 
     def source(self) -> str:
         """All of the text."""
@@ -126,7 +128,7 @@ class Writer:
             parts = [self.written(part) for part in unit.body_units]
             self.moving = {}
             return Written(unit, about, "sequence", [], work(unit), parts)
-        self._words, self._alive = {}, alive
+        self._words, self._in_row, self._alive = {}, {}, alive
         code, lines = _BY_TYPE[type(unit)](self, unit)
         words = [*self._words.values()]
         if not code:
@@ -140,12 +142,20 @@ class Writer:
             code = self._names[body]
         return Written(unit, about, code, words, work(unit))
 
-    def memory(self, address: int, dtype: Any, owner: Any) -> str:
-        """The name of the memory at `address`."""
+    def memory(self, address: int, dtype: Any, owner: Any, row: int = 0) -> str:
+        """The name of the memory at `address`; `row`: how far it is moved on for each row."""
         kind = "uint8" if dtype.kind == "b" else DTYPES[dtype]
         if (address, kind) not in self._words:
             self._words[address, kind] = self._word(address, owner)
-        return f"p{[*self._words].index((address, kind))}"
+        name = f"p{[*self._words].index((address, kind))}"
+        if row:
+            text = f"{kind} *r{len(self._in_row)} = {name} + row * {row};"
+            name = self._in_row.setdefault((name, row), text).split()[1][1:]
+        return name
+
+    def at(self, place: Place) -> str:
+        """The name of the memory of a place."""
+        return self.memory(place.address, place.dtype, owner_of(place.array), place.row)
 
     def _word(self, address: int, owner: Any) -> Word:
         assert id(owner) in self._alive  # or its memory could be another's
@@ -170,22 +180,26 @@ class Writer:
         self._words = dict(enumerate(words))
         return "calls", []
 
+    def rows(self, unit: Rows) -> tuple[str, list[str]]:
+        parts = [_BY_TYPE[type(part)](self, part)[1] for part in unit.parts]
+        lines = [line for part in parts for line in ("{", *(f"    {x}" for x in part), "}")]
+        return "", _nested([_for("row", unit.count)], [*self._in_row.values(), *lines])
+
     def elements(self, unit: Elements) -> tuple[str, list[str]]:
         return "", _Loop(self, unit).text()
 
     def reduction(self, unit: Reduction) -> tuple[str, list[str]]:
-        x, out = unit.x, unit.writes[0].array
+        x, to = unit.x, unit.writes[0]
         steps = [s // x.itemsize for s in x.strides]
         kept = [d for d in range(x.ndim) if d not in unit.axes and x.shape[d] != 1]
         gone = [d for d in unit.axes if x.shape[d] != 1]
         gone.sort(key=lambda d: -abs(steps[d]))
-        places = [s for n, s in zip(out.shape, out.strides, strict=True) if n != 1]
-        goals = dict(zip(kept, [s // out.itemsize for s in places], strict=True))
+        goals = dict(zip(kept, to.strides, strict=True))
         kept.sort(key=lambda d: -abs(goals[d]))
-        p, q, t = self.of(x), self.of(out), DTYPES[out.dtype]
+        p, q, t = (self.at(unit.reads[0]) if x.size else self.of(x)), self.at(to), DTYPES[to.dtype]
         goal = f"{q}[{_index({f'i{d}': step for d, step in goals.items()})}]"
         ranges = {d: _for(f"i{d}", x.shape[d]) for d in range(x.ndim)}
-        whole = "uint64" if out.dtype.kind in "iu" and unit.name in ("sum", "prod") else ""
+        whole = "uint64" if to.dtype.kind in "iu" and unit.name in ("sum", "prod") else ""
         wide = whole or ("float64" if t == "float32" and unit.name == "sum" else t)
 
         def at(index: str) -> str:
@@ -216,7 +230,7 @@ class Writer:
             ]
             inner = _nested([ranges[d] for d in gone], [*each, "n |= x != x;"])
             inner = [f"{kind} a = {start};", "int32 n = 0;", *inner]
-        if unit.name in ("max", "min") and out.dtype.kind == "f":
+        if unit.name in ("max", "min") and to.dtype.kind == "f":
             inner.append("if (n) a = NaN;")
         return "", _nested([ranges[d] for d in kept], [*inner, f"{goal} = a;"])
 
@@ -450,10 +464,10 @@ class _Loop(Body):
         self.writer = writer
 
     def pointer(self, place: Place) -> str:
-        return self.writer.memory(place.address, place.dtype, owner_of(place.array))
+        return self.writer.at(place)
 
     def moves(self, place: Place) -> bool:
-        return bool(self.writer.moving.get(id(owner_of(place.array)), 0))
+        return bool(place.row or self.writer.moving.get(id(owner_of(place.array)), 0))
 
     def index(self, name: str, count: int) -> str:
         index = f"n{self._count}"
@@ -484,6 +498,8 @@ def work(unit: Unit) -> int:
         return int(unit.x.size)
     if isinstance(unit, Loop):
         return unit.count * sum(map(work, unit.body_units))
+    if isinstance(unit, Rows):
+        return unit.count * sum(map(work, unit.parts))
     if isinstance(unit, Applied):
         return int(unit.lines[0].out.size)
     return math.prod(unit.shape) if isinstance(unit, Elements) else 1
@@ -562,4 +578,5 @@ _BY_TYPE: dict[type, Callable[[Writer, Any], tuple[str, list[str]]]] = {
     Product: Writer.product,
     Scatter: Writer.scatter,
     Applied: Writer.applied,
+    Rows: Writer.rows,
 }

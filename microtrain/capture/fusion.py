@@ -9,6 +9,7 @@ or become one, only where no element of memory is seen differently.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,9 +37,13 @@ class Place:
         shape, strides: without dimensions of length 1; strides in elements.
         low, high: the first byte and the one behind the last.
         regular: whether the strides are whole elements of a dtype that native code knows.
+        row, whole: of the first of many rows, how far the next is, in elements, and all of them.
     """
 
-    __slots__ = ("address", "array", "dtype", "high", "key", "low", "regular", "shape", "strides")
+    __slots__ = (
+        "address", "array", "dtype", "high", "key", "low", "regular", "row", "shape", "strides",
+        "whole",
+    )  # fmt: skip
 
     def __init__(self, array: Any, shape: Any = None) -> None:
         self.array = array
@@ -51,10 +56,21 @@ class Place:
         steps = [strides[d] for d in kept]
         self.regular = self.dtype in DTYPES and all(step % size == 0 for step in steps)
         self.strides = tuple(step // size for step in steps)
+        self.row, self.whole = 0, self
+        self._bound(steps)
+
+    def _bound(self, steps: list[int]) -> None:
         ends = [(n - 1) * step for n, step in zip(self.shape, steps, strict=True)]
         self.low = self.address + sum(end for end in ends if end < 0)
-        self.high = self.address + sum(end for end in ends if end > 0) + size
-        self.key = self.address, self.strides, self.dtype
+        self.high = self.address + sum(end for end in ends if end > 0) + self.dtype.itemsize
+        self.key = self.address, self.strides, self.dtype, self.row
+
+    def part(self, shape: tuple[int, ...], strides: tuple[int, ...], row: int) -> Place:
+        """The first of its rows, which are `row` elements apart."""
+        found = copy.copy(self)
+        found.shape, found.strides, found.row, found.whole = shape, strides, row, self.whole
+        found._bound([step * self.dtype.itemsize for step in strides])
+        return found
 
     def meets(self, other: Place) -> bool:
         """Whether they may have memory in common."""
@@ -369,7 +385,7 @@ def _product(line: Line, program: Program, blas: bool) -> Unit | None:
         return None
     if b.ndim == 2 and a.ndim == 1 and b.size <= 16384 and len(a) <= SHORT and _ones(a, program):
         return _reduced(line, "sum", b, (0,))  # loops add row by row
-    if a.ndim == 2 and b.ndim == 1 and a.size <= 16384 and _ones(b, program):
+    if a.ndim == 2 and b.ndim == 1 and _ones(b, program) and _whole_rows(a):
         return _reduced(line, "sum", a, (1,))
     reads = [Place(a), Place(b)]
     first, second = (a[None] if a.ndim == 1 else a), (b[:, None] if b.ndim == 1 else b)
@@ -405,6 +421,10 @@ def small(product: Product, blas: bool) -> bool:
     if m == 1 and n == 1:
         return bool(size < 16384)
     return bool(size <= (128 if blas and m > 1 and n > 1 else 512 if blas else 2304))
+
+
+def _whole_rows(array: Any) -> bool:
+    return bool(array.size <= 16384 or array.flags.c_contiguous)
 
 
 def _ones(array: Any, program: Program) -> bool:
@@ -557,12 +577,15 @@ def _mark_stores(units: list[Unit], program: Program) -> None:
             concerned = sorted(near.of([place]) | barriers)
             later = [units[n] for n in concerned if n > number]
             sooner = [units[n] for n in concerned if n <= number]
-            if kind != "made" or _meet([place], kept) or _needed(place, later, sooner):
+            if kind != "made" or _meet([place], kept) or needed(place, later, sooner):
                 unit.stored.add(place.key)
 
 
-def _needed(place: Place, later: list[Unit], sooner: list[Unit]) -> bool:
-    """Whether one of the units that have to do with `place` reads it before it is written anew."""
+def needed(place: Place, later: list[Unit], sooner: list[Unit]) -> bool:
+    """Whether one of the units that have to do with `place` reads it before it is written anew.
+
+    later, sooner: those behind what writes it, and those up to there.
+    """
     for unit in later:
         if _barrier(unit) or _meet([place], loads(unit)):
             return True
@@ -593,12 +616,16 @@ def loads(unit: Unit) -> list[Place]:
     return found
 
 
+def stores(unit: Unit) -> list[Place]:
+    """What a unit writes to memory."""
+    if type(unit) is not Elements:
+        return unit.writes
+    return [place for place in unit.writes if place.key in unit.stored]
+
+
 def touches(unit: Unit) -> list[Place]:
     """What a unit reads and writes in memory, each once."""
-    stores = unit.writes
-    if type(unit) is Elements:
-        stores = [place for place in unit.writes if place.key in unit.stored]
-    return list({place.key: place for place in loads(unit) + stores}.values())
+    return list({place.key: place for place in loads(unit) + stores(unit)}.values())
 
 
 def works_on(unit: Unit) -> list[Any]:

@@ -22,6 +22,7 @@ from .plan import reuse
 from .program import Program
 from .python_calls import WholePass
 from .routines import blas
+from .rows import with_rows
 from .time_loops import Loop, with_loops
 
 RELEASE = 200_000  # multiplications and elements from which other threads may run meanwhile
@@ -87,6 +88,7 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
     routines = blas()
     products = routines is not None
     units = with_loops(fusion.units_of(program, products), program, products)
+    units = with_rows(units, program)
     lines = [line for unit in units for line in unit.lines]
     places = reuse(program, [fusion.works_on(unit) for unit in units], lines)
     writer, text, native = Writer(program, routines, places), Text(program), Native()
