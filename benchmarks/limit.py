@@ -1,0 +1,321 @@
+"""Whole training steps of six networks against the limit of the machine and against the peers.
+
+A step is zero_grad, forward, loss, backward and the optimizer's update, in float32. The floor is
+what the captured step needs at least: `explain(measure=True)` measures memory and products here and
+takes the longer of the two. All sides run in turns in one process, from the same weights and on the
+same batch; their first losses must agree. The tables show medians in microseconds, and ratios
+beside the ones that must be reached. Peers are optional; one that cannot run is named with the
+reason.
+
+    python benchmarks/limit.py                                      # one thread, on one core
+    python benchmarks/limit.py --threads 2                          # two, not pinned
+    python benchmarks/limit.py --only CNN --peers torch
+    python benchmarks/limit.py --json limit.json --plot limit.png
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+# `step` pins a process that has not loaded NumPy to one core and one thread.
+if "--threads 2" in " ".join(sys.argv).replace("=", " "):
+    for variable in (
+        "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
+        "NPROC",  # XLA's
+    ):  # fmt: skip
+        os.environ[variable] = "2"
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    importlib.import_module("numpy")
+
+from step import Step, measure, processor, text  # it pins the process and limits threads
+
+# isort: split
+
+import numpy as np
+from gpu import convolutional
+from peers import Run, check, first_steps
+
+OURS = ("native", "numpy", "eager")
+RATIOS = (
+    ("native", "floor"), ("native", "torch"), ("native", "torch.compile"), ("native", "jax.jit"),
+)  # fmt: skip
+Make = Callable[[Any], Any]
+
+
+# The networks: torch's names are microtrain's, so one text makes both.
+
+
+def mlp(nn: Any) -> Any:
+    return nn.Sequential(
+        nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)
+    )
+
+
+def resnet(nn: Any) -> Any:
+    class Block(nn.Module):  # type: ignore[misc]
+        def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+            super().__init__()
+            self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+            self.norm1 = nn.BatchNorm2d(outputs)
+            self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+            self.norm2 = nn.BatchNorm2d(outputs)
+            self.short = nn.Sequential()
+            if stride > 1:
+                shorter = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+                self.short = nn.Sequential(shorter, nn.BatchNorm2d(outputs))
+
+        def forward(self, x: Any) -> Any:
+            inner = self.norm1(self.conv1(x)).relu()
+            return (self.norm2(self.conv2(inner)) + self.short(x)).relu()
+
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(),
+        Block(16, 16, 1), Block(16, 32, 2), Block(32, 64, 2),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10),
+    )  # fmt: skip
+
+
+def transformer(nn: Any) -> Any:
+    layer = functools.partial(nn.TransformerEncoderLayer, 128, 4, 512, 0.0, batch_first=True)
+    return nn.Sequential(nn.Embedding(64, 128), layer(), layer(), nn.Linear(128, 64))
+
+
+def autoencoder(nn: Any) -> Any:
+    return nn.Sequential(
+        nn.Linear(64, 32), nn.LayerNorm(32), nn.GELU(),
+        nn.Linear(32, 16), nn.LayerNorm(16), nn.GELU(),
+        nn.Linear(16, 32), nn.LayerNorm(32), nn.GELU(),
+        nn.Linear(32, 64),
+    )  # fmt: skip
+
+
+def pinn(nn: Any) -> Any:
+    return nn.Sequential(
+        nn.Linear(1, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1)
+    )
+
+
+# Losses of a model and a batch.
+
+
+def cross_entropy(library: Any, model: Any, x: Any, y: Any) -> Any:
+    """Of the rows, which may be tokens of sequences."""
+    return library.nn.functional.cross_entropy(model(x).flatten(0, -2), y.flatten())
+
+
+def reconstruction(library: Any, model: Any, x: Any) -> Any:
+    return library.nn.functional.mse_loss(model(x), x)
+
+
+def oscillation(library: Any, model: Any, t: Any) -> Any:
+    """u'' + u = 0 with u(0) = 0 and u'(0) = 1."""
+    t = t.detach().requires_grad_()
+    u = model(t)
+    (du,) = library.autograd.grad(u.sum(), t, create_graph=True)
+    (ddu,) = library.autograd.grad(du.sum(), t, create_graph=True)
+    return ((ddu + u) ** 2).mean() + (u[0] ** 2 + (du[0] - 1) ** 2).sum()
+
+
+class Network(NamedTuple):
+    """One row: what is trained, on what, and by what.
+
+    batch: from a generator to the arrays of the step.
+    must: what `RATIOS` must reach; None: reported only. The limits to the floor and to torch belong
+        together: when they were set the floor was 0.25, 0.33, 0.64, 0.32 and 0.012 of torch.
+    """
+
+    make: Make
+    loss: Callable[..., Any]
+    batch: Callable[[Any], tuple[np.ndarray, ...]]
+    optimizer: str
+    settings: dict[str, float]
+    must: tuple[float | None, ...]
+
+
+def classes(*shape: int) -> Callable[[Any], tuple[np.ndarray, ...]]:
+    """Normal numbers of a shape, and one of ten classes for each row."""
+
+    def batch(rng: Any) -> tuple[np.ndarray, ...]:
+        return rng.standard_normal(shape, np.float32), rng.integers(0, 10, shape[0])
+
+    return batch
+
+
+MOMENTUM = {"lr": 0.01, "momentum": 0.9}
+NETS = {
+    "MLP 128x64-256-256-10": Network(
+        mlp, cross_entropy, classes(128, 64), "AdamW", {"lr": 1e-3},
+        (1.3, 0.33, 0.95, None)
+    ),
+    "CNN 64x1x28x28": Network(
+        convolutional, cross_entropy, classes(64, 1, 28, 28), "SGD", MOMENTUM,
+        (1.5, 0.50, 0.95, None)
+    ),
+    "ResNet 32x3x32x32": Network(
+        resnet, cross_entropy, classes(32, 3, 32, 32), "SGD", MOMENTUM,
+        (1.2, 0.77, 0.95, None)
+    ),
+    "transformer 16x64x128": Network(
+        transformer, cross_entropy, lambda rng: tuple(rng.integers(0, 64, (2, 16, 64))),
+        "AdamW", {"lr": 1e-3},
+        (1.4, 0.45, 0.95, None),
+    ),
+    "autoencoder 64x64": Network(
+        autoencoder, reconstruction, lambda rng: (rng.standard_normal((64, 64), np.float32),),
+        "Adam", {"lr": 1e-3}, (3.0, 0.036, 0.95, None),
+    ),
+    "PINN 256x1": Network(
+        pinn, oscillation, lambda rng: (np.linspace(0, 6, 256, dtype=np.float32)[:, None],),
+        "Adam", {"lr": 1e-3}, (None, None, 0.95, None),
+    ),
+}  # fmt: skip
+
+
+def weights(net: Network) -> dict[str, np.ndarray]:
+    """The first ones of all sides, by the names of the state dict."""
+    import microtrain as mt
+
+    mt.manual_seed(0)
+    return {name: value.numpy().copy() for name, value in net.make(mt.nn).state_dict().items()}
+
+
+def training_step(
+    library: Any, net: Network, wrap: Make = lambda step: step, forward: Make = lambda loss: loss
+) -> Run:
+    """The step in microtrain or torch.
+
+    wrap: what is done with the whole step (`mt.compile`).
+    forward: what is done with the function from the batch to the loss (`torch.compile`).
+    """
+    model = net.make(library.nn)
+    model.load_state_dict({name: library.tensor(array) for name, array in weights(net).items()})
+    optimizer = getattr(library.optim, net.optimizer)(model.parameters(), **net.settings)
+    batch = [library.from_numpy(array) for array in net.batch(np.random.default_rng(0))]
+    loss_of = forward(functools.partial(net.loss, library, model))
+
+    def step(*batch: Any) -> Any:
+        optimizer.zero_grad()
+        loss = loss_of(*batch)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    run = wrap(step)
+    return Run(lambda: run(*batch), list)
+
+
+def torch_eager(net: Network, **how: Any) -> Run:
+    import torch
+
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    torch._dynamo.reset()
+    return training_step(torch, net, **how)
+
+
+def torch_compile(net: Network) -> Run:
+    import torch
+
+    return torch_eager(net, forward=torch.compile)
+
+
+PEERS: dict[str, tuple[Callable[[Network], Run], str]] = {
+    "torch": (torch_eager, "pip install torch==2.13.0"),
+    "torch.compile": (torch_compile, "pip install torch==2.13.0, and a C++ compiler"),
+}
+
+
+# The table ----------------------------------------------------------------------------------------
+
+
+def make_steps(
+    net: Network, peers: Iterable[str], left_out: dict[str, str]
+) -> tuple[dict[str, Step], float]:
+    """The step of everybody who can take it, and the floor in microseconds.
+
+    Who cannot is put into `left_out`, with the reason.
+    """
+    import microtrain as mt
+    from microtrain.capture.c_compiler import absent
+
+    captured: dict[str, Any] = {}
+    executors = [name for name in OURS if name != "eager"]
+    if absent():
+        left_out["native"] = absent()
+        executors.remove("native")
+
+    def wrap(executor: str, step: Any) -> Any:
+        captured[executor] = mt.compile(step, executor=executor)
+        return captured[executor]
+
+    runs = {"eager": training_step(mt, net)}
+    for executor in executors:
+        runs[executor] = training_step(mt, net, wrap=functools.partial(wrap, executor))
+    ways = {name: first_steps(run) for name, run in runs.items()}
+    for peer in peers:
+        build, how = PEERS[peer]
+        try:
+            run = build(net)
+            ways[peer] = first_steps(run)  # what is compiled at the first call may fail there
+        except Exception as error:
+            reason = str(error).strip().partition("\n")[0]
+            left_out[peer] = f"{type(error).__name__}: {reason}" + (how and f" ({how})")
+        else:
+            runs[peer] = run
+    for name, way in ways.items():
+        check(name, way, ways["eager"])
+    told = captured["native" if "native" in captured else "numpy"].explain(measure=True)
+    found = re.search(r"^floor +([0-9,.]+) us", told, re.MULTILINE)
+    assert found, told
+    floor = float(found[1].replace(",", ""))
+    return {name: run.step for name, run in runs.items()}, floor
+
+
+def ratios(found: dict[str, float]) -> list[float | None]:
+    """`RATIOS` of one row; None where a side is missing."""
+    return [found[a] / found[b] if a in found and b in found else None for a, b in RATIOS]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--threads", type=int, choices=(1, 2), default=1, help="default 1")
+    parser.add_argument("--json", metavar="FILE", help="write the numbers to FILE")
+    parser.add_argument("--seconds", type=float, default=10.0, help="for each row (default 10)")
+    parser.add_argument("--only", default="", help="rows whose name contains this text")
+    parser.add_argument(
+        "--peers", default=",".join(PEERS), help="columns beside microtrain's (default: all)"
+    )
+    options = parser.parse_args()
+    peers = [name for name in options.peers.split(",") if name]
+    if unknown := set(peers) - set(PEERS):
+        parser.error(f"no peer is called {', '.join(sorted(unknown))}; there are {list(PEERS)}")
+    results: dict[str, dict[str, float]] = {}
+    left_out: dict[str, dict[str, str]] = {}
+    columns = ("floor", *OURS, *peers)
+    where = "one thread, one core" if options.threads == 1 else "two threads"
+    print(f"{processor()}, {where}, medians in us a step")
+    print(f"{'step':<24}" + "".join(f"{name:>15}" for name in columns))
+    for name in (name for name in NETS if options.only in name):
+        steps, floor = make_steps(NETS[name], peers, left_out.setdefault(name, {}))
+        found = results[name] = {"floor": floor} | measure(steps, options.seconds)
+        line = "".join(f"{text(found.get(column), ',.1f'):>15}" for column in columns)
+        print(f"{name:<24}{line}", flush=True)
+    print(f"\n{'ratio':<24}" + "".join(f"{f'{a} / {b}':>23}{'must':>7}" for a, b in RATIOS))
+    for name, found in results.items():
+        pairs = zip(ratios(found), NETS[name].must, strict=True)
+        line = "".join(f"{text(r, '.3f'):>23}{text(must, '.4g'):>7}" for r, must in pairs)
+        print(f"{name:<24}{line}")
+    for name, reasons in left_out.items():
+        for side, reason in reasons.items():
+            print(f"left out: {name}: {side}: {reason}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
