@@ -74,17 +74,17 @@ def jax_convolutional(jax: Any, w: Any, x: Any) -> Any:
     return jax_linear(w, x.reshape(len(x), -1), "7.")
 
 
-def jax_transformer(jax: Any, w: Any, x: Any) -> Any:
+def jax_transformer(jax: Any, w: Any, x: Any, heads: int = 8) -> Any:
     def norm(x: Any, name: str) -> Any:
         x = (x - x.mean(-1, keepdims=True)) / jax.numpy.sqrt(x.var(-1, keepdims=True) + 1e-5)
         return x * w[f"{name}.weight"] + w[f"{name}.bias"]
 
     rows, places, width = x.shape
     mixed = x @ w["self_attn.in_proj_weight"].T + w["self_attn.in_proj_bias"]
-    q, k, v = mixed.reshape(rows, places, 3, 8, width // 8).transpose(2, 0, 3, 1, 4)
-    scores = jax.nn.softmax(q @ k.swapaxes(-1, -2) / math.sqrt(width // 8), -1)
-    heads = (scores @ v).transpose(0, 2, 1, 3).reshape(x.shape)
-    x = norm(x + jax_linear(w, heads, "self_attn.out_proj."), "norm1")
+    q, k, v = mixed.reshape(rows, places, 3, heads, width // heads).transpose(2, 0, 3, 1, 4)
+    scores = jax.nn.softmax(q @ k.swapaxes(-1, -2) / math.sqrt(width // heads), -1)
+    joined = (scores @ v).transpose(0, 2, 1, 3).reshape(x.shape)
+    x = norm(x + jax_linear(w, joined, "self_attn.out_proj."), "norm1")
     inner = jax_linear(w, jax.nn.relu(jax_linear(w, x, "linear1.")), "linear2.")
     return norm(x + inner, "norm2")
 
