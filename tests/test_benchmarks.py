@@ -23,7 +23,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Imports a script of the directory."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     yield importlib.import_module
-    for name in ("peers", "step", "scaling", "gpu"):
+    for name in ("peers", "step", "scaling", "gpu", "limit", "networks"):
         sys.modules.pop(name, None)
 
 
@@ -99,6 +99,59 @@ def test_networks_of_the_gpu_script_are_the_same_in_jax(scripts: Any) -> None:
         ours, theirs = (gpu.ready(side, name, "cpu")[1] for side in ("eager", "jax.jit"))
         np.testing.assert_allclose(theirs, ours, rtol=1e-3)
     assert jax.__version__
+
+
+LIMIT = {"torch": "torch", "jax.jit": "jax"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("peer", LIMIT)
+def test_whole_steps_are_the_same_in_the_peers(peer: str, scripts: Any) -> None:
+    if not installed(LIMIT[peer]):
+        pytest.skip(f"{LIMIT[peer]} is not installed")
+    limit = scripts("limit")
+    for name, net in limit.NETS.items():
+        left_out: dict[str, str] = {}
+        steps, floor = limit.make_steps(net, [peer], left_out)  # it compares their losses
+        assert peer in steps, (name, left_out)
+        assert floor > 0
+
+
+def test_a_whole_step_that_does_something_else_is_no_measurement(
+    scripts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = scripts("limit")
+    net = limit.NETS["autoencoder 64x64"]
+
+    def other(net: Any) -> Any:
+        return limit.training_step(importlib.import_module("microtrain"), net)
+
+    monkeypatch.setattr(limit, "OURS", ("numpy", "eager"))
+    monkeypatch.setitem(limit.PEERS, "other", (other, ""))
+    steps, floor = limit.make_steps(net, ["other"], {})
+    assert steps.keys() >= {"eager", "numpy", "other"} and floor > 0
+    slower = net._replace(settings={"lr": 1e-4})
+    monkeypatch.setitem(limit.PEERS, "other", (lambda net: other(slower), ""))
+    with pytest.raises(RuntimeError, match="other has the losses"):
+        limit.make_steps(net, ["other"], {})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plot", daily([False, True], True))
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_the_limit_script_runs(threads: str, plot: bool, tmp_path: Path) -> None:
+    if plot and importlib.util.find_spec("matplotlib") is None:
+        pytest.skip("matplotlib is not installed")
+    path, picture = tmp_path / "limit.json", tmp_path / "limit.png"
+    more = ["--plot", str(picture)] if plot else []
+    shown = run("limit.py", "--only", "PINN", "--peers", "", "--seconds", "0", "--threads", threads,
+                "--json", str(path), *more)  # fmt: skip
+    assert "native / floor" in shown
+    data = json.loads(path.read_text(encoding="utf-8"))
+    assert data["threads"] == int(threads)
+    assert data["us"]["PINN 256x1"].keys() >= {"floor", "eager", "numpy"}
+    assert data["ratios"]["PINN 256x1"]["native / torch"] is None
+    assert picture.exists() is plot
 
 
 def test_a_peer_that_cannot_run_is_named(scripts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
