@@ -17,8 +17,9 @@ from typing import Any
 from ..backend import LIBRARIES, NUMPY, address, alive, owner_of
 from ..nn.module import MODULES, Module
 from .guard import Fact
-from .program import Host, Line, Program, works_on
+from .program import Host, Line, Program, arrays_in, works_on
 from .python_calls import Count
+from .time_loops import Notes
 
 ROUNDS = 15
 SMALLEST, LARGEST = 1 << 15, 1 << 26  # bytes: what memory is measured with
@@ -62,7 +63,7 @@ def explain(program: Program, text: Any, reason: str, measure: bool) -> str:
     if measure:
         power = 1 << sum(memory.values()).bit_length()
         speed = bandwidth(xp, min(max(power, SMALLEST), LARGEST))
-        dtypes = [line.out.dtype for line in lines if _flops(line)]
+        dtypes = [arrays_in(line.out)[0].dtype for line in lines if _flops(line)]
         dtype = max(dtypes, key=lambda d: d.itemsize).name if dtypes else "float32"
         rate = multiplication(xp, dtype)
         floor = max(text.traffic / speed, flops / rate)
@@ -112,7 +113,16 @@ def _best(xp: Any, function: Callable[[], Any]) -> float:
 
 
 def _flops(line: Line) -> int:
-    """Of a product of matrices; what else there is is counted by its bytes."""
+    """Of products of matrices, as they are written; what else there is is counted by its bytes.
+
+    Convolutions, attention and einsum are such products, of layers and of their gradients. A sum
+    over rows may be one too (with ones), and the zeros around an image are counted like its pixels.
+    """
+    if line.name == "loop":
+        step, moving, fixed = line.args
+        turns, notes = max(map(len, arrays_in(moving))), Notes(line)
+        step(notes, tuple(None if array is None else array[0] for array in moving), fixed)
+        return turns * sum(_flops(each) for each in notes.lines if isinstance(each, Line))
     if line.name not in ("dot", "matmul") or not line.args[1].ndim:
         return 0
     return 2 * math.prod(line.out.shape) * math.prod(line.args[0].shape[-1:])
