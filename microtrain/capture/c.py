@@ -5,7 +5,8 @@ that differ in nothing else, as those of equal layers, are one function. What BL
 own inner loops is a function of runtime.c, which finds sizes in its words as well. A loop over time
 is a sequence of units whose words move on.
 
-Sums are those of the text, NaN and infinities go the way they go in NumPy.
+Sums are those of the text, NaN and infinities go the way they go in NumPy. Functions of one number
+are those of functions.c.
 """
 
 from __future__ import annotations

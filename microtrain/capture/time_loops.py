@@ -1,7 +1,7 @@
 """A loop over time as native code: one loop whose body is the units of a single step.
 
 The body is told apart into units as a Program is (see `fusion`). What it works on moves from turn
-to turn by one step for each piece of memory. Functions that NumPy computes many at a time (`tanh`)
+to turn by one step for each piece of memory. Functions that NumPy computes many at a time (`sin`)
 stay NumPy's: native code calls the same routine of NumPy, as it does with BLAS.
 """
 
