@@ -56,7 +56,8 @@ class Place:
         steps = [strides[d] for d in kept]
         self.regular = self.dtype in DTYPES and all(step % size == 0 for step in steps)
         self.strides = tuple(step // size for step in steps)
-        self.row, self.whole = 0, self
+        self.row = 0
+        self.whole: Place | None = None
         self._bound(steps)
 
     def _bound(self, steps: list[int]) -> None:
@@ -68,7 +69,7 @@ class Place:
     def part(self, shape: tuple[int, ...], strides: tuple[int, ...], row: int) -> Place:
         """The first of its rows, which are `row` elements apart."""
         found = copy.copy(self)
-        found.shape, found.strides, found.row, found.whole = shape, strides, row, self.whole
+        found.shape, found.strides, found.row, found.whole = shape, strides, row, self.whole or self
         found._bound([step * self.dtype.itemsize for step in strides])
         return found
 

@@ -174,7 +174,7 @@ def _fits(part: Unit, parts: list[Unit]) -> bool:
         ):  # fmt: skip
             for a in mine:
                 for b in theirs:
-                    if a.whole.meets(b.whole):
+                    if (a.whole or a).meets(b.whole or b):
                         size = abs(a.row) * a.dtype.itemsize
                         same = size == abs(b.row) * b.dtype.itemsize
                         ends = max(a.high, b.high) - min(a.low, b.low)
