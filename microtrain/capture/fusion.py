@@ -463,9 +463,9 @@ def _fused(units: Iterable[Unit], program: Program) -> list[Unit]:
 
 def _joined(unit: Elements, units: list[Unit], program: Program) -> bool:
     """Whether `unit` found a loop among the last `units` that does its work as well."""
-    raises, lasts = may_raise(unit), _lasts(unit, program)
+    raises, stays = may_raise(unit), lasts(unit, program)
     for other in reversed(units[-REACH:]):
-        if (lasts and may_raise(other)) or (raises and _lasts(other, program)):
+        if (stays and may_raise(other)) or (raises and lasts(other, program)):
             return False
         if type(other) is Elements and other.takes(unit):
             other.absorb(unit)
@@ -496,14 +496,14 @@ def may_raise(unit: Unit) -> bool:
     return line.name in RAISING or (line.name == "power" and line.out.dtype.kind in "iu")
 
 
-def _lasts(unit: Unit, program: Program) -> bool:
+def lasts(unit: Unit, program: Program) -> bool:
     """Whether what it writes is there after the step."""
     return any(program.kinds.get(id(owner_of(p.array))) != "made" for p in unit.writes)
 
 
 def _ordered(units: list[Unit], program: Program) -> list[Unit]:
     """All of Python that can be done first, then all native code that can be, and so on."""
-    lasts = [_lasts(unit, program) for unit in units]
+    kept = [lasts(unit, program) for unit in units]
     raises = [may_raise(unit) for unit in units]
     pythons = [_pythons(unit) for unit in units]
     barriers = [_barrier(unit) for unit in units]
@@ -512,7 +512,7 @@ def _ordered(units: list[Unit], program: Program) -> list[Unit]:
     before: list[list[int]] = []
     for number, unit in enumerate(units):
         # NumPy would warn of what a check refuses.
-        behind = raises[number] or lasts[number] or type(unit) is Call
+        behind = raises[number] or kept[number] or type(unit) is Call
         touching = near.of(unit.writes) | writing.of(unit.reads)
         before.append(
             [
@@ -522,7 +522,7 @@ def _ordered(units: list[Unit], program: Program) -> list[Unit]:
                 or barriers[i]
                 or (pythons[number] and pythons[i])
                 or (behind and raises[i])
-                or (raises[number] and (lasts[i] or pythons[i]))
+                or (raises[number] and (kept[i] or pythons[i]))
                 or (i in touching and units[i].disturbs(unit))
             ]
         )

@@ -14,7 +14,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..backend import owner_of
-from .fusion import REACH, Call, Element, Elements, Place, Reduction, Unit, loads, needed, stores
+from .fusion import (
+    REACH,
+    Call,
+    Element,
+    Elements,
+    Place,
+    Reduction,
+    Unit,
+    lasts,
+    loads,
+    may_raise,
+    needed,
+    stores,
+)  # fmt: skip
 from .program import Program
 
 SHORTEST = 16  # elements of a row from which on its loops become vectors
@@ -33,13 +46,13 @@ def with_rows(units: list[Unit], program: Program) -> list[Unit]:
     found, done = list[Unit](), set[int]()
     for number, unit in enumerate(units):
         if number not in done:
-            count, run = _run(units, number, done)
+            count, run = _run(units, number, done, program)
             done.update(run)
             found.append(_joined(units, run, count, program) if len(run) > 1 else unit)
     return found
 
 
-def _run(units: list[Unit], start: int, done: set[int]) -> tuple[int, list[int]]:
+def _run(units: list[Unit], start: int, done: set[int], program: Program) -> tuple[int, list[int]]:
     """How many rows, and which units can be done row by row together with that at `start`."""
     near = units[start : start + 3]  # what begins may be the loop in front of a reduction
     counts = (_rows_of(unit) for unit in near if type(unit) is Reduction)
@@ -55,7 +68,10 @@ def _run(units: list[Unit], start: int, done: set[int]) -> tuple[int, list[int]]
         if number in done:
             continue
         part = _part(unit, count)
-        if part and _fits(part, parts) and not any(one.disturbs(unit) for one in passed):
+        # What a refused index leaves is the state as it was there.
+        late = lasts(unit, program) and any(map(may_raise, passed))
+        late = late or any(one.disturbs(unit) for one in passed)
+        if part and not late and _fits(part, parts):
             run.append(number)
             parts.append(part)
         else:

@@ -147,3 +147,24 @@ def test_a_row_has_room_for_itself_alone(monkeypatch: pytest.MonkeyPatch) -> Non
         found, expected, parts = both(make, x, monkeypatch)
     assert same(found, expected) and parts == 5
     np.testing.assert_allclose(found[-1].sum(-1), 1, rtol=1e-6)
+
+
+def test_a_refused_index_leaves_the_rows_behind_it_undone() -> None:
+    needs_compiler()
+    kept, ones = mt.zeros(4, 32), mt.ones(4, 32)
+
+    @mt.compile(executor="native")
+    def step(x: Any, index: Any) -> Any:
+        y = x - x.mean(-1, keepdim=True)
+        found = x.gather(1, index[:, None])
+        kept.copy_(y * y.abs().amax(-1, keepdim=True))
+        return found.sum()
+
+    x = mt.from_numpy(np.random.default_rng(0).standard_normal((4, 32)).astype("f4"))
+    with mt.no_grad():
+        for _ in range(4):
+            step(x, mt.tensor([0, 2]))
+        before = kept.numpy().copy()
+        with pytest.raises(RuntimeError, match="999 is out of bounds"):
+            step(ones * 3 + x * 2, mt.tensor([0, 999]))
+        assert kept.numpy().tobytes() == before.tobytes()
