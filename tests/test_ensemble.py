@@ -147,7 +147,8 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.daily("numpy", "nadam-native", "adagrad-native")  # two that count their steps
+@pytest.mark.parametrize("executor", ["numpy", pytest.param("native", marks=NATIVE)])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers(name: str, executor: str) -> None:
     assert_each_as_alone(small(OPTIMIZERS[name]), 4, executor, epochs=(2, 1))

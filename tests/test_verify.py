@@ -54,7 +54,7 @@ def test_a_resume_that_is_not_exact_is_found(tmp_path):
     done = verify(tmp_path, "run.yaml", "--resume", "model=./net.py:Forgetful")
     assert done.returncode == 1, done.stderr
     assert done.stdout.startswith("resume   FAILED    kill -9 after step ")
-    assert "other parameters, optimizer states, metrics (from step" in done.stdout
+    assert "different parameters, optimizer states, metrics (from step" in done.stdout
 
 
 WRONG = """

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..common.stack_frames import ENTRY, generated
+from ..optim.optimizer import Run
 from . import c_compiler
 from .arguments_and_results import Output
 from .native import Native
@@ -79,34 +80,38 @@ class Scan:
         self._note(done)
         for host, _, numbers in tables:
             for run, values in zip(host.runs, numbers[done - 1], strict=True):
-                run.numbers[:] = values
+                _numbers(run)[:] = values
         return losses[:done]
 
     def _table_of(self, host: Count, steps: int) -> tuple[list[Any], list[Any]]:
-        """For each of `host.writes` its values at each of the next steps; `Run.numbers` behind it.
+        """For each of `host.writes` its values at each of the next steps; the runs' numbers then.
 
         Equal for members with equal options that have taken as many steps.
         """
         runs, optimizer = host.runs, host.optimizer
-        key = id(host), steps, *((run.options, run.count, *run.numbers) for run in runs)
+        key = id(host), steps, *((run.options, run.progress.count, *_numbers(run)) for run in runs)
         if key not in self._known:
             if len(self._known) >= MOST:
                 self._known.clear()
             tables = [np.empty((steps, *array.shape), array.dtype) for array in host.writes or ()]
             numbers = []
-            earlier = optimizer.calls, [(run.count, [*run.numbers]) for run in runs]
+            earlier = optimizer.calls, [(run.progress.count, [*_numbers(run)]) for run in runs]
             for step in range(steps):
                 optimizer.count_step()
-                numbers.append([[*run.numbers] for run in runs])
+                numbers.append([[*_numbers(run)] for run in runs])
                 for row, array in zip(tables, host.writes or (), strict=True):
                     row[step] = array
             optimizer.calls = earlier[0]
             for run, (count, values) in zip(runs, earlier[1], strict=True):
-                run.count = count
-                run.numbers[:] = values
+                run.progress.count = count
+                _numbers(run)[:] = values
             self._known[key] = tables, numbers
         found: tuple[list[Any], list[Any]] = self._known[key]
         return found
+
+
+def _numbers(run: Run) -> list[float]:
+    return run.progress.numbers or []
 
 
 def scannable(capture: Any) -> bool:
