@@ -221,13 +221,6 @@ class Verification:
             "checkpoint.every": often,
         }
         overrides = [f"{key}={as_yaml(value)}" for key, value in settings.items()]
-        try:
-            load_config(self._file, overrides)
-        except ConfigError as error:
-            raise ConfigError(
-                f"verify shortens the run to {steps} steps (--steps sets another number), which "
-                f"does not go with the rest\n{error}"
-            ) from error
         command = [sys.executable, "-m", "microtrain", "train", str(self._file), *overrides, *more]
         environment = dict(os.environ)
         if ranks:
@@ -240,6 +233,11 @@ class Verification:
         if done.returncode != code:
             lines = done.stderr.strip().splitlines() or [""]
             said = next((line for line in lines if line.startswith("error:")), lines[-1])
+            if done.returncode == ConfigError.exit_code:
+                raise ConfigError(
+                    f"verify shortens the run to {steps} steps (--steps sets another number), "
+                    f"which does not go with the rest\n{said.removeprefix('error: ')}"
+                )
             where = f" on {ranks} ranks" if ranks else ""
             raise _Failed(f"a run{where} ended with exit code {done.returncode}: {said}")
         return Record.read(self.directory / name / "verify")

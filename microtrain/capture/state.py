@@ -10,8 +10,9 @@ handed in when the step first reads it or adds to it, and handed out at the end.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from ..autograd.turns import COMMON
 from ..backend import LIBRARIES, STRUCTURE, alive, is_plain, owner_of
@@ -284,7 +285,7 @@ class Structure:
         count: `STRUCTURE` when all was found as it was.
     """
 
-    def __init__(self, before: dict[Module, Any], program: Program, called: Any) -> None:
+    def __init__(self, before: Mapping[Module, Any], program: Program, called: Any) -> None:
         used = touched(program)
         self._leaves: list[Tensor] = []
         for storage in alive(STORAGES):
@@ -303,7 +304,11 @@ class Structure:
 
     def lives(self) -> bool:
         """Whether its modules are there, or it can never fit again."""
-        return all(module() is not None for module, _ in self.modules)
+        return None not in self.held()
+
+    def held(self) -> list[Module | None]:
+        """Its modules, which live as long as this list does."""
+        return [module() for module, _ in self.modules]
 
     def tell(self, guard: Guard) -> None:
         """Say all of it to `guard`, flags and numbers one by one."""
@@ -331,9 +336,9 @@ class Structure:
         return modules, tuple(map(_place, self._leaves))
 
 
-def look_at_all() -> dict[Module, Any]:
-    """The flags and parts of every module there is."""
-    return {module: look_at(module) for module in alive(MODULES)}
+def look_at_all() -> Mapping[Module, Any]:
+    """The flags and parts of every module there is; what another thread drops is not held."""
+    return WeakKeyDictionary({module: look_at(module) for module in alive(MODULES)})
 
 
 def look_at(module: Module | None, names: Sequence[str] = ()) -> Any:

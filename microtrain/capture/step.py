@@ -261,7 +261,11 @@ class Compiled:
         if self._full() and all(key != place[: len(key)] for place in [*self._pending]):
             self._too_many(guard.facts)
         capture = self._in_turn(guard, args, kwargs, named)
-        program, outside, place = capture.program, capture.outside, guard.values()
+        program, outside, held = capture.program, capture.outside, capture.structure.held()
+        if None in held:  # another thread's, which was there for a moment: the next call says more
+            guard.tensors = []
+            return rebuilt(capture.result, program.outputs, outside and outside.node(tensors))
+        place = guard.values()
         if self._full() and place not in self._pending:
             self._too_many(guard.facts)
         self._restless = self._restless + 1 if capture.structure.changed else 0
@@ -407,7 +411,7 @@ class Compiled:
             numbers = {inputs[id(t)]: number for number, t in reversed([*enumerate(tensors)])}
             outside = Outside(recorder, differentiable, numbers)
         structure = Structure(before, program, recorder.called)
-        modules = [module() for module, _ in structure.modules]
+        modules = [module for module in structure.held() if module is not None]
         recorder.called, recorder.layers = set(), {}  # modules
         if structure.changed:
             problem = (

@@ -205,7 +205,7 @@ def check(found: list[Any], expected: list[Any]) -> None:
         assert np.abs(a - b).max() <= 1e-12 * max(np.abs(b).max(), 1e-2), number
 
 
-@pytest.mark.daily("-0-one", "-3-several", "-7-one", "-14-one")
+@pytest.mark.daily("-0-one", "-3-several", "-11-one", "-14-one")
 @pytest.mark.parametrize("several", [False, True], ids=["one", "several"])
 @pytest.mark.parametrize("seed", range(2 * len(COUNTED)))
 def test_any_number_of_ranks_and_micro_batches(
