@@ -176,21 +176,28 @@ HOW = [
 
 @pytest.mark.parametrize("lazy", [False, True], ids=["in memory", "read"])
 @pytest.mark.parametrize("targets", [(), (2,)], ids=["one", "two"])
+@pytest.mark.parametrize("weighted", [False, True], ids=["alike", "weighted"])
 @pytest.mark.parametrize("how", HOW, ids=" ".join)
-def test_a_target_is_mapped_by_the_training_part_and_back(how, targets, lazy):
+def test_a_target_is_mapped_by_the_training_part_and_back(how, weighted, targets, lazy):
     rng = np.random.default_rng(0)
     y = rng.gamma(2, 1000, (60, *targets))
     x = np.stack([np.arange(60.0), rng.random(60)], axis=1)
-    data = FunctionSource(lambda rows: (x[rows], y[rows]), 60) if lazy else ArrayDataset(x, y)
+    weights = rng.integers(0, 4, 60).astype(float) if weighted else np.ones(60)
+    arrays = (x, y, weights)[: 2 + weighted]
+    data = ArrayDataset(x, y, weights=weights if weighted else None)
+    if lazy:
+        data = FunctionSource(lambda rows: [a[rows] for a in arrays], 60, weighted=weighted)
     found = prepare(data, split=THREE, dtype=float, **how)
     parts = [each.read(slice(None)) for each in (found.train, found.val, found.test)]
-    own = [y[part[0][:, 0].astype(int)].reshape(len(part[0]), -1) for part in parts]
+    which = [part[0][:, 0].astype(int) for part in parts]
+    own = [y[rows].reshape(len(rows), -1) for rows in which]
     wanted = [np.log1p(each) if "log_target" in how else each for each in own]
     if "standardize_target" in how:
-        mean, deviation = wanted[0].mean(axis=0), wanted[0].std(axis=0)
+        mean = np.average(wanted[0], 0, weights[which[0]])
+        deviation = np.sqrt(np.average((wanted[0] - mean) ** 2, 0, weights[which[0]]))
         wanted = [(each - mean) / deviation for each in wanted]
     scaling = TargetScaling.from_json(json.loads(json.dumps(found.target_scaling.to_json())))
-    for (_, target), expected, raw in zip(parts, wanted, own, strict=True):
+    for (_, target, *_), expected, raw in zip(parts, wanted, own, strict=True):
         np.testing.assert_allclose(target, expected, rtol=1e-12, atol=1e-13)
         np.testing.assert_allclose(scaling.inverse(target), raw, rtol=1e-12)
         far = scaling.predictions(np.concatenate([target - 50.0, target + 50.0]))
@@ -201,7 +208,7 @@ def test_a_target_is_mapped_by_the_training_part_and_back(how, targets, lazy):
     again = prepare(
         ArrayDataset(x, y), dtype=float, preprocessing=found.preprocessing, target_scaling=scaling
     )
-    np.testing.assert_array_equal(again.train.target[parts[1][0][:, 0].astype(int)], parts[1][1])
+    np.testing.assert_array_equal(again.train.target[which[1]], parts[1][1])
 
 
 def test_a_constant_target_becomes_zero():

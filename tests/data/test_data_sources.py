@@ -155,15 +155,19 @@ def test_statistics_are_those_of_the_training_rows(tmp_path):
     assert (found.mean[2], found.scale[2]) == (0.1, 1.0)
 
 
-def test_moments_of_many_blocks_do_not_lose_what_is_small():
+@pytest.mark.parametrize("weighted", [False, True])
+def test_moments_of_many_blocks_do_not_lose_what_is_small(weighted):
     rng = np.random.default_rng(0)
     x = rng.standard_normal((1001, 3)) + 1e8
+    weights = rng.integers(0, 3, 1001).astype(float) if weighted else np.ones(1001)
+    weights[100:200] *= not weighted  # blocks of which no row counts
     moments = Moments()
-    for part in np.array_split(x, 77):
-        moments.add(part)
+    for part, of_rows in zip(np.array_split(x, 77), np.array_split(weights, 77), strict=True):
+        moments.add(part, of_rows if weighted else None)
     mean, std = moments.mean_and_std()
-    np.testing.assert_allclose(mean, x.mean(axis=0), rtol=1e-14)
-    np.testing.assert_allclose(std, x.std(axis=0), rtol=1e-9)
+    counted = x.repeat(weights.astype(int), axis=0)
+    np.testing.assert_allclose(mean, counted.mean(axis=0), rtol=1e-14)
+    np.testing.assert_allclose(std, counted.std(axis=0), rtol=1e-8 if weighted else 1e-9)
 
 
 def test_nothing_but_blocks_is_read_and_each_row_once_by_prepare():

@@ -41,7 +41,7 @@ from .npy_writer import require_room, to_disk, write
 
 Array = NDArray[Any]
 
-FORMAT: Final = 3  # of what is kept, and of how rows are prepared; another one is made anew
+FORMAT: Final = 4  # of what is kept, and of how rows are prepared; another one is made anew
 ABOUT: Final = "data.json"
 UNFINISHED: Final = ".part-"
 OLD: Final = 60.0  # seconds: what is younger may not be locked by its writer yet

@@ -115,7 +115,8 @@ def prepare(
             the seed and keep their order within a part.
         standardize: give each input feature mean 0 and standard deviation 1 in the training part;
             of a table the numbers and dates.
-        standardize_target: the same for the target of a regression.
+        standardize_target: the same for the target of a regression; by the weights of rows, where
+            they have some.
         log_target: train on log(1 + target), before that, of targets from 0 up.
         clip: hold predictions within the range of the training part's targets.
         dtype: of the floating-point arrays, float32 or float64.

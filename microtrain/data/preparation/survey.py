@@ -50,15 +50,22 @@ class Moments:
     """
 
     def __init__(self) -> None:
-        # Of 1, 2, 4 ... blocks, the largest first: the blocks, their rows, mean and deviations.
-        self._done: list[tuple[int, int, Array, Array]] = []
+        # Of 1, 2, 4 ... blocks, the largest first: the blocks, their rows (or the sum of their
+        # weights), mean and deviations.
+        self._done: list[tuple[int, float, Array, Array]] = []
 
-    def add(self, x: Array) -> None:
-        """The next rows."""
+    def add(self, x: Array, weights: Array | None = None) -> None:
+        """The next rows, (n, ...), which count by their weights, (n,), where there are any."""
         x = x.astype(np.float64, copy=False)
-        mean = x.mean(axis=0)
+        rows: float = len(x) if weights is None else weights.sum(dtype=np.float64)
+        if not rows:
+            return
+        mean = x.mean(axis=0) if weights is None else np.average(x, 0, weights)
         apart = x - mean
-        self._done.append((1, len(x), mean, np.multiply(apart, apart, out=apart).sum(axis=0)))
+        squares = np.multiply(apart, apart, out=apart)
+        if weights is not None:
+            squares *= weights.reshape(-1, *(1,) * (x.ndim - 1))
+        self._done.append((1, rows, mean, squares.sum(axis=0)))
         while len(self._done) > 1 and self._done[-1][0] == self._done[-2][0]:
             self._merge()
 
@@ -71,7 +78,7 @@ class Moments:
         self._done.append((others + blocks, n + m, mean, squares))
 
     def mean_and_std(self) -> tuple[Array, Array]:
-        """Over all rows, of which there are some."""
+        """Over all rows, of which some count."""
         while len(self._done) > 1:
             self._merge()
         _, rows, mean, squares = self._done[0]
@@ -116,7 +123,8 @@ def survey(
     """Go through all rows of a part that are not yet prepared.
 
     lazy: block by block, and with a hash of them; else they are one block, in memory.
-    moments: of these arrays, too; `log`: of the target's log(1 + t).
+    moments: of these arrays, too, of the target by the weights of rows; `log`: of the target's
+        log(1 + t).
 
     Raises DataError that names row and column of the first value that is not finite, of a class
     code without a name, of a target below 0 whose logarithm is wanted, or of a weight below 0.
@@ -144,7 +152,11 @@ def survey(
             found.add(as_trained(target, dtype, column=True))
             for number, moments_of in sums.items():
                 x = arrays[number]
-                moments_of.add(np.log1p(x, dtype=np.float64) if log and number else x)
+                if number == 0:
+                    moments_of.add(x)
+                    continue
+                weights = arrays[-1] if part.weighted else None
+                moments_of.add(np.log1p(x, dtype=np.float64) if log else x, weights)
     return Survey(found.known("".join(d.hexdigest() for d in digests)), low, high, sums)
 
 
