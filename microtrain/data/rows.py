@@ -101,8 +101,8 @@ class TargetScaling:
         affine: (t - mean) / scale per target t; with `log` of log(1 + t).
         log: whether the logarithm comes first.
         exp: whether a model gives logarithms of the target, as for the loss `poisson`.
-        ends: the lowest and highest values of the training rows in their own unit, which
-            predictions are held within; None: they are as the model gives them.
+        ends: the lowest and highest values of the training rows that count, in their own unit,
+            which predictions are held within; None: they are as the model gives them.
     """
 
     affine: Preprocessing

@@ -197,11 +197,12 @@ def test_a_target_is_mapped_by_the_training_part_and_back(how, weighted, targets
         deviation = np.sqrt(np.average((wanted[0] - mean) ** 2, 0, weights[which[0]]))
         wanted = [(each - mean) / deviation for each in wanted]
     scaling = TargetScaling.from_json(json.loads(json.dumps(found.target_scaling.to_json())))
+    counted = own[0][weights[which[0]] > 0]
     for (_, target, *_), expected, raw in zip(parts, wanted, own, strict=True):
         np.testing.assert_allclose(target, expected, rtol=1e-12, atol=1e-13)
         np.testing.assert_allclose(scaling.inverse(target), raw, rtol=1e-12)
         far = scaling.predictions(np.concatenate([target - 50.0, target + 50.0]))
-        within = (far >= own[0].min(axis=0)) & (far <= own[0].max(axis=0))
+        within = (far >= counted.min(axis=0)) & (far <= counted.max(axis=0))
         assert within.all() == ("clip" in how)
     for part, raw in zip((found.train, found.val), own, strict=False):
         np.testing.assert_allclose(target_mean(part, scaling), raw.mean(axis=0), rtol=1e-12)
@@ -215,6 +216,18 @@ def test_a_constant_target_becomes_zero():
     found = prepare(ArrayDataset(np.eye(4), np.full(4, 0.1)), standardize_target=True)
     assert not found.train.target.any()
     assert found.target_scaling.predictions(np.zeros((2, 1))).tolist() == [[0.1], [0.1]]
+
+
+@pytest.mark.parametrize("lazy", [False, True], ids=["in memory", "read"])
+def test_a_target_without_weight_leaves_a_constant_constant(lazy):
+    y, weights = np.array([0.1, 0.1, 0.1, 9.0]), np.array([1.0, 2.0, 4.0, 0.0])
+    data = ArrayDataset(np.eye(4), y, weights=weights)
+    if lazy:
+        arrays = (np.eye(4), y, weights)
+        data = FunctionSource(lambda rows: [a[rows] for a in arrays], 4, weighted=True)
+    scaling = prepare(data, standardize_target=True, clip=True).target_scaling
+    assert (scaling.affine.mean.tolist(), scaling.affine.scale.tolist()) == ([0.1], [1.0])
+    assert scaling.predictions(np.array([[-8.0], [8.0]])).tolist() == [[0.1], [0.1]]
 
 
 @pytest.mark.parametrize("lazy", [False, True], ids=["in memory", "read"])

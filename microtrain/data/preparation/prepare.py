@@ -118,7 +118,8 @@ def prepare(
         standardize_target: the same for the target of a regression; by the weights of rows, where
             they have some.
         log_target: train on log(1 + target), before that, of targets from 0 up.
-        clip: hold predictions within the range of the training part's targets.
+        clip: hold predictions within the range of the training part's targets, without those of
+            rows whose weight is 0.
         dtype: of the floating-point arrays, float32 or float64.
         seed: of the split.
         stratify: give each part the same share of every class.
@@ -222,7 +223,7 @@ def prepare(
         preprocessing = surveys["train"].standardizing(0, origin) if standardize else identity
     if scaled:
         train = surveys["train"]
-        low, high = (np.atleast_1d(e[at]).astype(float) for e in (train.low, train.high))
+        low, high = train.ends()
         affine = Preprocessing(np.zeros(low.shape), np.ones(low.shape))
         if standardize_target:
             affine = train.standardizing(at, origin, log_target)

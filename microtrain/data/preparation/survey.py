@@ -20,6 +20,7 @@ from ..rows import (
     Known,
     Preprocessing,
     Rows,
+    Statistic,
     TargetSurvey,
     as_trained,
 )
@@ -92,23 +93,31 @@ class Survey:
     Attributes:
         known: of the target as it is trained on, and the hash.
         low, high: of each array, the least and largest values over its rows.
+        counted: the same of the targets of rows whose weight is not 0, by block.
         moments: of the arrays, by number, of which they were asked for.
     """
 
     known: Known
     low: list[Array]
     high: list[Array]
+    counted: list[tuple[Array, Array]]
     moments: Mapping[int, Moments]
+
+    def ends(self) -> tuple[Statistic, Statistic]:
+        """The least and largest targets of rows that count, of which there are some; float64."""
+        lows, highs = zip(*self.counted, strict=True)
+        low, high = np.min(lows, axis=0), np.max(highs, axis=0)
+        return np.atleast_1d(low).astype(np.float64), np.atleast_1d(high).astype(np.float64)
 
     def standardizing(self, number: int, origin: str, log: bool = False) -> Preprocessing:
         """The map that gives an array of these rows, or its log(1 + x), mean 0 and deviation 1."""
         with np.errstate(over="ignore", invalid="ignore"):
             mean, std = self.moments[number].mean_and_std()
-        ends = (bound[number].astype(np.float64) for bound in (self.low, self.high))
-        low, high = (np.log1p(end) if log else end for end in ends)
         if number == 0:
+            low, high = (bound[0].astype(np.float64) for bound in (self.low, self.high))
             return Preprocessing.of_statistics(mean, std, low, high, origin)
-        mean, std, low, high = map(np.atleast_1d, (mean, std, low, high))
+        low, high = (np.log1p(end) if log else end for end in self.ends())
+        mean, std = np.atleast_1d(mean), np.atleast_1d(std)
         return Preprocessing.of_statistics(mean, std, low, high, origin, "target")
 
 
@@ -135,6 +144,7 @@ def survey(
     digests = [hashlib.blake2b(digest_size=16) for _ in head]
     low: list[Array] = []
     high: list[Array] = []
+    counted: list[tuple[Array, Array]] = []
     for first, arrays in blocks(part, BLOCK if lazy else sys.maxsize):
         least, most = ([each(a, axis=0) for a in arrays] for each in (np.min, np.max))
         for number, bounds in enumerate(zip(least, most, strict=True)):
@@ -148,6 +158,9 @@ def survey(
         if log and lazy:
             refuse_negative(part, at, target, origin, first)
         _check_codes_and_weights(part, first, target, arrays[-1], origin)
+        counts = target[arrays[-1] > 0] if part.weighted else target
+        if len(counts):
+            counted.append((counts.min(axis=0), counts.max(axis=0)))
         with np.errstate(over="ignore", invalid="ignore"):  # refused by its extremes
             found.add(as_trained(target, dtype, column=True))
             for number, moments_of in sums.items():
@@ -157,7 +170,7 @@ def survey(
                     continue
                 weights = arrays[-1] if part.weighted else None
                 moments_of.add(np.log1p(x, dtype=np.float64) if log else x, weights)
-    return Survey(found.known("".join(d.hexdigest() for d in digests)), low, high, sums)
+    return Survey(found.known("".join(d.hexdigest() for d in digests)), low, high, counted, sums)
 
 
 def refuse_negative(source: Source, at: int, target: Array, origin: str, first: int = 0) -> None:
