@@ -100,6 +100,25 @@ def test_columns_that_do_not_say_are_filled(tmp_path):
     assert csv(path, "y", features=["a"], missing="fill").fit()[0].feature_names == ("a",)
 
 
+@pytest.mark.parametrize(
+    ("cells", "gap"),
+    [
+        (["a", "", "b"], "none"),
+        (["none", "", "b"], "missing"),
+        (["None", "", "Missing"], "missing 2"),
+        (["a", "", "none"], "missing"),  # of a row that is not trained on
+    ],
+)
+def test_gaps_that_are_filled_are_no_real_category(cells, gap):
+    columns = {"c": cells, "y": [0.5, 1.5, 2.5]}
+    made = Table(columns, "y", columns={"c": "category"}, missing="fill")
+    encoder, _ = made.fit(slice(0, 2))
+    assert encoder.columns[0].fill == gap
+    assert encoder.columns[0].categories == tuple(sorted([cells[0], gap]))
+    x = encoder.encode(made.frame)[0]
+    assert x[1].tolist() == [each == gap for each in encoder.columns[0].categories]
+
+
 def test_standardize_is_for_numbers_and_dates_that_do_not_say_how():
     columns = {
         "n": [1.0, 3.0], "m": [1.0, 3.0], "d": ["1970-01-02", "1970-01-04"], "c": ["a", "b"],

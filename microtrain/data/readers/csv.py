@@ -137,7 +137,8 @@ def csv(
         na_values: further texts that mean that a cell is empty, whatever their case; a number
             stands for all cells of its value.
         missing: empty cells of columns that do not say: an error, or filled with the median of the
-            training part (numbers and dates), as a category of their own (categories).
+            training part (numbers and dates), as a category of their own (categories):
+            none, or missing where none is a category of the column.
         missing_target: what to do with rows without a target: refuse the file, or leave them out.
         encoding: of the text, such as cp1252 (Windows, Western Europe), or utf-16.
 

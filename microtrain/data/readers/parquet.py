@@ -57,7 +57,8 @@ def parquet(
             ~/.cache.
         na_values: further texts, and numbers, that mean that a cell is empty.
         missing: empty cells of columns that do not say: an error, or filled with the median of the
-            training part (numbers and dates), as a category of their own (categories).
+            training part (numbers and dates), as a category of their own (categories):
+            none, or missing where none is a category of the column.
         missing_target: what to do with rows without a target: refuse the file, or leave them out.
 
     Returns a `Table` where there are `columns` to be fitted or rows were left out, else arrays, or

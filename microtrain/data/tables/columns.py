@@ -6,6 +6,7 @@ A cell is read or refused by line and column; what stands for an empty one is th
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -222,6 +223,13 @@ def texts(frame: Frame, name: str, column: Column) -> list[str]:
     if empty and column.missing is None and column.is_input:
         raise frame.refusal(name, empty, "expected a category")
     return cells
+
+
+def name_of_gaps(categories: Iterable[str]) -> str:
+    """What stands for empty cells beside these categories: "none", else what is not one of them."""
+    taken = {category.casefold() for category in categories}
+    more = (f"missing {number}" for number in itertools.count(2))
+    return next(name for name in itertools.chain(("none", "missing"), more) if name not in taken)
 
 
 _PLAIN = re.compile(r"0|-?[1-9][0-9]*")  # a whole number, as it is written

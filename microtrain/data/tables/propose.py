@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ...common.words import plural
 from ...errors import DataError
-from .columns import MOST_ONE_HOT, days
+from .columns import MOST_ONE_HOT, days, name_of_gaps
 from .dates import format_of, varying
 from .frame import Frame, as_cells, numbered, shortened, text_of
 from .notation import is_empty
@@ -144,7 +144,7 @@ class _Column:
     def __init__(
         self, frame: Frame, name: str, texts: list[str], counts: Counts, kept: Any
     ) -> None:
-        self.frame, self.name = frame, name
+        self.frame, self.name, self._every = frame, name, texts
         self.texts = [*itertools.compress(texts, kept)]
         self.counts = counts[np.array(kept, bool)]
         self.filled, self.missing = int(self.counts.sum()), int(counts.sum() - self.counts.sum())
@@ -154,13 +154,16 @@ class _Column:
     def proposal(
         self, type: str, why: str, fill: str = "", absent: Iterable[str] = (), **keys: str
     ) -> Proposal:
+        note = ""
+        if self.missing and fill == "none" and (fill := name_of_gaps(self._every)) != "none":
+            note = f' (as "{fill}", for "none" is one of the texts)'
         keys |= {"missing": fill} if (self.missing or absent) and fill else {}
         spec = "" if type == "number" else type
         if keys:
             keys = ({"type": spec} if spec else {}) | keys
             spec = f"{{{', '.join(f'{key}: {value}' for key, value in keys.items())}}}"
         if self.missing:
-            why += f", {self.missing:,} of {plural(self.rows, 'cell')} empty"
+            why += f", {self.missing:,} of {plural(self.rows, 'cell')} empty{note}"
         return Proposal(self.name, spec, why, len(self.texts), tuple(absent), self.missing)
 
     def as_compact_date(self) -> Proposal | None:

@@ -26,6 +26,7 @@ from .columns import (
     as_columns,
     dates,
     leave_out,
+    name_of_gaps,
     read_target,
     texts,
 )  # fmt: skip
@@ -57,7 +58,8 @@ class Table:
         categorical: read the target as classes whatever its values look like.
         weight: a column of numbers that say how much each row counts.
         missing: empty cells of columns that do not say: an error, or filled with the median of the
-            training part (numbers and dates), as a category of their own (categories).
+            training part (numbers and dates), as a category of their own (categories):
+            none, or missing where none is a category of the column.
         missing_target: `drop` leaves out rows without a target, which are an `error` otherwise.
 
     Attributes:
@@ -125,8 +127,10 @@ class Table:
                     "those to use"
                 )
         self.columns = {name: given.get(name, Column()) for name in features}
+        self._filled = set[str]()  # what their gaps are called, their categories decide
         for name, column in self.columns.items() if missing == "fill" else ():
             if column.is_input and column.missing is None:
+                self._filled.add(name)
                 filled = "none" if column.type == "category" else "median"
                 self.columns[name] = replace(column, missing=filled)
         self.ids = tuple(name for name, column in given.items() if not column.is_input)
@@ -194,7 +198,10 @@ class Table:
 
     def encoder(self, rows: Rows = slice(None)) -> Encoder:
         """The first of what `fit` returns."""
-        attempts = [partial(_fit, self.frame, *each, rows) for each in self.columns.items()]
+        attempts = [
+            partial(_fit, self.frame, name, column, rows, name in self._filled)
+            for name, column in self.columns.items()
+        ]
         try:
             columns = together(self.frame.origin, attempts)
         except DataError as error:
@@ -233,11 +240,14 @@ def table_or_arrays(
     return table if fitted else table.arrays(table.encoder())
 
 
-def _fit(frame: Frame, name: str, column: Column, rows: Rows) -> Fitted:
-    """What is found of a column in `rows`."""
+def _fit(frame: Frame, name: str, column: Column, rows: Rows, own: bool) -> Fitted:
+    """What is found of a column in `rows`; `own`: its gaps are a category that no cell is of."""
     statistic = column.missing if column.missing in STATISTICS else None
     if column.type == "category":
-        cells = np.array(texts(frame, name, column), object)[rows]
+        every = texts(frame, name, column)
+        if own:
+            column = replace(column, missing=name_of_gaps({*every}))
+        cells = np.array(every, object)[rows]
         empty = cells == ""
         fill: Any = column.missing
         if statistic:
