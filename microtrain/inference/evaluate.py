@@ -28,6 +28,7 @@ from ..train.importance import importance as shuffled
 from ..train.metrics.base import Metric
 from ..train.metrics.classification import Confusion, class_counts, class_lines, class_names
 from ..train.metrics.probabilities import repeated
+from ..train.models_and_losses import negative_count
 from ..train.rehearsal import build_metrics
 from ..train.run_data import load_data, load_once
 from ..train.trainer import Trainer
@@ -130,6 +131,14 @@ def evaluate_run(
         if part is not None:
             datasets = {part: datasets[part]}
     loss, metrics = build_loss(config), build_metrics(config)
+    for name, rows in datasets.items():
+        if found := negative_count(rows, loss):
+            raise agreed(
+                DataError(
+                    f"{name}: {found}, but the loss {config.loss.type} wants counts, targets of at "
+                    "least 0\nhint: rows count from 0; correct the target, or leave the row out"
+                )
+            )
     trainer = load("trainer", config.trainer) if config.trainer else Trainer
     step = step_of(trainer, config=config, device=None, loss=loss, metrics=metrics)
     evaluation.twice = repeated(loss, metrics, step)

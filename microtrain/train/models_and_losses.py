@@ -23,7 +23,8 @@ from ..common.words import number, plural, table
 from ..config.schema import Config
 from ..creation import tensor
 from ..data import Prepared
-from ..data.rows import Preprocessing, TargetScaling, layout, targets
+from ..data.rows import Preprocessing, TargetScaling, known_of_target, layout, targets
+from ..data.source import Source, blocks, place
 from ..errors import ConfigError, DataError
 from ..ops import cat
 from ..ops.loss.losses import mean_loss
@@ -235,6 +236,17 @@ def predicting_counts(data: Prepared, loss: Any) -> Prepared:
         return data
     scaling = scaling or TargetScaling(Preprocessing.identity(layout(data.train)[1]))
     return replace(data, target_scaling=replace(scaling, exp=True))
+
+
+def negative_count(rows: Source, loss: Any) -> str:
+    """Where the first target below 0 is, with a loss of counts, and what it is; empty without."""
+    if not isinstance(loss, nn.PoissonNLLLoss) or known_of_target(rows).low >= 0:
+        return ""
+    at = len(layout(rows)[0])
+    for first, arrays in blocks(rows):
+        for row, *rest in np.argwhere(arrays[at] < 0)[:1].tolist():
+            return f"target at {place(rows, at, first, row)} is {arrays[at][(row, *rest)]:g}"
+    return ""
 
 
 def bce(

@@ -20,10 +20,11 @@ from ..config.components import CLASSES, build, is_import_path, load, own
 from ..config.schema import TARGET_KEYS, Component, Config
 from ..config.texts import Measure
 from ..data import Prepared
+from ..data.preparation.split import PARTS
 from ..data.rows import in_memory, known_of_target, layout
 from ..distributed.single import SingleCommunicator
 from ..errors import ConfigError, UserError
-from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, Module, PoissonNLLLoss
+from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, Module
 from ..tensor import TENSORS, Tensor
 from .evaluation import OfRow, Outputs, evaluate, evaluating, step_of, tensors, to_numpy
 from .metrics.base import Metric
@@ -35,6 +36,7 @@ from .models_and_losses import (
     leaves,
     loss_of_rows,
     mapped,
+    negative_count,
     of_library,
     one_loss,
     refuse_unweighted,
@@ -208,9 +210,13 @@ def _check_kinds(config: Config, data: Prepared, loss: Any, metrics: list[Metric
                 f"loss {name} wants targets from 0 to 1, but they go from {known.low:g} to "
                 f"{known.high:g}; use mse"
             )
-    if isinstance(loss, PoissonNLLLoss) and (low := known_of_target(data.train).low) < 0:
-        raise ConfigError(f"loss {name} wants counts, targets of at least 0, but one is {low:g}")
     parts = (data.train, data.val, data.test)
+    for part, rows in zip(PARTS, parts, strict=True):
+        if rows is not None and (found := negative_count(rows, loss)):
+            raise ConfigError(
+                f"loss {name} wants counts, targets of at least 0, but in the {part} part the "
+                f"{found}\nhint: rows count from 0; correct the target, or use mse"
+            )
     of_classes = [metric.name for metric in metrics if isinstance(metric, ClassMetric)]
     if of_classes and is_of_numbers(loss, data.classes, parts):
         raise ConfigError(

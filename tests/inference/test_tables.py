@@ -435,3 +435,35 @@ def test_the_column_that_decides_matters_most_on_any_ranks(run, monkeypatch, tmp
         np.testing.assert_allclose(found.worse, written.worse, 1e-5, 1e-6)
     assert main(["evaluate", str(run), "--importance", "--part", "train"]) == 0
     assert "plan" in capsys.readouterr().out.splitlines()[-3]
+
+
+COUNTS = """
+name: goals
+data: {type: csv, path: t.csv, target: goals, split: {train: 1.0}}
+model: linear_regression
+loss: poisson
+optimizer: {type: sgd, lr: 0.01}
+train: {duration: 2 steps, batch_size: 8}
+"""
+
+
+@pytest.mark.parametrize("where", ["val", "evaluate"])
+@pytest.mark.parametrize("kind", ["csv", "npz"])
+def test_counts_below_0_are_refused_by_row_and_value(kind, where, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    x, y = np.arange(20.0)[:, None] / 20, np.arange(20.0) % 4
+    for name, target in (("t", y), ("new", np.where(np.arange(20) == 7, -2, y))):
+        np.savez(f"{name}.npz", x=x, goals=target)
+        cells = [f"{a:g},{b:g}" for a, b in zip(x[:, 0], target, strict=True)]
+        Path(f"{name}.csv").write_text("\n".join(["x,goals", *cells, ""]))
+    keys = "target: goals" if kind == "csv" else "inputs: x, target: goals"
+    text = COUNTS.replace("csv", kind).replace("target: goals", keys)
+    Path("t.yaml").write_text(text)
+    if where == "val":
+        assert main(["train", "t.yaml", f"data.split.val=new.{kind}"]) == 2
+    else:
+        assert main(["train", "t.yaml"]) == 0
+        assert main(["evaluate", "runs/goals", "--data", f"new.{kind}"]) == 3
+    error = capsys.readouterr().err
+    assert "target at row 7 is -2" in error
+    assert "loss poisson wants counts, targets of at least 0" in error
