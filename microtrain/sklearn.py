@@ -29,7 +29,7 @@ from .distributed.single import SingleCommunicator
 from .errors import DivergedError, install
 from .random import get_rng_state, manual_seed, set_rng_state
 from .train.metrics.classification import LogOdds
-from .train.models_and_losses import OF_UNITS, loss_of_rows, of_library, refuse_unweighted
+from .train.models_and_losses import in_unit, loss_of_rows, refuse_unweighted
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -328,10 +328,11 @@ class Regressor(RegressorMixin, _Network):  # type: ignore[misc]
         self._flat = y.ndim == 1
         targets = y.reshape(len(y), -1).astype(np.float64)
         loss = nn.MSELoss() if self.loss is None else self.loss
-        if self.standardize_target and of_library(loss) and not isinstance(loss, OF_UNITS):
+        if self.standardize_target and not in_unit(loss):
+            name = getattr(loss, "__name__", type(loss).__name__)
             raise ValueError(
-                f"standardize_target: {type(loss).__name__} does not compare predictions with a "
-                "target in a unit; set standardize_target=False"
+                f"standardize_target: {name} does not compare predictions with a target in a unit; "
+                "set standardize_target=False"
             )
         return self._fit(X, targets, targets.shape[1], loss, sample_weight)
 

@@ -65,6 +65,8 @@ def test_a_regressor_takes_targets_as_they_are_where_its_loss_wants_that() -> No
     x, y = np.random.default_rng(0).normal(size=(40, 2)), np.arange(40.0)
     with pytest.raises(ValueError, match="standardize_target: PoissonNLLLoss"):
         mt.sklearn.Regressor(loss=mt.nn.PoissonNLLLoss()).fit(x, y)
+    with pytest.raises(ValueError, match="standardize_target: poisson_nll_loss"):
+        mt.sklearn.Regressor(loss=mt.nn.functional.poisson_nll_loss).fit(x, y)
     net = mt.sklearn.Regressor(loss=mt.nn.PoissonNLLLoss(), standardize_target=False, max_iter=2)
     assert net.fit(x, y).target_scale_.tolist() == [1.0]
 

@@ -31,13 +31,12 @@ from .metrics.base import Metric
 from .metrics.classification import ClassMetric, is_of_numbers
 from .models_and_losses import (
     OF_NUMBERS,
-    OF_UNITS,
     described,
+    in_unit,
     leaves,
     loss_of_rows,
     mapped,
     negative_count,
-    of_library,
     one_loss,
     refuse_unweighted,
     takes_weight,
@@ -197,11 +196,12 @@ def _check_kinds(config: Config, data: Prepared, loss: Any, metrics: list[Metric
             "use cross_entropy"
         )
     scaled = data.target_scaling is not None and not data.target_scaling.exp
-    if scaled and of_library(loss) and not isinstance(loss, OF_UNITS):
+    if scaled and not in_unit(loss):
         key = next(key for key in TARGET_KEYS if getattr(config.data, key))
         raise ConfigError(
             f"data.{key}: the loss {name} does not compare predictions with a target in a unit, as "
-            "mse, mae and huber do; leave it out, or choose one of these"
+            "mse, mae and huber do; leave it out, or choose one of these (for counts with clip: "
+            "poisson)"
         )
     if isinstance(loss, BCEWithLogitsLoss):
         known = known_of_target(data.train)

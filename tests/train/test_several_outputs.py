@@ -241,6 +241,34 @@ def test_a_prediction_in_no_unit_is_refused_where_the_target_is_standardised(
         made(tmp_path, MeanAndSpread(apart), clip=True, **settings)
 
 
+PATH = "microtrain.nn.functional"
+
+
+@pytest.mark.parametrize("key", ["standardize_target", "log_target", "clip"])
+@pytest.mark.parametrize(
+    ("loss", "refused"),
+    [
+        (mt.nn.functional.poisson_nll_loss, True),
+        (f"{PATH}:poisson_nll_loss", True),
+        ({"type": f"{PATH}:poisson_nll_loss", "full": True}, True),
+        (f"{PATH}:binary_cross_entropy_with_logits", True),
+        (f"{PATH}:mse_loss", False),
+        ({"type": f"{PATH}:huber_loss", "delta": 2.0}, False),
+        (mt.nn.functional.l1_loss, False),
+    ],
+)
+def test_a_function_that_is_a_loss_in_no_unit_is_refused_as_its_module_is(
+    loss: Any, refused: bool, key: str, tmp_path: Path
+) -> None:
+    x = np.random.default_rng(0).random((20, 4))
+    settings: dict[str, Any] = {"loss": loss, "data": (x, x[:, :1]), key: True}
+    if refused:
+        with pytest.raises(ConfigError, match=f"data.{key}: the loss .* in a unit"):
+            made(tmp_path, mt.nn.Linear(4, 1), **settings)
+    else:
+        assert made(tmp_path, mt.nn.Linear(4, 1), **settings).data.target_scaling is not None
+
+
 class Forgets(mt.train.Trainer):
     def eval_step(self, batch: Any) -> Any:  # type: ignore[override]
         return self.model(batch[0])["number"]
