@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -214,8 +215,9 @@ class LBFGS(Optimizer):
     def _loss_of(self, closure: Callable[[], Any]) -> tuple[Any, float]:
         """What the closure returns, and the loss: a DataParallel's where there is one."""
         if (model := self._model()) is not None:
-            found: tuple[Any, float] = model.loss_of(closure)
-            return found
+            result, loss = model.loss_of(closure)
+            lost = type(result) is float and result == math.inf  # as where a gradient overflows
+            return result, math.inf if lost else loss
         result = closure()
         return result, float(result.detach().item() if type(result) in TENSORS else result)
 

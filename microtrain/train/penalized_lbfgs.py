@@ -13,7 +13,6 @@ from ..backend import XP
 from ..errors import need
 from ..optim import LBFGS
 from ..optim.lbfgs import Memory
-from .step.divergence import NotFinite
 
 Penalty = Annotated[float, Ge(0)]
 FITS = "fits"  # the state: how many steps there were
@@ -81,12 +80,7 @@ class PenalizedLBFGS(LBFGS):
         text = "takes the parameters of a DataParallel model, which knows how many rows there are"
         need(model is not None, "lbfgs", text, error=TypeError)
         self._tried = self._at
-        try:
-            result, loss = super()._loss_of(closure)
-        except NotFinite:
-            if self._at is None:
-                raise
-            return None, math.inf  # too far along a line, which the search goes back from
+        result, loss = super()._loss_of(closure)
         rows = model.weight if model.reduction == "mean" else 1
         self._pull = self.l2[min(self.fits, len(self.l2) - 1)] / (rows or 1)
         weights = self._weights()

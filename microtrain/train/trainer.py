@@ -48,7 +48,7 @@ from .dry_run import dry_run
 from .models_and_losses import loss_of_rows
 from .resume import LOCK_WAIT, choose_run, take_up
 from .run import ExitCode, Progress, Requests, TrainingRun, next_multiple, run_directory
-from .step.divergence import NotFinite, autopsy, worst_gradient
+from .step.divergence import NotFinite, Trials, autopsy, worst_gradient
 from .step.executor import BEGIN, Execution
 
 if TYPE_CHECKING:
@@ -373,7 +373,9 @@ class Trainer(TrainingRun):
         if self.skips is not None:
             self.skips.begin()
         if self.optimizer.needs_closure:
-            self.optimizer.step(functools.partial(self._passes, micro_batches))
+            trials = Trials(functools.partial(self._passes, micro_batches))
+            self.optimizer.step(trials)
+            trials.end()
         else:
             self._passes(micro_batches)
 

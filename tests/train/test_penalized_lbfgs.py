@@ -313,11 +313,34 @@ def test_the_penalty_leaves_a_frozen_weight(tmp_path):
     assert np.array_equal(frozen.numpy(), before)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_fit_goes_back_from_where_the_loss_overflows(tmp_path, ranks):
+OVERFLOWS = {
+    "lbfgs": ({"type": "lbfgs", "l2": 1.0}, 1.0, 1e-2),
+    "PyTorch's": (  # which stops by a coarser rule in float32
+        {"type": "microtrain.optim:LBFGS", "line_search_fn": "strong_wolfe", "max_iter": 100},
+        *(0.0, 0.2),
+    ),
+}
+
+
+def that_overflows():
     x = np.random.default_rng(0).standard_normal((ROWS, 2)).astype(np.float32)
     y = np.exp(2 + x[:, :1]).round()
     x[0, 0], y[0] = 300, 1  # exp(300 * 0.9) is not a float32
+    return x, y
+
+
+def flat_line():
+    model = mt.nn.Linear(2, 1)
+    with mt.no_grad():
+        model.weight[...], model.bias[...] = 0.0, 0.0
+    return model
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("case", OVERFLOWS)
+def test_a_fit_goes_back_from_where_the_loss_overflows(tmp_path, case, ranks):
+    x, y = that_overflows()
+    optimizer, l2, flat = OVERFLOWS[case]
 
     class Watched(mt.train.Trainer):
         lost = False
@@ -327,20 +350,58 @@ def test_a_fit_goes_back_from_where_the_loss_overflows(tmp_path, ranks):
             self.lost |= not np.isfinite(self.model.loss)
 
     def job(comm):
-        model = mt.nn.Linear(2, 1)
-        with mt.no_grad():
-            model.weight[...], model.bias[...] = 0.0, 0.0
         trainer, [found] = fit(
-            tmp_path, ArrayDataset(x, y), comm, model=model, trainer=Watched, loss="poisson",
-            optimizer={"type": "lbfgs", "l2": 1.0}, name="goals",
+            tmp_path, ArrayDataset(x, y), comm, model=flat_line(), trainer=Watched, loss="poisson",
+            optimizer=optimizer, name="goals",
         )  # fmt: skip
         return trainer.lost, trainer.model.loss, *found
 
     for lost, loss, weight, bias in in_process.run(ranks, job):
         score = x.astype(np.float64) @ weight.T + bias
-        slope = (np.exp(score) - y).T @ x / ROWS + weight / ROWS
-        assert lost and np.abs(slope).max() < 1e-2
+        slope = (np.exp(score) - y).T @ x / ROWS + l2 * weight / ROWS
+        assert lost and np.abs(slope).max() < flat
         assert loss == pytest.approx((np.exp(score) - y * score).mean(), rel=1e-5)
+
+
+def test_a_step_that_ends_where_the_loss_overflows_ends_the_run(tmp_path):
+    optimizer = {"type": "microtrain.optim:LBFGS", "max_iter": 20}  # which does not search a line
+    with pytest.raises(DivergedError, match="step 1") as caught:
+        fit(
+            tmp_path, ArrayDataset(*that_overflows()), model=flat_line(), loss="poisson",
+            optimizer=optimizer,
+        )  # fmt: skip
+    assert "the parameters are those that this loss is of, and no checkpoint" in str(caught.value)
+
+
+class Halves(mt.optim.SGD):
+    """Goes back by halves from where the loss is not lower."""
+
+    needs_closure = True
+    tried = 0
+
+    def step(self, closure):
+        params, rate = self.param_groups[0]["params"], 1.0
+        with mt.enable_grad():
+            first = closure()
+        begin = [(p, p.detach().numpy().copy(), p.grad.numpy().copy()) for p in params]
+        while rate > 1e-12:
+            for param, values, slope in begin:
+                param.data[...] = mt.from_numpy(values - np.float32(rate) * slope)
+            with mt.enable_grad():
+                if closure() < first:
+                    return first
+            self.tried, rate = self.tried + 1, rate / 2
+        return first
+
+
+def test_an_optimizer_of_your_own_goes_back_too(tmp_path):
+    trainer, _ = fit(
+        tmp_path, ArrayDataset(*that_overflows()), model=flat_line(), loss="poisson",
+        duration="5 steps", optimizer=lambda params: Halves(params, lr=1.0),
+    )  # fmt: skip
+    losses = trainer.history["train/loss"]
+    assert trainer.optimizer.tried > 5 and np.isfinite(losses).all()
+    assert (np.diff(losses) < 0).all()
 
 
 def test_penalties_that_are_not_reached_are_named(tmp_path, capsys):

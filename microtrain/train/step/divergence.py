@@ -13,7 +13,7 @@ is exchanged.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -105,6 +105,38 @@ class Guard:
             else:
                 gradients += [buffer.grad[slot.start : slot.stop] for slot in there]
         return gradients
+
+
+class Trials:
+    """The closure of a step whose optimizer computes several losses, to search where it goes.
+
+    The first is of where the step begins: NotFinite where it cannot be had. A later one that cannot
+    is of a point tried too far along: its loss is infinite, which a search goes back from.
+
+    Args:
+        passes: computes loss and gradients; NotFinite for those that cannot be.
+    """
+
+    def __init__(self, passes: Callable[[], float | None]) -> None:
+        self._passes = passes
+        self._began = self._lost = False
+
+    def __call__(self) -> float | None:
+        """The loss."""
+        try:
+            self._lost, found = False, self._passes()
+        except NotFinite:
+            if not self._began:
+                raise
+            self._lost, found = True, math.inf
+        self._began = True
+        return found
+
+    def end(self) -> None:
+        """After the step: NotFinite unless the loss can be had of where it has led to."""
+        if self._lost:  # else the optimizer has computed it
+            self._passes()
+            end_step()
 
 
 class Skips:
@@ -236,9 +268,10 @@ def autopsy(run: Any, step: int, micro_batches: MicroBatches) -> str:
         )
     saved = [] if run.directory is None else list_checkpoints(run.directory.checkpoints)
     last = f"the last checkpoint is {saved[-1].name}" if saved else "no checkpoint was written"
-    lines.append(
-        f"the update was not applied; the parameters are those after step {step - 1:,}, and {last}"
-    )
+    kept = f"the update was not applied; the parameters are those after step {step - 1:,}"
+    if run.optimizer.needs_closure:  # whose step may have moved them before
+        kept = "the parameters are those that this loss is of"
+    lines.append(f"{kept}, and {last}")
     if first is not None:
         lines += [f"hint: {hint}" for names, hint in _HINTS.items() if first.operation in names]
     ways = ["a smaller optimizer.lr"]
