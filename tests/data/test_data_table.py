@@ -674,3 +674,26 @@ def test_one_long_cell_does_not_make_all_others_long() -> None:
     table = Table({"kind": cells, "y": np.arange(20_001.0)}, "y", {"kind": "category"})
     (x,) = table.arrays(table.encoder()).inputs
     assert x.sum(axis=0).tolist() == [20_000, 1]
+
+
+LARGE = 2**53 + 1  # which is no float64
+
+
+@pytest.mark.parametrize("first", [LARGE, -LARGE, 2**62 + 1])
+@pytest.mark.parametrize("absent", [-99, LARGE + 1, 2**63 - 1])
+def test_large_whole_numbers_keep_their_digits_beside_one_that_is_absent(first, absent):
+    cells = np.array([first, absent, 5, LARGE])
+    frame = Frame.of({"a": cells, "b": cells[::-1]}, Notation(na_values=(str(absent),)))
+    assert frame.texts("a") == [str(first), "", "5", str(LARGE)]
+    assert frame.texts("b") == frame.texts("a")[::-1]
+    np.testing.assert_array_equal(frame.numbers("a", gaps=True), [first, np.nan, 5, LARGE])
+    with pytest.raises(DataError, match="an empty cell"):
+        frame.numbers("a")
+    none = Frame.of({"a": cells[[0, 2]]}, Notation(na_values=(str(absent),)))
+    assert none.column("a").dtype == np.int64 and none.texts("a") == [str(first), "5"]
+
+
+def test_large_unsigned_numbers_keep_their_digits_beside_one_that_is_absent():
+    cells = np.array([2**64 - 1, 2**64 - 2, 0], np.uint64)
+    frame = Frame.of({"a": cells}, Notation(na_values=(str(2**64 - 1), "0.0")))
+    assert frame.texts("a") == ["", str(2**64 - 2), ""]

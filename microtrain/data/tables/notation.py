@@ -25,6 +25,8 @@ NO_VALUE = {
     *("", "na", "n/a", "#na", "#n/a", "<na>", "nan", "nat", "null", "none", "nil"),
     *("-", "--", "?", "."),
 }
+EXACT = 2**53  # up to which a float64 has every whole number
+_WHOLE = re.compile("[+-]?[0-9]+")
 BLANKS = " \u00a0\u202f"  # which may stand between groups of three digits, as one
 _MARKED = re.compile(r"[+-]?(?=.*[,' \u2019\u00a0\u202f])[0-9.,' \u2019\u00a0\u202f]*[0-9]")
 
@@ -103,8 +105,9 @@ class Notation:
 
     @cached_property
     def absent_numbers(self) -> list[float]:
-        """The `na_values` that are numbers."""
-        return [x for x in map(self.number, self.na_values) if x is not None]
+        """The `na_values` that are numbers, whole ones with all of their digits."""
+        found = [(word, self.number(word)) for word in self.na_values]
+        return [int(word) if _WHOLE.fullmatch(word) else x for word, x in found if x is not None]
 
     @cached_property
     def _absent_dates(self) -> list[datetime]:
@@ -172,7 +175,9 @@ class Notation:
         """The values of a column, those that `na_values` has replaced by nothing."""
         if not self.na_values:
             return cells
-        if cells.dtype.kind in "iuf":
+        wide = cells.dtype.kind in "iu" and len(cells) and bool((cells > EXACT).any())
+        wide = wide or (cells.dtype.kind == "i" and bool((cells < -EXACT).any()))
+        if cells.dtype.kind in "iuf" and not wide:
             # A number that is written -99.9 is another one as a float32.
             as_they_are = cells.dtype if cells.dtype.kind == "f" else float
             gaps = np.isin(cells, np.array(self.absent_numbers, as_they_are))
@@ -181,16 +186,17 @@ class Notation:
             whole = cells.astype("datetime64[us]")
             gaps = np.isin(whole, np.array(self._absent_dates, whole.dtype))
             return np.where(gaps, np.datetime64("NaT"), whole) if gaps.any() else cells
-        if cells.dtype.kind not in "OU":
+        if cells.dtype.kind not in "OU" and not wide:
             return cells
         found = cells.astype(object)
-        texts = [
+        absent = [
             self.is_absent(cell.strip()) if isinstance(cell, str)
-            else type(cell) in (int, float, Decimal) and float(cell) in self.absent_numbers
+            else cell in self.absent_numbers if type(cell) is int
+            else type(cell) in (float, Decimal) and float(cell) in self.absent_numbers
             for cell in found
         ]  # fmt: skip
-        found[texts] = ""
-        return found
+        found[absent] = None if wide else ""  # which is no text
+        return found if not wide or any(absent) else cells
 
     def hint(self, text: str) -> str:
         """What to say of a text that is a number in another notation; else empty."""
