@@ -240,6 +240,17 @@ def test_an_unknown_category_is_none_of_them_and_is_told():
     ]
 
 
+def test_many_unknown_categories_are_told_by_the_first_three_in_order():
+    encoder, _ = table({"c": ["a", "b"]}, {"c": "category"}).fit()
+    notes = []
+    cells = [f"q{i % 1002}" for i in range(1200, 0, -1)]
+    encoder.encode(Frame("new.csv", ["c"], [["b", *cells]]), notes.append)
+    assert notes == [
+        'column "c": 1,200 rows with categories not seen in training: "q0", "q1", "q10" and 999 '
+        "more; treated as unknown"
+    ]
+
+
 def test_an_unknown_category_is_refused_if_so_asked():
     made = table({"c": ["a", "b"]}, {"c": {"type": "category", "unknown": "error"}})
     encoder, _ = made.fit()

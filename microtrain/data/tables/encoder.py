@@ -25,6 +25,7 @@ __all__ = ["Encoder", "Fitted", "values_of"]
 
 Array = NDArray[Any]
 Note = Callable[[str], None]
+MOST_SHOWN = 3  # unknown categories: a file has many columns, and its results come after them
 BLOCK = 4096  # rows that are written at once: column after column would miss the cache at each cell
 
 
@@ -99,14 +100,15 @@ class Fitted:
         if not len(unknown):
             return
         words = np.unique(cells[unknown]).tolist()
-        found = [f'"{shortened(each)}"' if each else "an empty cell" for each in words]
+        found = [f'"{shortened(each)}"' if each else "an empty cell" for each in words[:MOST_SHOWN]]
+        more = f" and {len(words) - MOST_SHOWN:,} more" if len(words) > MOST_SHOWN else ""
         if self.column.unknown == "error":
             raise frame.refusal(
                 self.name, unknown.tolist(), f"expected one of {listed(self.categories)}"
             )
         note(
             f'column "{self.name}": {plural(len(unknown), "row")} with categories not seen in '
-            f"training: {listed(found)}; treated as unknown"
+            f"training: {listed(found)}{more}; treated as unknown"
         )
 
 
