@@ -180,7 +180,8 @@ class _Column:
         form, other = found
         values = np.array([days(text, form or None) for text in self.texts], np.float64)
         first, last = (self.texts[int(i)] for i in (values.argmin(), values.argmax()))
-        why = f"dates from {first} to {last}"
+        of_day = bool(form) and not re.search("%[YymdbBq]", form)
+        why = f"{'times' if of_day else 'dates'} from {first} to {last}"
         if other:
             why += f"; if these are of {other}, write that: no cell tells the two apart"
         keys = {"format": json.dumps(form)} if form else {}
