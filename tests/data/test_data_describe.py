@@ -65,6 +65,18 @@ CASES = [
     ("when", ["20130614", "20130621", "20130628"],
      '{type: date, format: "%Y%m%d"}', "dates from 20130614 to 20130628"),
     ("store", ["101", "102", "104", "101"] * 5, "category", "seem to be codes, by the name"),
+    ("statefips", [str(1 + i % 50) for i in range(400)], "category", "50 whole numbers that seem"),
+    ("countyid", [str(i % 40) for i in range(400)], "category", "codes, by the name; number, if"),
+    ("State_Code", [str(i % 12) for i in range(90)], "category", "12 whole numbers that seem"),
+    ("zip", [str(10_000 + 7 * (i % 40)) for i in range(10_000)],
+     "{type: category, encode: embedding}", "40 whole numbers that seem"),
+    ("statefips", [str(1 + i % 50) for i in range(90)], "", "numbers from 1 to 50"),
+    ("barcode", [str(10**7 + i % 40) for i in range(400)], "", "numbers from 10,000,000"),
+    ("bid", [str(i % 40) for i in range(400)], "", "numbers from 0 to 39"),
+    ("at", [str(1_500_000_000 + 977 * (i // 2)) for i in range(60)], "",
+     "seconds since 1970 that rise"),
+    ("time", [f"{1999 + i / 24:.3f}" for i in range(60)], "", "from 1999 to 2001.46, years that"),
+    ("dist", [f"{1999 + i * 7 % 11 / 24:.3f}" for i in range(60)], "", "from 1999 to 1999.42"),
     ("subject", [str(i // 3) for i in range(120)], "id", "40 different whole numbers, and"),
     ("year", [str(i) for i in range(1950, 2000)], "", "numbers from 1950 to 1999"),
     ("pupilNR", ["7", "3", "9"], "id", "a different whole number in every row"),
@@ -165,6 +177,12 @@ def test_row_numbers_are_no_inputs(name, cells):
     assert propose(table, name).spec == "id"
 
 
+def test_times_that_rise_are_no_row_numbers():
+    times = [str(1_500_000_000 + 60 * i) for i in range(30)]
+    assert propose(frame("at", times, first=True), "at").spec == ""
+    assert propose(frame("id", times, first=True), "id").spec == "id"
+
+
 def test_whole_numbers_that_are_the_one_input_are_numbers():
     table = parse_csv("t.csv", b"a,y\n" + b"".join(b"%d,1\n" % i for i in range(30)))
     assert propose(table, "a").spec == ""
@@ -181,6 +199,9 @@ COLUMNS = {
     "x": [i / 3 for i in range(60)],
     "y": [i / 5 for i in range(60)],
     "z": [i / 11 for i in range(60)],
+    "at": [1_500_000_000 + 977 * i for i in range(60)],
+    "time": [round(1999 + i / 24, 3) for i in range(60)],
+    "statefips": [i % 10 for i in range(60)],
 }
 
 
@@ -195,6 +216,10 @@ COLUMNS = {
         (["size", "plan", "when"], ["plan", "size"]),
         (["size", "plan", "key"], ["plan", "size"]),
         (["size", "plan", "lat"], ["plan", "size"]),
+        (["size", "plan", "statefips"], ["plan", "size"]),
+        (["size", "plan", "at"], ["plan", "size", "at"]),  # which may be it, after all
+        (["size", "plan", "time"], ["plan", "size", "time"]),
+        (["at", "time"], "time"),
     ],
 )
 def test_the_target_is_guessed_or_asked_for(names, target):
@@ -207,6 +232,23 @@ def test_the_target_is_guessed_or_asked_for(names, target):
         guess_target(table, proposals, "init")
     lines = str(caught.value).splitlines()
     assert lines[2:] == [f"  init --target {name}" for name in target]
+
+
+@pytest.mark.parametrize("rare", [0, 1, 2, 9])
+@pytest.mark.parametrize("name", ["late", "fraud"])
+def test_a_class_that_nearly_all_rows_have_is_asked_for_unless_its_name_says_so(name, rare):
+    cells = [*["no"] * (400 - rare), *["yes"] * rare]
+    table = Frame("t", ["size", name], [[i / 7 for i in range(400)], cells])
+    proposals = {each: propose(table, each) for each in table.names}
+    if rare == 9 or (rare and name == "fraud"):
+        assert guess_target(table, proposals, "init")[0] == name
+        return
+    with pytest.raises(DataError) as caught:
+        guess_target(table, proposals, "init")
+    first, _, *ways = str(caught.value).splitlines()
+    why = f'"no" in {400 - rare} of 400 rows' if rare else '"no" in every row'
+    assert first.endswith(f'The last one, "{name}", does not seem to be it ({why})')
+    assert ways == ["  init --target size", *[f"  init --target {name}"] * bool(rare)]
 
 
 GOALS = [0] * 30 + [1] * 25 + [2] * 12 + [3] * 6 + [4, 5]

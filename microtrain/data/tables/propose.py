@@ -60,6 +60,11 @@ _CODES = re.compile(
     r"quarter|region|district|sector|cluster|department|dept|type|category|zone)$",
     re.IGNORECASE,
 )
+_PLACES = re.compile(
+    r"(fips|zip|code)$|(^|[_ .-])plz$|"
+    r"(^|[_ .-])(state|county|country|city|town|region|district|province)_?(id|code|nr|no)$",
+    re.IGNORECASE,
+)
 _COMPACT = re.compile("(19|20)[0-9]{2}(0[1-9]|1[0-2])(?P<day>[0-3][0-9])?")
 
 
@@ -74,6 +79,7 @@ class Proposal:
         distinct: how many different values it has.
         absent: texts among numbers, for `na_values`.
         missing: how many cells have no value.
+        doubt: why it is hardly what is to be predicted, in words; empty where nothing says so.
     """
 
     name: str
@@ -82,6 +88,7 @@ class Proposal:
     distinct: int = 0
     absent: tuple[str, ...] = ()
     missing: int = 0
+    doubt: str = ""
 
 
 def are_codes(texts: Iterable[str]) -> bool:
@@ -149,6 +156,10 @@ class _Column:
         self.counts = counts[np.array(kept, bool)]
         self.filled, self.missing = int(self.counts.sum()), int(counts.sum() - self.counts.sum())
         self.rows, self.unique = len(frame), len(self.texts) == self.filled
+        self.doubt = ""
+        if len(self.texts) <= MOST_CATEGORIES and self.counts.max(initial=0) >= 0.99 * self.filled:
+            most = shortened(self.texts[int(self.counts.argmax())]) if self.texts else ""
+            self.doubt = f'"{most}" in {self.counts.max(initial=0):,} of {plural(self.rows, "row")}'
         self.is_code = any(x[0] == "0" != x for x in self.texts) and are_codes(self.texts)
 
     def proposal(
@@ -164,7 +175,9 @@ class _Column:
             spec = f"{{{', '.join(f'{key}: {value}' for key, value in keys.items())}}}"
         if self.missing:
             why += f", {self.missing:,} of {plural(self.rows, 'cell')} empty{note}"
-        return Proposal(self.name, spec, why, len(self.texts), tuple(absent), self.missing)
+        return Proposal(
+            self.name, spec, why, len(self.texts), tuple(absent), self.missing, self.doubt
+        )
 
     def as_compact_date(self) -> Proposal | None:
         """Dates such as 20130614, or many months such as 201306, which are also numbers."""
@@ -192,15 +205,23 @@ class _Column:
     def as_number(self, values: NDArray[np.float64]) -> Proposal:
         low, high, distinct = values.min(), values.max(), len(np.unique(values))
         why = f"numbers from {amount(low)} to {amount(high)}"
+        if when := self._when(values):
+            self.doubt = when
+            why += f", {when}"
         if not (values % 1 == 0).all():
             return self.proposal("number", why, "median")
-        if self.unique and distinct > 1 and self._counts_rows(low, high):
+        may_count = self.unique and (not when or IS_ID.search(self.name))
+        if may_count and distinct > 1 and self._counts_rows(low, high):
             return self.proposal("id", DIFFERENT)
         if low in (-99, -999, -9999) and values[values > low].min(initial=0) >= 0:
             why += f'; if {low:.0f} means no value, na_values: ["{low:.0f}"]'
         few, codes = distinct <= MOST_CATEGORIES, bool(_CODES.search(self.name))
         if distinct > 2 and few and (codes or _GROUP.search(self.name)):
             return self.as_codes(f"{distinct} whole numbers that seem to be codes, by the name")
+        short = 2 < distinct <= self.filled // 5 and 0 <= low <= high < 100_000
+        if short and _PLACES.search(self.name):
+            why = f"{distinct:,} whole numbers that seem to be codes, by the name"
+            return self.as_codes(why, **self._encoding() if distinct > MOST_CATEGORIES else {})
         if distinct > MOST_CATEGORIES and _GROUP.search(self.name):
             return self.as_group("whole numbers")
         few = 2 < distinct <= MOST_CODES and low >= 10 and not _are_years(low, high)
@@ -211,8 +232,21 @@ class _Column:
             why += f"; if these are codes, {{{', '.join(keys)}}}"
         return self.proposal("number", why, "median")
 
-    def as_codes(self, why: str) -> Proposal:
-        return self.proposal("category", f"{why}; number, if they measure something", "none")
+    def as_codes(self, why: str, **keys: str) -> Proposal:
+        return self.proposal(
+            "category", f"{why}; number, if they measure something", "none", **keys
+        )
+
+    def _when(self, values: NDArray[np.float64]) -> str:
+        """What numbers are that rise from row to row and seem to be times; else empty."""
+        low, high, whole = values.min(), values.max(), (values % 1 == 0).all()
+        seconds = whole and low >= 1e9 and high < 1e10
+        if not (seconds or (_are_years(low, high) and not whole)):
+            return ""
+        found = self.frame.numbers(self.name, gaps=True)
+        if len(values) < 3 or (np.diff(found[~np.isnan(found)]) < 0).any():
+            return ""
+        return "seconds since 1970 that rise" if seconds else "years that rise"
 
     def _encoding(self) -> dict[str, str]:
         """How categories beyond MOST_CATEGORIES become inputs: few rows are fitted one by one."""

@@ -24,7 +24,7 @@ _TARGET = re.compile(
 )
 _NAMES_CLASSES = re.compile(rf"(^|[_ .-])({_CLASSES}|code)$", re.IGNORECASE)
 _NO_TARGET = re.compile(
-    r"^(lat|lon|lng|latitude|longitude|z|year|month|day|hour|minute|subject|individual|person)$",
+    r"^(.*(fips|zip)|lat|lon|lng|latitude|longitude|z|year|month|day|hour|minute|subject|individual|person)$",
     re.IGNORECASE,
 )
 
@@ -64,11 +64,12 @@ def guess_target(frame: Frame, proposals: Mapping[str, Proposal], command: str) 
     likely = [name for name in likely if name.casefold() != "y" or not {"x", "z"} <= lower]
     if likely:
         return likely[-1], "by its name"
-    last = names[-1]
-    if last in able:
+    last, others = names[-1], [name for name in able if not proposals[name].doubt]
+    if last in others or (last in able and not others):
         return last, "the last column"
-    what = proposals[last].why
-    words = [*map(shlex.quote, able[:-4:-1])] or ["NAME"]
+    what = proposals[last].doubt or proposals[last].why
+    shown = [*(others or able)[:-4:-1], *[last] * (last in able)]  # for it may be it, after all
+    words = [*map(shlex.quote, shown)] or ["NAME"]
     examples = "".join(f"\n  {command} --target {word}" for word in words)
     raise DataError(
         f'{frame.origin}: which column is to be predicted? The last one, "{last}", does not seem '
