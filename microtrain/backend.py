@@ -160,6 +160,10 @@ class Namespace:
         """A number as an operand, of `dtype` also beside booleans; never an array made per call."""
         return dtype.type(value)
 
+    def kept(self, x: Any, mask: Any) -> Any:
+        """`x` where `mask` is set, elsewhere 0."""
+        return self.where(mask, x, self.constant(0, x.dtype))
+
     def operand(self, value: Any, dtype: Any) -> Any:
         """A number beside a Tensor as a 0-d array, perhaps shared: not to be written to."""
         return self.asarray(value, dtype)
@@ -310,6 +314,11 @@ class _NumpyNamespace(Namespace):
             return self._constants[shape, dtype]
         except KeyError:
             return self._keep((shape, dtype), np.ones(shape, dtype))
+
+    @staticmethod
+    def kept(x: Any, mask: Any) -> Any:
+        """Bits times 0 or 1: `where` branches, which an irregular mask makes ten times as slow."""
+        return np.multiply(x.view(f"i{x.itemsize}"), mask).view(x.dtype)
 
     def _keep(self, key: Any, array: Any) -> Any:
         if array.size <= self.LARGEST_KEPT:

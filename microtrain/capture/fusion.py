@@ -315,6 +315,8 @@ def _elements(line: Line, cuda: bool) -> Elements | None:
         args = (given,)
     elif line.name == "where":
         found = Expression("{0} ? {1} : {2}", (np.dtype(bool), out.dtype, out.dtype), out.dtype)
+    elif line.name == "kept":
+        found = Expression("{1} ? {0} : 0", (out.dtype, np.dtype(bool)), out.dtype)
     elif line.name == "take":
         if len(args) != 2 or attrs or type(args[1]) is not np.ndarray:
             return None

@@ -186,23 +186,28 @@ def _transposed(s: Step) -> str:
     return s.node("ConvTranspose", s["gradient"], s["weight"], output_padding=more, **given)
 
 
-def _max_pool(s: Step) -> str:
+def _max_along(s: Step) -> str:
     """The maximum of every window: one node where windows are regular, else maxima of slices."""
-    positions = s.graph.deferred.get(s.call.inputs["positions"].number)
-    if positions is None:
-        s.refuse("given positions of maxima")
-    windows, x = positions.attributes["windows"], s["input"]
-    if all(type(tap) is slice for taps in windows for tap in taps):
-        dilation = [taps[1].start - taps[0].start if len(taps) > 1 else 1 for taps in windows]
-        steps = [taps[0].step or 1 for taps in windows]
+    axis, windows, x = s.attributes["dim"], s.attributes["windows"], s["input"]
+    every = range(windows.size)
+    runs = [[every[place] for place in places] for _, places in windows.runs]
+    first, *others = runs[0]
+    if len(runs) == 1 and not first[0]:
+
+        def along(number: int) -> list[int]:
+            return [number if d == axis else 1 for d in range(2, len(s.shape("input")))]
+
+        dilation = others[0][0] if others else 1
+        stride = first.step if len(first) > 1 else windows.size  # one window
         return s.node(
-            "MaxPool", x, kernel_shape=[*map(len, windows)], strides=steps, dilations=dilation
-        )
-    for axis, taps in reversed([*enumerate(windows, len(s.shape("input")) - len(windows))]):
-        size = s.shape("input")[axis]
-        places = [range(size)[tap] if type(tap) is slice else tap for tap in taps]
-        x = s.node("Max", *(s.node("Gather", x, s.ints([*at]), axis=axis) for at in places))
-    return x
+            "MaxPool", x, kernel_shape=along(len(runs[0])), strides=along(stride),
+            dilations=along(dilation),
+        )  # fmt: skip
+    taps = (
+        s.ints([at for places in runs for at in places[min(i, len(places) - 1)]])
+        for i in range(max(map(len, runs)))
+    )
+    return s.node("Max", *(s.node("Gather", x, tap, axis=axis) for tap in taps))
 
 
 def _window_sum(s: Step) -> str:
@@ -303,10 +308,10 @@ TABLE: dict[str, Callable[[Step], str]] = {
     "gather": lambda s: s.node("GatherElements", s["x"], s["index"], axis=s.attributes["dim"]),
     "index": _index,
     "linear": _linear,
+    "max_along": _max_along,
     "normalise": _normalise,
     "one_hot": _one_hot,
     "permute": _permute,
-    "pool_gather": _max_pool,
     "recurrent": _recurrent,
     "resample": _resample,
     "reshape": lambda s: s.node("Reshape", s["x"], s.graph.shape(s.attributes["shape"])),
@@ -316,4 +321,4 @@ TABLE: dict[str, Callable[[Step], str]] = {
     "triu": partial(_trilu, 1),
     "window_sum": _window_sum,
 }
-DEFERRED = {"max_positions"}  # which say something to their users
+DEFERRED = {"max_choice"}  # which say something to their users

@@ -1,51 +1,59 @@
-"""Samples of pooling: positions of maxima, values there, sums of windows."""
+"""Samples of pooling: which elements of windows are maxima, values there, sums of windows."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from microtrain.ops.nn.pooling import adaptive_along, windows_along
+
 from .convolution import slices
 from .sample import Sample, normal, spread, turned, whole
 
-PAIRS = (slice(0, 3, 2), slice(1, 4, 2))  # two windows of two elements in four
+
+def _elements(windows: Any) -> list[dict[int, int]]:
+    """Of every window where its elements stand, by their numbers."""
+    found: dict[int, dict[int, int]] = {}
+    for number, tap in enumerate(windows.taps):
+        for ours, place in tap:
+            for at in range(windows.size)[place]:
+                first = range(windows.size)[place][0]
+                window = ours.start + (at - first) // (place.step or 1)
+                found.setdefault(window, {})[number] = at
+    return [found[window] for window in sorted(found)]
 
 
-def _places(tap: Any, size: int) -> list[int]:
-    return list(range(size))[tap] if isinstance(tap, slice) else list(tap)
+def _max_choice(x: Any, dim: int, windows: Any) -> Any:
+    lines, windows = np.moveaxis(x, dim, -1), _elements(windows)
+    found = np.zeros((*lines.shape[:-1], len(windows)), np.int8)
+    for *place, window in np.ndindex(found.shape):
+        best = None
+        for number, at in windows[window].items():
+            value = lines[(*place, at)]
+            if best is None or value > best or np.isnan(value):
+                best, found[(*place, window)] = value, number
+    return np.moveaxis(found, -1, dim)
 
 
-def _max_positions(x: Any, windows: Any) -> Any:
-    lead, sizes = x.ndim - len(windows), x.shape[x.ndim - len(windows) :]
-    grids = [[_places(t, n) for t in taps] for taps, n in zip(windows, sizes, strict=True)]
-    shape = [len(grid[0]) for grid in grids]
-    found = np.zeros((*x.shape[:lead], *shape), np.int64)
+def _places(choice: Any, dim: int, windows: Any) -> Any:
+    """Where along `dim` the chosen elements stand."""
+    chosen, elements = np.moveaxis(choice, dim, -1), _elements(windows)
+    found = np.zeros(chosen.shape, np.int64)
     for place in np.ndindex(found.shape):
-        best = -np.inf
-        spot = None
-        for taps in itertools.product(*(range(len(grid)) for grid in grids)):
-            at = tuple(g[t][o] for g, t, o in zip(grids, taps, place[lead:], strict=True))
-            value = x[place[:lead] + at]
-            if spot is None or value > best or np.isnan(value):
-                best, spot = value, np.ravel_multi_index(at, sizes)
-        found[place] = spot
-    return found
+        found[place] = elements[place[-1]][int(chosen[place])]
+    return np.moveaxis(found, -1, dim)
 
 
-def _gather(x: Any, positions: Any) -> Any:
-    flat = x.reshape(*x.shape[:2], int(np.prod(x.shape[2:])))
-    spots = positions.reshape(*x.shape[:2], int(np.prod(positions.shape[2:])))
-    return np.take_along_axis(flat, spots, 2).reshape(positions.shape)
-
-
-def _scatter(x: Any, positions: Any, sizes: Any) -> Any:
-    total = np.zeros((*x.shape[:2], int(np.prod(sizes))))
+def _carried(x: Any, choice: Any, dim: int, windows: Any, back: bool = False) -> Any:
+    places = _places(choice, dim, windows)
+    if not back:
+        return np.take_along_axis(x, places, dim)
+    total = np.zeros((*x.shape[:dim], windows.size, *x.shape[dim + 1 :]))
     for place in np.ndindex(x.shape):
-        total[(*place[:2], positions[place])] += x[place]
-    return total.reshape(*x.shape[:2], *sizes)
+        total[(*place[:dim], places[place], *place[dim + 1 :])] += x[place]
+    return total
 
 
 def _window_sum(x: Any, kernel: Any, stride: Any) -> Any:
@@ -60,10 +68,19 @@ def _window_spread(x: Any, sizes: Any, kernel: Any, stride: Any) -> Any:
     return total
 
 
-POSITIONS = [
-    ((2, 3, 4), (2, 3, 2), (4,)),
-    ((1, 2, 3, 3), (1, 2, 2, 2), (3, 3)),
-    ((0, 2, 4), (0, 2, 2), (4,)),
+LINES = [  # shape, dimension, size, kernel, stride, padding, dilation, windows
+    ((2, 3, 4, 6), 3, (6, 2, 2, 0, 1, 3)),
+    ((2, 3, 7), 2, (7, 3, 2, 1, 1, 4)),
+    ((1, 2, 5, 3), 2, (5, 2, 1, 1, 3, 4)),
+    ((1, 2, 4), 2, (4, 1, 3, 0, 1, 2)),
+    ((0, 2, 4), 2, (4, 2, 2, 0, 1, 2)),
+]
+CHOSEN: list[tuple[Any, Any, dict[str, Any]]] = [  # input, choice, dimension and windows
+    (x, _max_choice(x, dim, windows), {"dim": dim, "windows": windows})
+    for x, dim, windows in (
+        *((spread(*x), dim, windows_along("", *line)[1]) for x, dim, line in LINES),
+        (turned(spread), 2, adaptive_along(4, 3)[1]),
+    )
 ]
 SUMS: list[tuple[Any, Any, dict[str, Any]]] = [  # input, result, attributes
     (normal(2, 3, 4, 6), normal(2, 3, 2, 2), {"kernel": (2, 3), "stride": (2, 3)}),
@@ -73,37 +90,29 @@ SUMS: list[tuple[Any, Any, dict[str, Any]]] = [  # input, result, attributes
 ]
 
 SAMPLES: dict[str, list[Sample]] = {
-    "max_positions": [
-        Sample((spread(2, 3, 4, 4),), {"windows": (PAIRS, PAIRS)}, smooth=False),
-        Sample((turned(spread),), {"windows": (PAIRS,)}, smooth=False),
-        Sample((whole(2, 2, 4, 3, high=2),), {"windows": (PAIRS, ((0, 1), (1, 2)))}, smooth=False),
+    "max_choice": [
+        *(Sample((x,), attrs, smooth=False) for x, _, attrs in CHOSEN),
+        Sample((whole(2, 2, 4, 6, high=2),), CHOSEN[0][2], smooth=False),
         Sample(
-            (np.array([[[1.0, np.nan, 2, np.nan], [-np.inf] * 4]]),),
-            {"windows": (((0, 0, 1), (0, 1, 2), (1, 2, 3)),)},
+            (np.array([[[1.0, np.nan, 2, np.nan, 1, 1, np.nan], [-np.inf] * 7]]),),
+            CHOSEN[1][2],
             smooth=False,
         ),
-        Sample((spread(2, 1, 3, 3),), {"windows": ((slice(0, 3, 2),),) * 2}, smooth=False),
-        Sample((spread(0, 2, 4),), {"windows": (PAIRS,)}, smooth=False),
     ],
-    "pool_gather": [
-        *(Sample((normal(*x), whole(*p, high=int(np.prod(sizes))))) for x, p, sizes in POSITIONS),
-        Sample((turned(normal), whole(2, 3, 5, high=4))),
-    ],
-    "pool_scatter": [
-        *(
-            Sample((normal(*p), whole(*p, high=int(np.prod(sizes)))), {"sizes": sizes})
-            for _, p, sizes in POSITIONS
-        ),
-        Sample((turned(normal), whole(2, 3, 4, high=4)), {"sizes": (2, 2)}),
+    "max_along": [Sample((x, choice), attrs) for x, choice, attrs in CHOSEN],
+    "carry_along": [
+        Sample((part, choice), {**attrs, "back": back})
+        for x, choice, attrs in CHOSEN
+        for part, back in ((x, False), (normal(*choice.shape), True))
     ],
     "window_sum": [Sample((x,), attrs) for x, _, attrs in SUMS],
     "window_spread": [Sample((y,), {"sizes": x.shape[2:], **attrs}) for x, y, attrs in SUMS],
 }
 
 REFERENCE: dict[str, Callable[..., Any]] = {
-    "max_positions": _max_positions,
-    "pool_gather": _gather,
-    "pool_scatter": _scatter,
+    "max_choice": _max_choice,
+    "max_along": _carried,
+    "carry_along": _carried,
     "window_sum": _window_sum,
     "window_spread": _window_spread,
 }
@@ -127,14 +136,22 @@ def _torch_spread(torch: Any, x: Any, sizes: Any, kernel: Any, stride: Any) -> A
     return functional.pad(found, [p for n, m in pads for p in (0, n - m)])
 
 
+def _torch_carried(
+    torch: Any, x: Any, choice: Any, dim: int, windows: Any, back: bool = False
+) -> Any:
+    places = torch.from_numpy(_places(choice.numpy(), dim, windows))
+    if not back:
+        return x.gather(dim, places)
+    shape = (*x.shape[:dim], windows.size, *x.shape[dim + 1 :])
+    return torch.zeros(shape, dtype=x.dtype).scatter_add(dim, places, x)
+
+
 TORCH: dict[str, Callable[..., Any]] = {
-    "max_positions": lambda torch, x, windows: torch.from_numpy(_max_positions(x.numpy(), windows)),
-    "pool_gather": lambda torch, x, p: x.flatten(2).gather(2, p.flatten(2)).reshape(p.shape),
-    "pool_scatter": lambda torch, x, p, sizes: (
-        torch.zeros(*x.shape[:2], int(np.prod(sizes)), dtype=x.dtype)
-        .scatter_add(2, p.flatten(2), x.flatten(2))
-        .reshape(*x.shape[:2], *sizes)
+    "max_choice": lambda torch, x, dim, windows: torch.from_numpy(
+        _max_choice(x.numpy(), dim, windows)
     ),
+    "max_along": _torch_carried,
+    "carry_along": _torch_carried,
     "window_sum": _torch_sum,
     "window_spread": _torch_spread,
 }

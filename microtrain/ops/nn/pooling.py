@@ -6,23 +6,27 @@ these.
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
-from ...backend import XP, float16, float32, int16, int64
+import numpy as np
+
+from ...backend import MODES, XP, float16, float32
 from ...errors import wrong
 from ...tensor import TENSORS, Tensor, wrap
 from ..arguments import numbers, want_in_range
 from ..coercion import cast
 from ..fronts import Flag, Float, Front, Index, Number, Numeric, T, need, spatial
 from ..index.gathering import scatter_along
-from ..index.indexing import part
+from ..index.indexing import at_dim, gather_index, part
 from ..pointwise.elementwise import abs as absolute
 from ..pointwise.elementwise import clone, div, relu, sign
 from ..reduce.reductions import in_single, mean_dims
 from ..registry import primitive
 from ..shape.joining import cat
-from ..shape.shapes import reshape_to
+from ..shape.shapes import expand_to, reshape_to
 from .windows import batched, constant_pad, geometric, unbatched
 
 __all__ = [
@@ -32,8 +36,8 @@ __all__ = [
     "max_unpool2d", "max_unpool3d",
 ]  # fmt: skip
 
-# Windows along a size: each is listed.
-MOST = 2**31
+MOST = 2**31  # windows along a size: each is listed
+MOST_RUNS = 16  # of windows that are one slice, above which they are gathered first
 
 
 def pool_geometry(
@@ -235,112 +239,173 @@ def _lp_pool(
 lp_pool1d, lp_pool2d, lp_pool3d = spatial(_lp_pool, "lp_pool1d", "lp_pool2d", "lp_pool3d")
 
 
-# Maxima: their positions first, where values and gradients are read and written -------------------
+# Maxima: of the windows along a dimension, and of these along the one before it -------------------
 
 
-def _flat(xp, positions, size):
-    """Positions in planes of `size` elements, counted through all planes."""
-    n, channels = positions.shape[:2]
-    start = xp.reshape(xp.multiply(xp.arange(n * channels), size), (n * channels, 1))
-    inner = math.prod(positions.shape[2:])
-    return xp.reshape(xp.add(xp.reshape(positions, (n * channels, inner)), start), -1)
+class Windows(NamedTuple):
+    """Windows along a dimension of `size` elements.
 
-
-@primitive("max_positions")
-def max_positions(xp, input, *, windows):
-    """Where the first maximum of every window stands, counted through the last dimensions.
-
-    `windows` has for each of these dimensions one entry per element of the kernel: the positions of
-    that element in all windows, a slice or a tuple. A NaN is larger than anything, and the last of
-    them is taken, as in PyTorch.
+    Attributes:
+        runs: of neighbouring windows, equal but for their place: which is the first element of them
+            that is no padding, and where all their first elements are, their second ones ...
+        taps: for every element of a window, of which windows it is no padding, and where it is.
+        shared, gaps: whether windows share an element, and whether an element is in none.
     """
-    lead = len(input.shape) - len(windows)
-    values = input
-    chosen: dict[int, Any] = {}  # which element of the kernel was the largest, by dimension
-    # The last dimension first: of equal maxima the one in the first line, and there the first.
-    for dim in reversed(range(len(windows))):
-        front = (slice(None),) * (lead + dim)
-        best = choice = None
-        kept: dict[int, Any] = {}
-        for number, tap in enumerate(windows[dim]):
-            place = (*front, tap if type(tap) is slice else xp.asarray(tap))
-            value = xp.getitem(values, place)
-            others = {d: xp.getitem(one, place) for d, one in chosen.items()}
-            if best is None:
-                best, kept = value, others
-                continue
+
+    size: int
+    runs: list[tuple[int, list[slice]]]
+    taps: list[list[tuple[slice, slice]]]
+    shared: bool
+    gaps: bool
+
+
+def _at(xp, x, dim, place):
+    return xp.getitem(x, at_dim(dim, place))
+
+
+def _joined(xp, parts, dim):
+    return parts[0] if len(parts) == 1 else xp.concatenate(parts, dim)
+
+
+@primitive("max_choice")
+def max_choice(xp, input, *, dim, windows):
+    """Which element of every window along `dim` is the first maximum.
+
+    A NaN is larger than anything, and the last of them is taken, as in PyTorch.
+    """
+    dtype, parts = np.min_scalar_type(-len(windows.taps)), []
+    for low, places in windows.runs:
+        best, *others = (_at(xp, input, dim, place) for place in places)
+        choice = xp.full(best.shape, low, dtype)
+        for number, value in enumerate(others, start=low + 1):
             higher = xp.greater(value, best)
             if input.dtype.kind == "f":
                 xp.logical_or(higher, xp.isnan(value), out=higher)
-            best = xp.maximum(best, value)
-            kept = {d: xp.where(higher, others[d], one) for d, one in kept.items()}
-            first = choice is None
-            choice = higher if first else xp.where(higher, xp.operand(number, int16), choice)
-        values, chosen = best, kept if choice is None else {**kept, dim: choice}
-    total, inner = xp.zeros(values.shape, int64), 1
-    for dim in reversed(range(len(windows))):
-        size, found = input.shape[lead + dim], values.shape[lead + dim]
-        places = [
-            inner * at
-            for tap in windows[dim]
-            for at in (range(size)[tap] if type(tap) is slice else tap)
-        ]
-        window = xp.reshape(xp.arange(found), (found, *(1,) * (len(windows) - dim - 1)))
-        if dim in chosen:
-            window = xp.add(xp.multiply(chosen[dim], found, dtype=int64), window)
-        xp.add(total, xp.take(xp.asarray(places), window), out=total)
-        inner *= size
-    return total
+            # No `where`: its branches cost more than these.
+            xp.maximum(choice, xp.multiply(higher, xp.constant(number, dtype)), out=choice)
+            best = xp.maximum(value, best)
+        parts.append(choice)
+    return _joined(xp, parts, dim)
 
 
 @primitive(
-    "pool_gather",
-    input=lambda g, positions, input_shape: pool_scatter(g, positions, input_shape[2:]),
+    "max_along",
+    input=lambda g, choice, dim, windows: carry_along(g, choice, dim, windows, True),
     node_name="max_pool_with_indices",
 )
-def pool_gather(xp, input, positions):
-    places = _flat(xp, positions, math.prod(input.shape[2:]))
-    return xp.reshape(xp.take(input, places), positions.shape)
+def max_along(xp, input, choice, *, dim, windows):
+    """The maximum of every window along `dim`; `choice` tells the gradient where it was."""
+    parts = []
+    for _, places in windows.runs:
+        best, *others = (_at(xp, input, dim, place) for place in places)
+        for value in others:
+            best = xp.maximum(value, best)  # of two zeros the second
+        parts.append(best if others else xp.copy(best))
+    return _joined(xp, parts, dim)
 
 
-@primitive("pool_scatter", input=lambda g, positions: pool_gather(g, positions))
+@primitive(
+    "carry_along",
+    input=lambda g, choice, dim, windows, back: carry_along(g, choice, dim, windows, not back),
+)
 @in_single
-def pool_scatter(xp, input, positions, *, sizes):
-    n, channels = positions.shape[:2]
-    total = xp.zeros((n * channels * math.prod(sizes),), input.dtype)
-    places = _flat(xp, positions, math.prod(sizes))
-    xp.scatter_add(total, places, xp.reshape(input, -1))  # windows may share an element
-    return xp.reshape(total, (n, channels, *sizes))
+def carry_along(xp, input, choice, *, dim, windows, back):
+    """The element that was chosen of every window along `dim`.
+
+    With `back` the reverse: what every window has, added where its chosen element stands.
+    """
+    adds = windows.shared or windows.gaps or not back
+    size = windows.size if back else choice.shape[dim]
+    shape = (*choice.shape[:dim], size, *choice.shape[dim + 1 :])
+    total = (xp.zeros if adds else xp.empty)(shape, input.dtype)
+    zero = xp.constant(0, input.dtype)
+    # The last element first: what windows have for the same one is added up in their order.
+    for number, tap in reversed([*enumerate(windows.taps)]):
+        for ours, place in tap:
+            here = xp.equal(_at(xp, choice, dim, ours), xp.constant(number, choice.dtype))
+            part = xp.kept(_at(xp, input, dim, ours if back else place), here)
+            to = _at(xp, total, dim, place if back else ours)
+            xp.add(part, to if adds else zero, out=to)  # -0 becomes 0, as in a sum
+    return total
 
 
 # What users call ----------------------------------------------------------------------------------
 
 
-def _taps(name: str, size: int, k: int, s: int, p: int, d: int, found: int) -> tuple[Any, ...]:
-    """The places of every element of a kernel along one dimension, over all windows.
+def _stretches(at: Any, *same: Any) -> list[tuple[int, int, int]]:
+    """First, end and step of every stretch of `at` equally far apart, where `same` are equal."""
+    gaps = np.diff(at)
+    cut = (gaps < 1) | np.any([np.diff(one) != 0 for one in same], 0)
+    cut[1:] |= (np.diff(gaps) != 0) & ~cut[:-1]
+    ends = [0, *(np.flatnonzero(cut) + 1).tolist(), len(at)]
+    return [(a, b, int(gaps[a]) if b > a + 1 else 1) for a, b in pairwise(ends)]
 
-    An element in the padding is replaced by the nearest of the same window, so that no value has to
-    stand for "none".
+
+def _along(size: int, starts: Any, low: Any, high: Any, step: int) -> tuple[list[int], Windows]:
+    """Windows that begin at `starts`, their elements from `low` to `high`; what to gather before.
+
+    Where they are too irregular, all elements of all windows are gathered one behind the other, the
+    last of a window as often as it has fewer than the longest one.
     """
-    starts = range(-p, found * s - p, s)
-    if starts[0] >= 0 and starts[-1] + d * (k - 1) < size:
-        return tuple(slice(i * d, i * d + starts[-1] + 1, s) for i in range(k))
-    inside = [(max(0, -(at // d)), min(k - 1, (size - 1 - at) // d)) for at in starts]
-    some = all(low <= high for low, high in inside)
-    need(some, name, "a window has no element that is not padding")
-    return tuple(
-        tuple(
-            at + d * min(max(i, low), high) for at, (low, high) in zip(starts, inside, strict=True)
-        )
-        for i in range(k)
-    )
+
+    def elements(i: int, first: int, stop: int, apart: int) -> slice:
+        at = int(starts[first]) + i * step
+        return slice(at, at + (stop - first - 1) * apart + 1, apart)
+
+    count, stretches = int(high.max()) + 1, _stretches(starts, low, high)
+    if len(stretches) > MOST_RUNS:
+        every = np.clip(np.arange(count), low[:, None], high[:, None])
+        places = (starts[:, None] + step * every).ravel()
+        at = np.arange(0, places.size, count)
+        return places.tolist(), _along(places.size, at, 0 * at, 0 * at + count - 1, 1)[1]
+    runs = [
+        (int(low[run[0]]), [elements(i, *run) for i in range(low[run[0]], high[run[0]] + 1)])
+        for run in stretches
+    ]
+    times, taps = np.zeros(size, int), []
+    for i in range(count):
+        inside = (low <= i) & (i <= high)
+        found = [run for run in _stretches(starts, inside) if inside[run[0]]]
+        taps.append([(slice(*run[:2]), elements(i, *run)) for run in found])
+        for _, place in taps[-1]:
+            times[place] += 1
+    return [], Windows(size, runs, taps, times.max() > 1, times.min() < 1)
 
 
-def _best(input: Any, batch: Any, windows: Any, return_indices: bool) -> Any:
+@functools.lru_cache(1024)
+def windows_along(name: str, size: int, k: int, s: int, p: int, d: int, found: int) -> Any:
+    """The windows along one dimension, without what is in the padding."""
+    at = np.arange(found) * s - p
+    low, high = np.maximum(-(at // d), 0), np.minimum((size - 1 - at) // d, k - 1)
+    need((low <= high).all(), name, "a window has no element that is not padding")
+    return _along(size, at, low, high, d)
+
+
+@functools.lru_cache(1024)
+def adaptive_along(size: int, found: int) -> Any:
+    starts, stops = np.transpose(window_ends(size, found))
+    return _along(size, starts, 0 * starts, stops - starts - 1, 1)
+
+
+def _best(input: Any, batch: Any, lines: list[Any], return_indices: bool) -> Any:
     """The maxima of the windows and, if asked for, where they are."""
-    positions = max_positions(batch, windows)
-    values = unbatched(pool_gather(batch, positions), batch, input)
-    return (values, unbatched(positions, batch, input)) if return_indices else values
+    xp, found = XP[type(batch._array)], [batch]
+    if return_indices:
+        sizes = batch.shape[2:]
+        numbers = reshape_to(wrap(xp.arange(math.prod(sizes))), (1, 1, *sizes))
+        found.append(expand_to(numbers, batch.shape))
+    # The last dimension first: of equal maxima the one in the first line, and there the first.
+    for dim, (places, windows) in reversed([*enumerate(lines, start=2)]):
+        if places:
+            index = (*(slice(None),) * dim, xp.asarray(places))
+            found = [gather_index(one, index) for one in found]
+        values, *positions = found
+        wanted = positions or (values._rg and MODES.grad)  # else nobody looks at it
+        choice = max_choice(values, dim, windows) if wanted else values
+        found = [max_along(values, choice, dim, windows)]
+        found += [carry_along(one, choice, dim, windows, False) for one in positions]
+    values, *positions = (unbatched(one, batch, input) for one in found)
+    return (values, *positions) if return_indices else values
 
 
 def _max_pool(
@@ -365,8 +430,8 @@ def _max_pool(
     """
     x = batched(name, input, dims)
     geometry = pool_geometry(name, x.shape[2:], kernel_size, stride, padding, dilation, ceil_mode)
-    windows = tuple(_taps(name, *one) for one in zip(x.shape[2:], *geometry, strict=True))
-    return _best(input, x, windows, return_indices)
+    lines = [windows_along(name, *one) for one in zip(x.shape[2:], *geometry, strict=True)]
+    return _best(input, x, lines, return_indices)
 
 
 max_pool1d, max_pool2d, max_pool3d = spatial(_max_pool, "max_pool1d", "max_pool2d", "max_pool3d")
@@ -377,14 +442,8 @@ def _adaptive_max_pool(
 ) -> Any:
     """The maxima of so many windows; see `adaptive_avg_pool2d`, `max_pool2d`."""
     x, found = adaptive_windows(name, input, output_size, dims)
-    windows: list[tuple[Any, ...]] = []
-    for n, f in zip(x.shape[2:], found, strict=True):
-        bounds = window_ends(n, f)
-        longest = max(stop - start for start, stop in bounds)
-        windows.append(
-            tuple(tuple(min(start + i, stop - 1) for start, stop in bounds) for i in range(longest))
-        )
-    return _best(input, x, tuple(windows), return_indices)
+    lines = [adaptive_along(*line) for line in zip(x.shape[2:], found, strict=True)]
+    return _best(input, x, lines, return_indices)
 
 
 adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = spatial(
