@@ -143,11 +143,21 @@ class Writer:
             code = self._names[body]
         return Written(unit, about, code, words, work(unit))
 
-    def memory(self, address: int, dtype: Any, owner: Any, row: int = 0) -> str:
-        """The name of the memory at `address`; `row`: how far it is moved on for each row."""
+    def memory(self, address: int, dtype: Any, owner: Any, row: int = 0, step: int = 0) -> str:
+        """The name of the memory at `address`; `row`: how far it is moved on for each row.
+
+        step: how far its elements are apart. What lies in between has a name that shows it, so that
+        the compiler loads and stores both at once.
+        """
         kind = "uint8" if dtype.kind == "b" else DTYPES[dtype]
         if (address, kind) not in self._words:
-            self._words[address, kind] = self._word(address, owner)
+            word = self._word(address, owner)
+            for number, ((other, its), near) in enumerate(self._words.items()):
+                apart, rest = divmod(address - other, dtype.itemsize)
+                same = its == kind and near.owner is word.owner and not (rest or row)
+                if same and abs(apart) < step:
+                    return f"(p{number} + {apart})"
+            self._words[address, kind] = word
         name = f"p{[*self._words].index((address, kind))}"
         if row:
             text = f"{kind} *r{len(self._in_row)} = {name} + row * {row};"
@@ -156,7 +166,8 @@ class Writer:
 
     def at(self, place: Place) -> str:
         """The name of the memory of a place."""
-        return self.memory(place.address, place.dtype, owner_of(place.array), place.row)
+        step = min(map(abs, filter(None, place.strides)), default=0)
+        return self.memory(place.address, place.dtype, owner_of(place.array), place.row, step)
 
     def _word(self, address: int, owner: Any) -> Word:
         assert id(owner) in self._alive  # or its memory could be another's
