@@ -52,7 +52,7 @@ def ended(job: mpi_run.Job, codes: tuple[int, ...], *says: str) -> None:
 # ----------------------------------------------------------------------------------- the connection
 
 IN_INIT = (
-    r"microtrain: rank 0 of {} \(host \S+, PID \d+\) has waited 2 s \(MICROTRAIN_TIMEOUT_S\), "
+    r"microtrain: rank \d of {} \(host \S+, PID \d+\) has waited 2 s \(MICROTRAIN_TIMEOUT_S\), "
 )
 IN_INIT += r"since \d\d:\d\d:\d\d, in {}(.*): a rank runs another program"
 
