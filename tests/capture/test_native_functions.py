@@ -75,8 +75,11 @@ def every(step: int) -> Any:
         yield np.arange(start, stop, step, dtype=np.uint64).astype(np.uint32).view(np.float32)
 
 
+ALL = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+
 @pytest.mark.parametrize(
-    "step", [pytest.param(1, marks=pytest.mark.slow, id="all"), pytest.param(1021, id="some")]
+    "step", [pytest.param(1, marks=ALL, id="all"), pytest.param(1021, id="some")]
 )
 @pytest.mark.parametrize("name", OWN)
 def test_every_float32(library: Any, name: str, step: int) -> None:
