@@ -28,7 +28,7 @@ def mlp(nn: Any) -> Any:
 
 
 def resnet(nn: Any) -> Any:
-    class Block(nn.Module):  # type: ignore[misc]
+    class Block(nn.Module):  # type: ignore[misc] # either library's, so no type is known
         def __init__(self, inputs: int, outputs: int, stride: int) -> None:
             super().__init__()
             self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)

@@ -27,7 +27,7 @@ from .fusion import (
     may_raise,
     needed,
     stores,
-)  # fmt: skip
+)
 from .program import Program
 
 SHORTEST = 16  # elements of a row from which on its loops become vectors
