@@ -148,6 +148,10 @@ class Namespace:
         for turn in range(max(len(array) for array in moving if array is not None)):
             step(self, tuple([None if array is None else array[turn] for array in moving]), fixed)
 
+    def as_one(self, kernel: Any, arrays: tuple[Any, ...], settings: Any, out: Any = None) -> Any:
+        """`kernel` of `arrays` and `settings`: one instruction where a step is written down."""
+        return kernel(self, *arrays, out=out, **settings)
+
     def random_words(self, shape: tuple[int, ...], draw: int) -> Any:
         """Draw number `draw` of this forward pass: the same bits on every device."""
         return self.asarray(forward_words(shape, draw))

@@ -23,10 +23,10 @@ import numpy as np
 
 from ..backend import owner_of
 from ..numerics.sums import FEW
-from . import fusion
+from . import convolutions, fusion
 from .elements import DTYPES, literal
-from .explain import size
-from .fusion import Element, Elements, Place, Product, Reduction, Scatter, Unit
+from .explain import flops_of, size
+from .fusion import Convolution, Element, Elements, Place, Product, Reduction, Scatter, Unit
 from .program import Program, arrays_in
 from .rows import Rows
 from .time_loops import Applied, Loop
@@ -97,6 +97,9 @@ class Writer:
         self.program, self.places = program, places
         self.routines, self.bits = routines or ({}, 64)
         self.functions: list[str] = []
+        self.plans: list[Any] = []  # of convolutions; they are told by address
+        self.rooms: list[Word] = []  # that are told where scratch memory is, of `scratch` bytes
+        self.scratch = 0
         self.moving: dict[int, int] = {}  # in a loop over time: see `Loop`
         self._names: dict[str, str] = {}  # of the functions, by what they do
         self._words: dict[Any, Word] = {}  # of the unit that is written
@@ -293,6 +296,23 @@ class Writer:
             dot = [f"{t} a = 0;", *_nested(deep, [f"a += {left} * {right};"]), f"{goal} = a;"]
             inner = _nested(rows + columns, dot)
         return "", _nested(around, inner)
+
+    def convolution(self, unit: Convolution) -> tuple[str, list[str]]:
+        line = unit.lines[0]
+        plan, (a, b, *more) = convolutions.plan(line), unit.given
+        self.plans.append(plan.words)
+        self.scratch = max(self.scratch, plan.scratch * line.out.itemsize)
+        room = Word(0)
+        self.rooms.append(room)
+        places = [
+            self._word(v.__array_interface__["data"][0], owner_of(v))
+            for v in (a, b, unit.out, *more)
+        ]
+        name = "convolution_weight" if line.name == "convolution_weight" else "convolution"
+        words = [Word(f"{DTYPES[line.out.dtype]} {name}"), *places[:3]]
+        words += [Word(plan.words.ctypes.data), room, *(places[3:] or [Word(0)])]
+        self._words = dict(enumerate([*words, *[Word(0) for _ in range(OWN + 1 - len(words))]]))
+        return "calls", []
 
     def _blas_of(self, unit: Product) -> tuple[str, list[str]]:
         a, b, out = arrays = unit.a, unit.b, unit.out
@@ -506,6 +526,8 @@ def work(unit: Unit) -> int:
     """Multiplications and elements."""
     if isinstance(unit, Product):
         return int(unit.out.size * unit.a.shape[-1])
+    if isinstance(unit, Convolution):
+        return flops_of(unit.lines[0]) // 2
     if isinstance(unit, Reduction):
         return int(unit.x.size)
     if isinstance(unit, Loop):
@@ -591,4 +613,5 @@ _BY_TYPE: dict[type, Callable[[Writer, Any], tuple[str, list[str]]]] = {
     Scatter: Writer.scatter,
     Applied: Writer.applied,
     Rows: Writer.rows,
+    Convolution: Writer.convolution,
 }

@@ -44,7 +44,7 @@ def explain(program: Program, text: Any, reason: str, measure: bool) -> str:
     stretches = "" if cpu else f"; {sum(runs)} stretches without Python"
     library = "NumPy" if cpu else "CuPy"
     calls = sum(instruction for _, instruction, _ in text.lines) - native
-    flops = sum(map(_flops, lines))
+    flops = sum(map(flops_of, lines))
     rows = {
         "arguments": ", ".join(names.get(id(a), "") + size(a) for a in program.inputs) or "none",
         "executor": f"{executor}: {reason}",
@@ -63,7 +63,7 @@ def explain(program: Program, text: Any, reason: str, measure: bool) -> str:
     if measure:
         power = 1 << sum(memory.values()).bit_length()
         speed = bandwidth(xp, min(max(power, SMALLEST), LARGEST))
-        dtypes = [arrays_in(line.out)[0].dtype for line in lines if _flops(line)]
+        dtypes = [arrays_in(line.out)[0].dtype for line in lines if flops_of(line)]
         dtype = max(dtypes, key=lambda d: d.itemsize).name if dtypes else "float32"
         rate = multiplication(xp, dtype)
         floor = max(text.traffic / speed, flops / rate)
@@ -112,17 +112,21 @@ def _best(xp: Any, function: Callable[[], Any]) -> float:
     return min(timeit.repeat(lambda: (function(), xp.wait()), number=1, repeat=ROUNDS))
 
 
-def _flops(line: Line) -> int:
+def flops_of(line: Line) -> int:
     """Of products of matrices, as they are written; what else there is is counted by its bytes.
 
-    Convolutions, attention and einsum are such products, of layers and of their gradients. A sum
-    over rows may be one too (with ones), and the zeros around an image are counted like its pixels.
+    Attention and einsum are such products, of layers and of their gradients. A sum over rows may be
+    one too (with ones), and the zeros around an image are counted like its pixels.
     """
     if line.name == "loop":
         step, moving, fixed = line.args
         turns, notes = max(map(len, arrays_in(moving))), Notes(line)
         step(notes, tuple(None if array is None else array[0] for array in moving), fixed)
-        return turns * sum(_flops(each) for each in notes.lines if isinstance(each, Line))
+        return turns * sum(flops_of(each) for each in notes.lines if isinstance(each, Line))
+    if line.kernel is not None:
+        windows = line.out if line.name == "convolution" else line.args[1]
+        weight = line.out if line.name == "convolution_weight" else line.args[2]
+        return 2 * windows.size * math.prod(weight.shape[1:])
     if line.name not in ("dot", "matmul") or not line.args[1].ndim:
         return 0
     return 2 * math.prod(line.out.shape) * math.prod(line.args[0].shape[-1:])

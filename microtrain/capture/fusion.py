@@ -221,6 +221,14 @@ class Product(Unit):
 
 
 @dataclass
+class Convolution(Unit):
+    """A convolution, or the gradient of its input or its weight: `out` of the arrays `given`."""
+
+    given: tuple[Any, ...] = ()
+    out: Any = None
+
+
+@dataclass
 class Scatter(Unit):
     """`target[index] += values`, all of one dimension, or of rows of a matrix."""
 
@@ -279,6 +287,8 @@ def unit_of(line: Line | Host, program: Program, products: bool) -> Unit | None:
     if type(line.out) is not tuple and line.out.dtype in DTYPES:
         if program.xp.kind != "cpu":  # CuPy has kernels for what is not element by element
             made = _elements(line, cuda=True)
+        elif line.kernel is not None:
+            made = _convolution(line)
         elif line.name in ("dot", "matmul"):
             made = _product(line, program, products)
         elif line.name in ("sum", "prod", "max", "min"):
@@ -373,6 +383,14 @@ def _reduced(line: Line, name: str, x: Any, axes: tuple[int, ...]) -> Reduction 
         return None
     reads, to = [Place(x)] if x.size else [], Place(line.out)
     return None if _meet(reads, [to]) else Reduction([line], reads, [to], name, x, axes)
+
+
+def _convolution(line: Line) -> Convolution | None:
+    given = tuple(arrays_in(line.args[1:]))
+    alike = all(a.flags.c_contiguous and a.dtype == line.out.dtype for a in (*given, line.out))
+    if not alike or line.out.dtype.kind != "f" or not all(a.size for a in given):
+        return None
+    return Convolution([line], [*map(Place, given)], [Place(line.out)], given, line.out)
 
 
 def _product(line: Line, program: Program, blas: bool) -> Unit | None:

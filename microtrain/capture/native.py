@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from . import c_compiler, fusion
+from ..backend import NUMPY, uint8
+from . import c_compiler, convolutions, fusion
 from .arguments_in_place import ArgumentsInPlace
 from .c import Word, Writer, Written
 from .fusion import Call, may_raise
 from .numpy_executor import Text
 from .plan import reuse
-from .program import Program
+from .program import ALIGNED, Program
 from .python_calls import WholePass
 from .routines import blas
 from .rows import with_rows
@@ -43,6 +44,7 @@ class Native:
         self.starts: dict[str, tuple[int, bool]] = {}
         self.complete = False
         self.table: Any = None
+        self.memory: Any = None  # else that is told by address
 
     def add(self, units: list[Written]) -> None:
         """One more sequence."""
@@ -52,7 +54,7 @@ class Native:
 
     def resolve(self, writer: Writer) -> None:
         """Compile, and make the table."""
-        library, codes, names = c_compiler.runtime(), {}, writer.names
+        codes, names = dict[str, Any](), writer.names
         if names:
             made = c_compiler.load(writer.source())
             found = (ctypes.c_void_p * len(names)).in_dll(made, "units")
@@ -60,8 +62,12 @@ class Native:
         for word in self.words:
             if isinstance(word.value, str):
                 if word.value not in codes:
-                    codes[word.value] = c_compiler.address(library, word.value)
+                    codes[word.value] = _address(word.value)
                 word.value = codes[word.value]
+        scratch = NUMPY.empty(writer.scratch + ALIGNED, uint8)
+        for word in writer.rooms:
+            word.value = scratch.ctypes.data + -scratch.ctypes.data % ALIGNED
+        self.memory = scratch, writer.plans
         self.table = np.array([word.value for word in self.words], np.int64)
 
     def parts_of(self, array: Any) -> list[tuple[int, int]]:
@@ -116,6 +122,13 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
     replay = text.function()
     replay.in_place = ArgumentsInPlace(program, units, replay, native)
     return replay, text
+
+
+def _address(name: str) -> int:
+    """Of a function that every program has, of numbers of one type or of any."""
+    real, _, name = name.rpartition(" ")
+    library = c_compiler.load(convolutions.source(real)) if real else c_compiler.runtime()
+    return c_compiler.address(library, name)
 
 
 def _sequence(units: list[Written], turns: int = 1) -> list[Word]:

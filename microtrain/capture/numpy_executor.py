@@ -143,6 +143,14 @@ class Text:
                 self.emit(f"{out}[...] = {call}[{number}]", self.about(line))
             return
         out = self.array(line.out)
+        if line.kernel is not None:
+            more = "".join(
+                f", {k}={self.named('c', v, ('value', id(v)))}" for k, v in attrs.items()
+            )
+            call = self.called(name, line.kernel)
+            operands = ", ".join([self.called("numpy", xp), *args[1:]])
+            self.emit(f"{call}({operands}{more}, out={out})", self.about(line))
+            return
         extra = "".join(f", {k}={self.value(v)}" for k, v in attrs.items())
         f = getattr(xp.module, name, None)
         if name == "copyto":

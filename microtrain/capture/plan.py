@@ -107,7 +107,7 @@ def move(program: Program, places: dict[int, Any], lines: Iterable[Line] = ()) -
 
 def moved(value: Any, places: dict[int, Any]) -> Any:
     """`value` with its arrays in `places`, by id of what owned their memory."""
-    if isinstance(value, tuple | list):
+    if type(value) in (tuple, list):  # none that has names: there is no array in it
         return type(value)(moved(v, places) for v in value)
     if type(value) not in LIBRARIES:
         return value

@@ -11,6 +11,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,6 +42,11 @@ class Line:
     attrs: dict[str, Any]
     where: str
     what: str = ""
+
+    @property
+    def kernel(self) -> Any:
+        """What is called with the other arguments; None where an instruction of NumPy is."""
+        return self.args[0] if self.args and isinstance(self.args[0], FunctionType) else None
 
 
 Name = Callable[[str, Any], str]  # names a value in a text, by a prefix

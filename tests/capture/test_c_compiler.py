@@ -152,7 +152,8 @@ def test_every_compiler_makes_the_same_bits(command: str, monkeypatch: pytest.Mo
 
     def trained() -> list[Any]:
         mt.manual_seed(0)
-        parts = mt.nn.Linear(12, 33), mt.nn.LayerNorm(33), mt.nn.GELU(), mt.nn.Linear(33, 5)
+        first = mt.nn.Conv1d(1, 5, 3, stride=2, padding=1), mt.nn.Flatten()
+        parts = *first, mt.nn.Linear(30, 33), mt.nn.LayerNorm(33), mt.nn.GELU(), mt.nn.Linear(33, 5)
         model = mt.nn.Sequential(*parts)
         optimizer = mt.optim.AdamW(model.parameters(), lr=0.01)
 
@@ -168,7 +169,7 @@ def test_every_compiler_makes_the_same_bits(command: str, monkeypatch: pytest.Mo
 
         rng = np.random.default_rng(0)
         for _ in range(20):
-            x = mt.tensor(rng.standard_normal((70, 12)).astype("f"))
+            x = mt.tensor(rng.standard_normal((70, 1, 12)).astype("f"))
             step(x, mt.tensor(rng.integers(0, 5, 70)))
         return [p.detach().numpy().tobytes() for p in model.parameters()]
 

@@ -13,6 +13,7 @@ from memory, and holding them from forward to backward would cost that memory fo
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -39,6 +40,16 @@ JOINED_PART = 4 * PART  # every part adds to the whole gradient of the weight, s
 SHARED_ROW = 32
 # Windows per sample below which the samples of a part make one product together.
 FEW_FORWARD, FEW_WEIGHT = 8, 64
+
+
+def _as_one(kernel: Any) -> Any:
+    """The kernel as one instruction of a captured step: native code has a way of its own."""
+
+    @functools.wraps(kernel)
+    def call(xp, *arrays, out=None, **settings):
+        return xp.as_one(kernel, arrays, settings, out)
+
+    return call
 
 
 def _columns(xp, x, geometry, few):
@@ -90,7 +101,7 @@ def _columns(xp, x, geometry, few):
     return lines, joined, parts()
 
 
-def _convolution(xp, input, weight, bias=None, *, geometry=()):
+def _convolution(xp, input, weight, bias=None, *, geometry=(), out=None):
     kernel, groups = geometry.kernel, geometry.groups
     found = geometry.places(input.shape[2:])
     n, channels = input.shape[0], weight.shape[0]
@@ -101,7 +112,7 @@ def _convolution(xp, input, weight, bias=None, *, geometry=()):
     matrices = xp.reshape(xp.transpose(matrices, (2, 0, 1, 3)), (lines, groups, each, rows))
     if bias is not None:
         bias = xp.reshape(bias, (groups, each, 1))
-    result = xp.empty((n, channels, *found), input.dtype)
+    result = xp.empty((n, channels, *found), input.dtype) if out is None else out
     flat = xp.reshape(result, (n, groups, each, count))
     spare = None
     for part, columns in parts:
@@ -151,7 +162,7 @@ def _convolution_weight(xp, gradient, input, *, geometry, out=None):
     total = xp.transpose(total, (1, 4, 2, 0, 3))
     total = xp.reshape(total, (channels, theirs, *kernel))
     if out is None:
-        return total
+        return xp.copy(total)
     xp.copyto(out, total)
     return out
 
@@ -164,7 +175,7 @@ def _channel_sums(g):
 
 convolution = primitive(
     "convolution",
-    _convolution,
+    _as_one(_convolution),
     input=lambda g, weight, input_shape, geometry: convolution_input(
         g, weight, input_shape[2:], geometry
     ),
@@ -173,13 +184,7 @@ convolution = primitive(
 )
 
 
-@primitive(
-    "convolution_input",
-    gradient=lambda g, weight, geometry: convolution(g, weight, None, geometry),
-    weight=lambda g, gradient, geometry, out: weight_into(gradient, g, geometry, out),
-    node_name="convolution",
-)
-def convolution_input(xp, gradient, weight, *, sizes, geometry):
+def _convolution_input(xp, gradient, weight, *, sizes, geometry, out=None):
     kernel, stride, padding, dilation, groups = geometry
     channels, theirs = weight.shape[:2]
     each, count = channels // groups, math.prod(gradient.shape[2:])
@@ -195,7 +200,8 @@ def convolution_input(xp, gradient, weight, *, sizes, geometry):
         axes = tuple(range(3, len(kernel) + 3))
         turned = xp.transpose(xp.flip(by_group, axis=axes), (0, 2, 1, *axes))
         turned = xp.reshape(turned, (groups * theirs, each, *kernel))
-        return _convolution(xp, gradient, turned, geometry=geometry._replace(padding=around))
+        turning = geometry._replace(padding=around)
+        return _convolution(xp, gradient, turned, geometry=turning, out=out)
     n, rows = gradient.shape[0], theirs * math.prod(kernel)
     matrices = xp.transpose(xp.reshape(weight, (groups, each, rows)), (0, 2, 1))
     flat = xp.reshape(gradient, (n, groups, each, count))
@@ -206,12 +212,23 @@ def convolution_input(xp, gradient, weight, *, sizes, geometry):
         product = xp.matmul(matrices, xp.getitem(flat, part))
         shape = (product.shape[0], groups * theirs, *kernel, *gradient.shape[2:])
         windows.add(xp, xp.reshape(product, shape), xp.getitem(total, part), geometry)
-    return padded(xp, total, geometry.border(-1))
+    total = padded(xp, total, geometry.border(-1))
+    if out is None:
+        return total
+    xp.copyto(out, total)
+    return out
 
 
+convolution_input = primitive(
+    "convolution_input",
+    _as_one(_convolution_input),
+    gradient=lambda g, weight, geometry: convolution(g, weight, None, geometry),
+    weight=lambda g, gradient, geometry, out: weight_into(gradient, g, geometry, out),
+    node_name="convolution",
+)
 convolution_weight = primitive(
     "convolution_weight",
-    _convolution_weight,
+    _as_one(_convolution_weight),
     gradient=lambda g, input, geometry: convolution(input, g, None, geometry),
     input=lambda g, gradient, input_shape, geometry: convolution_input(
         gradient, g, input_shape[2:], geometry
@@ -223,7 +240,8 @@ def weight_into(gradient: Any, input: Any, geometry: Geometry, out: Any) -> Any:
     """`convolution_weight`, written to `out` where a rule was given memory."""
     if out is None:
         return convolution_weight(gradient, input, geometry)
-    return _convolution_weight(XP[type(gradient)], gradient, input, geometry=geometry, out=out)
+    settings = {"geometry": geometry}
+    return XP[type(gradient)].as_one(_convolution_weight, (gradient, input), settings, out)
 
 
 # What users call ----------------------------------------------------------------------------------

@@ -1,0 +1,295 @@
+/* Convolutions without a matrix of windows: a padded copy of one sample is read at many places.
+ *
+ * In that copy a row is followed by the next one, the elements between two strides are apart (in a
+ * copy of their own), and zeros stand between rows and around. There the window at position p has
+ * the element that belongs to number j of the kernel at base[j] + p, for all p, so a convolution is
+ *
+ *     out[m][p] = sum over j of weight[m][j] * copy[base[j] + p],
+ *
+ * sums of long vectors. Positions in the gap between two rows give sums that nobody copies out. The
+ * gradient of an input is the same sum over the gradient; of a weight it is, with zeros in the gaps,
+ *
+ *     out[m][j] = sum over p of gradient[m][p] * copy[base[j] + p].
+ *
+ * Every sum has one order, of fused multiplications and additions, whatever the width of vectors.
+ * convolutions.py makes the tables. REAL is float32 or float64.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef int64_t int64; typedef float float32; typedef double float64;
+#ifdef __AVX512F__
+enum { BYTES = 64 };
+#else
+enum { BYTES = 32 };
+#endif
+#define REAL_BITS __typeof__(__builtin_choose_expr(sizeof(REAL) == 4, (int32_t)0, (int64)0))
+typedef REAL V __attribute__((vector_size(BYTES), aligned(sizeof(REAL)), may_alias));
+typedef REAL_BITS B __attribute__((vector_size(BYTES), aligned(sizeof(REAL)), may_alias));
+enum { WIDE = BYTES / sizeof(REAL), LANES = 64 / sizeof(REAL), MOST = 6, DEEP = 192 };
+#define EACH(i, count) _Pragma("GCC unroll 8") for (int i = 0; i < (count); i++)
+#ifdef __AVX__ /* into a register: else each use loads it again */
+#define LOADED(v) __asm__("" : "+x"(v))
+#else
+#define LOADED(v) (void)(v)
+#endif
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE V times_plus(V a, V b, V c) {
+    V sum;
+    for (int i = 0; i < WIDE; i++)
+        sum[i] = sizeof(REAL) == 4 ? __builtin_fmaf(a[i], b[i], c[i]) : __builtin_fma(a[i], b[i], c[i]);
+    return sum;
+}
+
+INLINE V all(REAL x) {
+    V v;
+    for (int i = 0; i < WIDE; i++) v[i] = x;
+    return v;
+}
+
+/* A row, or a row and `more`; the last vector of it covers some of the one before. */
+INLINE void row(const bool adds, REAL *goal, const REAL *from, int64 count, REAL more) {
+    if (count < WIDE)
+        for (int64 i = 0; i < count; i++) goal[i] = adds ? from[i] + more : from[i];
+    for (int64 i = 0, last = count - WIDE; i <= last; i = i < last && i + WIDE > last ? last : i + WIDE) {
+        V v = *(const V *)(from + i);
+        if (adds) v += all(more);
+        *(V *)(goal + i) = v;
+    }
+}
+
+/* The padded copy of a sample. Words: how far channels are apart here and there; rows, their length,
+ * the stride, parts; where each row goes (or -1); of each part its first element, how many it has,
+ * and where in the row it goes. */
+static void spread(const int64 *t, int64 channels, const REAL *x, REAL *to) {
+    const int64 rows = t[2], length = t[3], stride = t[4], *places = t + 6, *parts = places + rows;
+    for (int64 c = 0; c < channels; c++, x += t[0], to += t[1])
+        for (int64 r = 0; r < rows; r++) {
+            if (places[r] < 0) continue;
+            for (const int64 *f = parts; f < parts + 3 * t[5]; f += 3) {
+                const REAL *from = x + r * length + f[0];
+                REAL *goal = to + places[r] + f[2];
+                if (stride == 1) row(false, goal, from, f[1], 0);
+                else for (int64 i = 0; i < f[1]; i++) goal[i] = from[i * stride];
+            }
+        }
+}
+
+/* Sums for some rows of weights and `wide` vectors of positions, added to what is there if `more`. */
+INLINE void tile(const int rows, const int wide, bool more, int64 depth, const REAL *w, const int64 *base,
+                 const REAL *x, REAL *out, int64 apart) {
+    V sums[MOST][MOST];
+    EACH(m, rows) EACH(h, wide) sums[m][h] = more ? *(V *)(out + m * apart + h * WIDE) : all(0);
+    for (int64 j = 0; j < depth; j++, w += rows) {
+        const REAL *from = x + base[j];
+        if (rows > wide) {
+            V read[MOST];
+            EACH(h, wide) read[h] = *(const V *)(from + h * WIDE);
+            EACH(m, rows) {
+                V weight = all(w[m]);
+                EACH(h, wide) sums[m][h] = times_plus(weight, read[h], sums[m][h]);
+            }
+        } else {
+            V weight[MOST];
+            EACH(m, rows) weight[m] = all(w[m]);
+            EACH(h, wide) {
+                V read = *(const V *)(from + h * WIDE);
+                EACH(m, rows) sums[m][h] = times_plus(weight[m], read, sums[m][h]);
+            }
+        }
+    }
+    EACH(m, rows) EACH(h, wide) *(V *)(out + m * apart + h * WIDE) = sums[m][h];
+}
+
+/* The weights of some rows beside each other, for each number of the kernel. */
+static REAL *packed(const REAL *w, int64 rows, int64 apart, int64 depth, const int64 *from, REAL *to) {
+    int64 blocks = (rows + MOST - 1) / MOST, m = 0;
+    for (int64 b = 0; b < blocks; b++) {
+        int64 size = rows / blocks + (b < rows % blocks);
+        for (int64 j = 0; j < depth; j++)
+            for (int64 i = 0; i < size; i++) *to++ = w[(m + i) * apart + from[j]];
+        m += size;
+    }
+    return to;
+}
+
+/* Words: the plan, scratch memory, the address of a bias or 0. The plan: samples; groups; how far
+ * samples and groups are apart in the input, groups in the weight, both in the result; rows of
+ * weights, how far they are apart in the weight and in the result; elements of the copy; jobs;
+ * channels; whether there are elements of the result that are in no job, and are 0; how many words `spread` has, and these; of each job the depth, rows of positions, how
+ * many of a row are wanted, how far rows are apart, how far elements of the result, how many rows
+ * are done at a time; the bases, the places in the weight, where each row goes (or -1). */
+void convolution(int64 *t, char *input, char *weights, char *result) {
+    const int64 *p = (const int64 *)t[0], rows = p[7], jobs = p[11], *spreading = p + 15;
+    const int64 *first = spreading + p[14], blocks = (rows + MOST - 1) / MOST;
+    const int64 wide = rows < 3 ? 6 : rows == 3 ? 4 : 2, step = wide * WIDE;
+    REAL *copy = (REAL *)t[1], *pack = copy + p[10];
+    memset(copy, 0, p[10] * sizeof(REAL));
+    for (int64 g = 0; g < p[1]; g++) {
+        const int64 *job = first;
+        REAL *strip = pack;
+        for (int64 n = 0; n < jobs; n++, job += 6 + 2 * job[0] + job[1])
+            strip = packed((REAL *)weights + g * p[4], rows, p[8], job[0], job + 6 + job[0], strip);
+        for (int64 sample = 0; sample < p[0]; sample++) {
+            spread(spreading, p[12], (REAL *)input + sample * p[2] + g * p[3], copy);
+            REAL *out = (REAL *)result + sample * p[5] + g * p[6];
+            if (p[13]) memset(out, 0, rows * p[9] * sizeof(REAL));
+            const REAL *w = pack;
+            job = first;
+            for (int64 n = 0; n < jobs; n++, job += 6 + 2 * job[0] + job[1]) {
+                const int64 depth = job[0], lines = job[1], count = job[2], apart = job[3];
+                const int64 *base = job + 6, *to = base + 2 * depth;
+                const int64 parts = (depth + DEEP - 1) / DEEP;
+                int64 deep;
+                for (int64 line = 0; line < lines; line += job[5]) {
+                    int64 some = lines - line < job[5] ? lines - line : job[5];
+                    int64 length = (some - 1) * apart + count, size = (length + step - 1) / step * step;
+                    for (int64 at = 0; at < length; at += step) {
+                        const REAL *from = copy + line * apart + at;
+                        for (int64 j = 0, part = 0; part < parts; j += deep, part++) {
+                            const REAL *block = w;
+                            REAL *goal = strip + at;
+                            deep = depth / parts + (part < depth % parts);
+                            for (int64 b = 0; b < blocks; b++) {
+                                int64 high = rows / blocks + (b < rows % blocks);
+#define CASE(high, wide)                                                                          \
+    case high: tile(high, wide, j, deep, block + j * high, base + j, from, goal, size); break;
+                                if (wide == 6) switch (high) { CASE(1, 6) CASE(2, 6) }
+                                else if (wide == 4) tile(3, 4, j, deep, block + j * 3, base + j, from, goal, size);
+                                else switch (high) { CASE(3, 2) CASE(4, 2) CASE(5, 2) CASE(6, 2) }
+                                block += high * depth;
+                                goal += high * size;
+                            }
+                        }
+                    }
+                    for (int64 m = 0; m < rows; m++) {
+                        REAL more = t[2] ? ((REAL *)t[2])[g * rows + m] : 0;
+                        for (int64 i = 0; i < some; i++) {
+                            if (to[line + i] < 0) continue;
+                            const REAL *from = strip + m * size + i * apart;
+                            REAL *goal = out + m * p[9] + to[line + i];
+                            if (job[4] == 1) row(true, goal, from, count, more);
+                            else for (int64 x = 0; x < count; x++) goal[x * job[4]] = from[x] + more;
+                        }
+                    }
+                }
+                w += rows * depth;
+            }
+        }
+    }
+}
+
+/* The sum of the lanes, by halves. */
+INLINE REAL total(const REAL *lanes) {
+    REAL l[LANES];
+    EACH(i, LANES / 2) l[i] = lanes[i] + lanes[i + LANES / 2];
+    EACH(i, LANES / 4) l[i] += l[i + LANES / 4];
+    EACH(i, LANES / 8) l[i] += l[i + LANES / 8];
+    return LANES == 8 ? l[0] : l[0] + l[1];
+}
+
+/* Sums over positions for some rows of the gradient and some numbers of the kernel. Of the lanes that
+ * a sum has, one vector is done after the other: more do not fit into the registers. */
+INLINE void sums_of(const int rows, const int wide, const bool masked, int64 length, const REAL *g,
+                    int64 apart, const REAL *x, const int64 *base, const REAL *mask, REAL *out,
+                    int64 out_step) {
+    for (int h = 0; h < LANES; h += WIDE, g += WIDE, x += WIDE, mask += WIDE, out += WIDE) {
+        V sums[4][3];
+        EACH(m, rows) EACH(j, wide) sums[m][j] = *(V *)(out + m * out_step + j * LANES);
+        for (int64 at = 0; at < length; at += LANES) {
+            V read[3];
+            EACH(j, wide) {
+                read[j] = *(const V *)(x + base[j] + at);
+                if (masked) read[j] = (V)((B)read[j] & *(const B *)(mask + at));
+                LOADED(read[j]);
+            }
+            EACH(m, rows) {
+                V some = *(const V *)(g + m * apart + at);
+                LOADED(some);
+                EACH(j, wide) sums[m][j] = times_plus(some, read[j], sums[m][j]);
+            }
+        }
+        EACH(m, rows) EACH(j, wide) *(V *)(out + m * out_step + j * LANES) = sums[m][j];
+    }
+}
+
+static bool finite(const REAL *x, int64 count) {
+    B bad = {0};
+    int64 i = 0;
+    for (; i + WIDE <= count; i += WIDE) {
+        V v = *(const V *)(x + i);
+        bad |= v - v != v - v;
+    }
+    for (; i < count; i++)
+        if (x[i] - x[i] != x[i] - x[i]) return false;
+    for (int h = 0; h < WIDE; h++)
+        if (bad[h]) return false;
+    return true;
+}
+
+/* Words: the plan, scratch memory. The plan: samples; groups; how far samples and groups are apart
+ * in the input and in the gradient, groups in the result; rows of the gradient, numbers of the
+ * kernel in one channel; channels, how many of them are done at a time; samples at a time, how far they
+ * are apart in a copy; positions, rounded up; how many of them at a time; elements of a copy of the
+ * input; how many words `spread` has for the input, these, those for the gradient, the bases. */
+void convolution_weight(int64 *t, char *gradient, char *input, char *result) {
+    const int64 *p = (const int64 *)t[0], rows = p[7], numbers = p[8], channels = p[9], slab = p[10];
+    const int64 together = p[11], apart = p[12], length = p[13], chunk = p[14], size = p[15];
+    const int64 *from = p + 17, *goes = from + p[16], *places = goes + 6;
+    const int64 *base = places + goes[2] + 3;
+    REAL *copy = (REAL *)t[1], *g = copy + size, *mask = g + 4 * length, *sums = mask + length;
+    memset(copy, 0, (char *)mask - (char *)copy);
+    for (int64 group = 0; group < p[1]; group++)
+        for (int64 c = 0; c < channels; c += slab) {
+            int64 some = channels - c < slab ? channels - c : slab, deep = some * numbers;
+            memset(sums, 0, rows * deep * LANES * sizeof(REAL));
+            for (int64 n = 0; n < p[0]; n += together) {
+                const int64 samples = p[0] - n < together ? p[0] - n : together;
+                const char *x = input + (n * p[2] + group * p[3] + c * from[0]) * sizeof(REAL);
+                const REAL *y = (REAL *)gradient + n * p[4] + group * p[5];
+                for (int64 s = 0; s < samples; s++)
+                    spread(from, some, (REAL *)x + s * p[2], copy + s * apart);
+                const bool masked = !finite(copy, size);
+                if (masked) { /* nothing that is not a number is multiplied by 0 */
+                    memset(mask, 0, length * sizeof(REAL));
+                    for (int64 s = 0; s < samples; s++)
+                        for (int64 r = 0; r < goes[2]; r++)
+                            memset(mask + s * apart + places[r], 255, goes[3] * sizeof(REAL));
+                }
+                const int64 blocks = masked ? rows : (rows + 3) / 4;
+                for (int64 b = 0, m = 0, high; b < blocks; b++, m += high) {
+                    high = rows / blocks + (b < rows % blocks);
+                    for (int64 i = 0; i < high; i++) { /* what another part has left is not there */
+                        REAL *end = g + i * length + samples * apart;
+                        if (samples < together) memset(end, 0, (length - samples * apart) * sizeof(REAL));
+                    }
+                    for (int64 s = 0; s < samples; s++)
+                        spread(goes, high, y + s * p[4] + m * goes[0], g + s * apart);
+                    for (int64 at = 0; at < length; at += chunk) {
+                        int64 stop = length - at < chunk ? length - at : chunk;
+                        for (int64 j = 0, wide; j < deep; j += wide) {
+                            wide = masked || deep - j < 3 ? 1 : 3;
+#define SUMS(high, wide, masked)                                                                  \
+    sums_of(high, wide, masked, stop, g + at, length, copy + at, base + j, mask + at,               \
+            sums + (m * deep + j) * LANES, deep * LANES)
+                            if (masked) SUMS(1, 1, true);
+                            else if (wide == 3 && high == 4) SUMS(4, 3, false);
+                            else if (wide == 3 && high == 3) SUMS(3, 3, false);
+                            else if (wide == 3 && high == 2) SUMS(2, 3, false);
+                            else if (wide == 3) SUMS(1, 3, false);
+                            else if (high == 4) SUMS(4, 1, false);
+                            else if (high == 3) SUMS(3, 1, false);
+                            else if (high == 2) SUMS(2, 1, false);
+                            else SUMS(1, 1, false);
+                        }
+                    }
+                }
+            }
+            REAL *out = (REAL *)result + group * p[6] + c * numbers;
+            for (int64 m = 0; m < rows; m++)
+                for (int64 j = 0; j < deep; j++)
+                    out[m * channels * numbers + j] = total(sums + (m * deep + j) * LANES);
+        }
+}
