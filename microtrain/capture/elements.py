@@ -104,10 +104,11 @@ def expression(
     slow_from = SLOW_FROM_OF_ERFC if name == "erfc" else SLOW_FROM
     if name in SLOW.keys() | {"power"} and size >= slow_from and not cuda:
         return None
+    floats = FLOATS_OF_CUDA if cuda else FLOATS
     if name in ("erf", "erfc"):  # no functions of NumPy
         dtype = args[0].dtype
         fits = not attrs and dtype.kind == "f" and dtype in DTYPES
-        return Expression(FLOATS[name], (dtype,), dtype) if fits else None
+        return Expression(floats[name], (dtype,), dtype) if fits else None
     ufunc = getattr(np, name, None)
     if not isinstance(ufunc, np.ufunc) or ufunc.nout != 1 or attrs.keys() - {"dtype"}:
         return None
@@ -122,7 +123,7 @@ def expression(
         return None
     if any(dtype not in DTYPES for dtype in (*taken, given)):
         return None
-    texts = {"b": TRUTHS, "f": FLOATS_OF_CUDA if cuda else FLOATS}.get(taken[0].kind, NUMBERS)
+    texts = {"b": TRUTHS, "f": floats}.get(taken[0].kind, NUMBERS)
     return Expression(texts[name], tuple(taken), given) if name in texts else None
 
 

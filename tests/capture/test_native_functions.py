@@ -13,7 +13,7 @@ from compilers import needs_compiler
 import microtrain as mt
 from microtrain.capture import c_compiler
 from microtrain.capture.c import HEAD, mathematics
-from microtrain.capture.elements import OWN
+from microtrain.capture.elements import OWN, expression
 
 F = mt.nn.functional
 # What a function may be off by, of float32 and float64. The reference is C's library of mathematics
@@ -124,3 +124,10 @@ def test_activations(native_code: None, name: str, bound: float, smallest: float
     error = np.abs(found - right)[fits]
     allowed = np.maximum(bound * unit[fits], smallest)
     assert (error <= allowed).all(), x[fits][np.argmax(error / allowed)]
+
+
+def test_kernels_for_a_gpu_call_no_function_of_ours() -> None:
+    x = np.ones(4096, np.float32)
+    for name in (*OWN, "sin", "cos", "power", "erfc"):
+        found = expression(name, (x, x)[: 1 + (name == "power")], {}, x.size, cuda=True)
+        assert "mt_" not in found.text
