@@ -24,7 +24,7 @@ import numpy as np
 from ..backend import owner_of
 from ..numerics.sums import FEW
 from . import convolutions, fusion
-from .elements import DTYPES, literal
+from .elements import DTYPES, literal, meant
 from .explain import flops_of, size
 from .fusion import Convolution, Element, Elements, Place, Product, Reduction, Scatter, Unit
 from .program import Program, arrays_in
@@ -413,6 +413,7 @@ class Body:
         self._count = 0
         self._values: dict[Any, tuple[str, int]] = {}  # by key of a Place: its value now
         self._written = {place.key for place in unit.writes}
+        self._made: dict[str, tuple[str, ...]] = {}  # by name of a value, how: see `meant`
 
     def pointer(self, place: Place) -> str:
         """The name of the memory of a place."""
@@ -469,6 +470,7 @@ class Body:
     def _element(self, element: Element) -> str:
         found, out = element.expression, element.out
         args = [self._value(a, t) for a, t in zip(element.args, found.taken, strict=True)]
+        template = found.text
         if element.source is not None:
             source = element.source
             index = self.index(args[0], source.array.size)
@@ -477,8 +479,13 @@ class Body:
         else:
             kind = DTYPES[found.taken[0]]
             end = "f" if kind == "float32" else ""
-            text = found.text.format(*args, t=kind, p=end, f="" if self.overloads else end)
-        value = text if text.isidentifier() else self.name(found.given, text)
+            if end and not self.overloads:
+                template, args = meant(template, args, self._made)
+            text = template.format(*args, t=kind, p=end, f="" if self.overloads else end)
+        value = text
+        if not text.isidentifier():
+            value = self.name(found.given, text)
+            self._made[value] = template, *args
         if found.given != out.dtype:
             value = self.name(out.dtype, value)
         if element.mask is not None:

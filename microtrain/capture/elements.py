@@ -18,6 +18,8 @@ DTYPES = {
 
 # Functions of functions.c, which a loop computes many of at once.
 OWN = ("exp", "expm1", "log", "log1p", "tanh", "erf")
+# And those which it computes for float32; for float64 they are as the next ones.
+OWN_OF_FLOAT32 = ("sin", "cos", "power")
 # Those of a library of mathematics, one element at a time: NumPy does many at once.
 SLOW = {
     **{name: name for name in ("log2", "log10", "sin", "cos", "tan", "sinh", "cosh", "erfc")},
@@ -47,9 +49,11 @@ FLOATS = {
     **NUMBERS,
     **{name: f"mt_{name}{{f}}({{0}})" for name in OWN},
     **{name: f"{function}{{f}}({{0}})" for name, function in SLOW.items()},
+    "sin": "mt_sin{f}({0})",
+    "cos": "mt_cos{f}({0})",
+    "power": "mt_pow{p}({0}, {1})",
     **{name: f"{name}{{f}}({{0}})" for name in ("sqrt", "floor", "ceil", "trunc", "rint")},
     "absolute": "fabs{f}({0})",
-    "power": "pow{p}({0}, {1})",
     "copysign": "copysign{f}({0}, {1})",
     "divide": "{0} / {1}",
     "reciprocal": "1 / {0}",
@@ -61,7 +65,8 @@ FLOATS = {
 }
 # What CuPy's kernels do: the larger zero, and a NaN of its own.
 FLOATS_OF_CUDA = FLOATS | {
-    **{name: f"{name}({{0}})" for name in OWN},
+    **{name: f"{name}({{0}})" for name in (*OWN, "sin", "cos")},
+    "power": "pow{p}({0}, {1})",
     "maximum": "({0} != {0} || {1} != {1}) ? ({t})NaN : max({0}, {1})",
     "minimum": "({0} != {0} || {1} != {1}) ? ({t})NaN : min({0}, {1})",
 }
@@ -101,13 +106,11 @@ def expression(
     name: str, args: tuple[Any, ...], attrs: dict[str, Any], size: int, cuda: bool
 ) -> Any:
     """The Expression of a ufunc called with `args`; None where the library has to do it."""
-    slow_from = SLOW_FROM_OF_ERFC if name == "erfc" else SLOW_FROM
-    if name in SLOW.keys() | {"power"} and size >= slow_from and not cuda:
-        return None
     floats = FLOATS_OF_CUDA if cuda else FLOATS
     if name in ("erf", "erfc"):  # no functions of NumPy
         dtype = args[0].dtype
-        fits = not attrs and dtype.kind == "f" and dtype in DTYPES
+        small = name == "erf" or size < SLOW_FROM_OF_ERFC or cuda
+        fits = small and not attrs and dtype.kind == "f" and dtype in DTYPES
         return Expression(floats[name], (dtype,), dtype) if fits else None
     ufunc = getattr(np, name, None)
     if not isinstance(ufunc, np.ufunc) or ufunc.nout != 1 or attrs.keys() - {"dtype"}:
@@ -123,8 +126,34 @@ def expression(
         return None
     if any(dtype not in DTYPES for dtype in (*taken, given)):
         return None
+    fast = cuda or (name in OWN_OF_FLOAT32 and given == np.float32)
+    if name in SLOW.keys() | {"power"} and size >= SLOW_FROM and not fast:
+        return None
     texts = {"b": TRUTHS, "f": floats}.get(taken[0].kind, NUMBERS)
     return Expression(texts[name], tuple(taken), given) if name in texts else None
+
+
+_SIGMOID, _LOWEST = "mt_sigmoidf({0})", "(-3.4028234663852886e+38f)"
+
+
+def meant(text: str, args: list[str], made: dict[str, tuple[str, ...]]) -> tuple[str, list[str]]:
+    """A template and its operands, or the function of functions.c that they come to: a sigmoid, or
+    a product with it, is rounded once there, and four times by the instructions that it is made of.
+
+    Args:
+        args: the names of the operands, of float32.
+        made: by name of a value, the template and the names that it was made of.
+    """
+    if len(args) != 2:
+        return text, args
+    a, b = (made.get(name, ("",)) for name in args)
+    if text == FLOATS["divide"] and (a[0], b) == (FLOATS["exp"], (FLOATS["add"], args[0], "1.0f")):
+        bounded = made.get(a[1], ("",))
+        if bounded[::2] == (FLOATS["minimum"], "88.0f"):
+            return _SIGMOID, [bounded[1]]
+    if text == FLOATS["multiply"] and b[0] == _SIGMOID and a == (FLOATS["maximum"], b[1], _LOWEST):
+        return "mt_siluf({0})", [b[1]]
+    return text, args
 
 
 def _dtype_of(value: Any) -> Any:
