@@ -51,6 +51,7 @@ typedef uint8_t uint8; typedef uint32_t uint32; typedef uint64_t uint64;
 #define UNROLLED _Pragma("GCC unroll 8")
 #endif
 """
+WIDE = 8  # elements that a vector has
 OWN = 14  # words of a call that are not of its dimensions: see runtime.c
 
 
@@ -516,11 +517,46 @@ class _Loop(Body):
 
     def text(self) -> list[str]:
         self.write()
-        lines = self.levels[-1]
+        lines, last = self.levels[-1], len(self.dims) - 1
         for d, (n, _) in reversed([*enumerate(self.dims)]):
-            inner = d == len(self.dims) - 1
-            lines = [*self.levels[d], *_nested([_for(f"i{d}", n)], lines, inner)]
+            loops = self._short(n) if d == last else [_for(f"i{d}", n)]
+            each = [line for loop in loops for line in _nested([loop], lines, d == last)]
+            if d == 0 and last == 1 and self._overruns():
+                wide = _nested([_for("i1", WIDE)], self.levels[-1], True)
+                most = _nested([_for("i0", n - 1)], [*self.levels[1], *wide])
+                each = [*most, "{", f"const int64 i0 = {n - 1};", *lines, "}"]
+            lines = [*self.levels[d], *each]
         return lines
+
+    def _short(self, n: int) -> list[str]:
+        """The innermost loop: a short one as two of whole vectors that have elements in common.
+
+        What one of them leaves over would be done one by one, with branches.
+        """
+        name = f"i{len(self.dims) - 1}"
+        if n % WIDE == 0 or not WIDE < n < 8 * WIDE or not self._repeatable():
+            return [_for(name, n)]
+        return [_for(name, n // WIDE * WIDE), _for(name, n, n - WIDE)]
+
+    def _overruns(self) -> bool:
+        """Whether all rows but the last, shorter than a vector, may be done as a whole one.
+
+        What that writes behind a row's end is written anew by the next row.
+        """
+        n = self.dims[1][0]
+        if not WIDE // 2 < n < WIDE or not self._repeatable():
+            return False
+        steps = [
+            tuple(p.strides[members[-1]] if p.strides else 0 for _, members in self.dims)
+            for p in (*fusion.stores(self.unit), *fusion.loads(self.unit))
+        ]
+        dense = all(step == (n, 1) for step in steps[: len(fusion.stores(self.unit))])
+        return dense and all(0 <= near * (WIDE - n) <= far for far, near in steps)
+
+    def _repeatable(self) -> bool:
+        """Whether an element may be computed twice: it is not read where it is written."""
+        read, gathers = fusion.loads(self.unit), any(e.source for e in self.unit.body)
+        return not gathers and not any(a.meets(b) for a in fusion.stores(self.unit) for b in read)
 
 
 @functools.cache

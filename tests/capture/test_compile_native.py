@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
+import math
 import re
 import threading
 import tracemalloc
@@ -401,6 +402,37 @@ def test_products_sums_and_indices(dtype: str, size: int) -> None:
     (capture,) = compiled.captures
     lines = sum(isinstance(line, Line) for line in capture.program.lines)
     assert sum(capture.text.groups) > 0.8 * lines
+
+
+def test_rows_of_every_short_length_have_the_bits_of_numpy() -> None:
+    """Rows beside each other, apart, side by side in wider ones, and such that are added to."""
+    lengths = [*range(1, 18), 28, 63, 65]
+
+    def run(executor: str) -> list[Any]:
+        rng = np.random.default_rng(0)
+        sums = [mt.zeros(6, n) for n in lengths]
+        wider = [mt.ones(6, n + 1) for n in lengths]
+
+        @mt.compile(executor=executor, state=[*sums, *wider])
+        def step(*given: Any) -> Any:
+            found = []
+            for x, total, wide in zip(given, sums, wider, strict=True):
+                a, b = x[:, 0], x[:, 1]
+                wide[:, :-1].copy_(a * 3)
+                total.add_(a).mul_(b)
+                found += [mt.where(a > b, a, b * 2), (a != a).to(dtype=mt.int8), mt.cat([a, b], 1)]
+                found += [mt.maximum(a, b)[::2] - 1, a[2:] / b[:-2]]
+            return found
+
+        for _ in range(3):
+            given = [mt.tensor(rng.standard_normal((6, 2, n)).astype("f")) for n in lengths]
+            given[-1][2, 0, 3] = math.nan
+            found = [t.numpy().copy() for t in step(*given)]
+        return [*found, *(t.numpy() for t in (*sums, *wider))]
+
+    for ours, numpys in zip(run("native"), run("numpy"), strict=True):
+        assert ours.dtype == numpys.dtype
+        np.testing.assert_array_equal(ours, numpys)
 
 
 def test_not_a_number_goes_through_a_step() -> None:
