@@ -414,11 +414,11 @@ def test_rows_of_every_short_length_have_the_bits_of_numpy() -> None:
         wider = [mt.ones(6, n + 1) for n in lengths]
 
         @mt.compile(executor=executor, state=[*sums, *wider])
-        def step(*given: Any) -> Any:
+        def step(given: Any, others: Any) -> Any:
             found = []
-            for x, total, wide in zip(given, sums, wider, strict=True):
+            for x, y, total, wide in zip(given, others, sums, wider, strict=True):
                 a, b = x[:, 0], x[:, 1]
-                wide[:, :-1].copy_(a * 3)
+                wide[:, :-1].copy_(y * 3)
                 total.add_(a).mul_(b)
                 found += [mt.where(a > b, a, b * 2), (a != a).to(dtype=mt.int8), mt.cat([a, b], 1)]
                 found += [mt.maximum(a, b)[::2] - 1, a[2:] / b[:-2]]
@@ -427,7 +427,8 @@ def test_rows_of_every_short_length_have_the_bits_of_numpy() -> None:
         for _ in range(3):
             given = [mt.tensor(rng.standard_normal((6, 2, n)).astype("f")) for n in lengths]
             given[-1][2, 0, 3] = math.nan
-            found = [t.numpy().copy() for t in step(*given)]
+            others = [x.flip(0)[:, 1].clone() for x in given]
+            found = [t.numpy().copy() for t in step(given, others)]
         return [*found, *(t.numpy() for t in (*sums, *wider))]
 
     for ours, numpys in zip(run("native"), run("numpy"), strict=True):
