@@ -433,7 +433,7 @@ class Body:
         last: dict[Any, tuple[Place, str]] = {}
         for element in self.unit.body:
             last[element.out.key] = element.out, self._element(element)
-        for key, (place, value) in last.items():
+        for key, (place, value) in sorted(last.items(), key=lambda one: one[1][0].address):
             if key in self.unit.stored:
                 self.levels[-1].append(f"{self._at(place)} = {value};")
 
@@ -541,17 +541,24 @@ class _Loop(Body):
     def _overruns(self) -> bool:
         """Whether all rows but the last, shorter than a vector, may be done as a whole one.
 
-        What that writes behind a row's end is written anew by the next row.
+        What that writes behind a row's end is written anew by the next row, in this or in the next
+        turn: rows of one memory are written in the order of their addresses.
         """
         n = self.dims[1][0]
         if not WIDE // 2 < n < WIDE or not self._repeatable():
             return False
-        steps = [
-            tuple(p.strides[members[-1]] if p.strides else 0 for _, members in self.dims)
-            for p in (*fusion.stores(self.unit), *fusion.loads(self.unit))
-        ]
-        dense = all(step == (n, 1) for step in steps[: len(fusion.stores(self.unit))])
-        return dense and all(0 <= near * (WIDE - n) <= far for far, near in steps)
+
+        def steps(place: Place) -> tuple[int, ...]:
+            return tuple(place.strides[d[-1]] if place.strides else 0 for _, d in self.dims)
+
+        stores, loads = fusion.stores(self.unit), fusion.loads(self.unit)
+        rows = {(id(owner_of(p.array)), p.dtype, *steps(p), p.address) for p in stores}
+        behind = (
+            any((owner, t, far, 1, at + (n - back) * t.itemsize) in rows for back in (0, far))
+            for owner, t, far, _, at in rows
+        )
+        places = map(steps, (*stores, *loads))
+        return all(behind) and all(0 <= near * (WIDE - n) <= far for far, near in places)
 
     def _repeatable(self) -> bool:
         """Whether an element may be computed twice: it is not read where it is written."""

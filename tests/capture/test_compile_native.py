@@ -436,6 +436,34 @@ def test_rows_of_every_short_length_have_the_bits_of_numpy() -> None:
         np.testing.assert_array_equal(ours, numpys)
 
 
+def test_maxima_of_narrow_images_are_numpys() -> None:
+    """Rows of 5 to 7 windows, of which two rows of a gradient are written at a time."""
+    widths = [*range(8, 17)]
+
+    def run(executor: str) -> list[Any]:
+        rng = np.random.default_rng(0)
+
+        @mt.compile(executor=executor)
+        def step(images: Any, weights: Any) -> Any:
+            found = []
+            for image, weight in zip(images, weights, strict=True):
+                x = image.detach().requires_grad_()
+                pooled = F.max_pool2d(x, 2)
+                between = pooled.flatten(1) @ weight
+                found += [pooled, *mt.autograd.grad((between**2).sum(), x)]
+            return found
+
+        for _ in range(3):
+            images = [mt.tensor(rng.integers(0, 4, (3, 2, n, n)).astype("f")) for n in widths]
+            images[-1][1, 1, 2, 3] = math.nan
+            weights = [mt.tensor(rng.standard_normal((2 * (n // 2) ** 2, 4), "f")) for n in widths]
+            found = [t.numpy().copy() for t in step(images, weights)]
+        return found
+
+    for ours, numpys in zip(run("native"), run("numpy"), strict=True):
+        np.testing.assert_allclose(ours, numpys, rtol=1e-4, atol=1e-4)
+
+
 def test_not_a_number_goes_through_a_step() -> None:
     results = []
     for wrap in (lambda f: f, native_step):
