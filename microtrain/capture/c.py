@@ -411,6 +411,7 @@ class Body:
         self.program, self.unit = program, unit
         self.dims = fusion.loop_dims(unit)
         self.levels: list[list[str]] = [[] for _ in range(len(self.dims) + 1)]
+        self.storing: list[tuple[int, str]] = []  # addresses, and the lines that write there
         self._count = 0
         self._values: dict[Any, tuple[str, int]] = {}  # by key of a Place: its value now
         self._written = {place.key for place in unit.writes}
@@ -433,9 +434,10 @@ class Body:
         last: dict[Any, tuple[Place, str]] = {}
         for element in self.unit.body:
             last[element.out.key] = element.out, self._element(element)
-        for key, (place, value) in sorted(last.items(), key=lambda one: one[1][0].address):
+        for key, (place, value) in last.items():
             if key in self.unit.stored:
-                self.levels[-1].append(f"{self._at(place)} = {value};")
+                self.storing.append((place.address, f"{self._at(place)} = {value};"))
+        self.levels[-1] += [line for _, line in self.storing]
 
     def _at(self, place: Place) -> str:
         steps = {f"{self.wide}i{d}": place.strides[members[-1]] if place.strides else 0
@@ -522,7 +524,12 @@ class _Loop(Body):
             loops = self._short(n) if d == last else [_for(f"i{d}", n)]
             each = [line for loop in loops for line in _nested([loop], lines, d == last)]
             if d == 0 and last == 1 and self._overruns():
-                wide = _nested([_for("i1", WIDE)], self.levels[-1], True)
+                values = self.levels[-1][: -len(self.storing)]
+                wide = [
+                    line
+                    for _, store in sorted(self.storing)
+                    for line in _nested([_for("i1", WIDE)], [*values, store], True)
+                ]
                 most = _nested([_for("i0", n - 1)], [*self.levels[1], *wide])
                 each = [*most, "{", f"const int64 i0 = {n - 1};", *lines, "}"]
             lines = [*self.levels[d], *each]
@@ -542,7 +549,7 @@ class _Loop(Body):
         """Whether all rows but the last, shorter than a vector, may be done as a whole one.
 
         What that writes behind a row's end is written anew by the next row, in this or in the next
-        turn: rows of one memory are written in the order of their addresses.
+        turn: rows are written one after the other, in the order of their addresses.
         """
         n = self.dims[1][0]
         if not WIDE // 2 < n < WIDE or not self._repeatable():

@@ -282,7 +282,10 @@ def test_rules_give_the_same_bits_on_arrays_and_on_tensors(
 
 
 # The kernels of gradients that go straight into the flat memory of the parameters.
-INTO_MEMORY = {"convolution_weight", "embedding_dense_backward", "mm", "sum_rows"}
+INTO_MEMORY = {
+    "convolution", "convolution_input", "convolution_weight", "embedding_dense_backward", "mm",
+    "sum_rows",
+}  # fmt: skip
 
 
 def test_no_other_kernel_takes_memory_for_its_result() -> None:

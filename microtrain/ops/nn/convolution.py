@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from ...backend import XP
+from ...backend import XP, is_plain
 from ...tensor import Tensor
 from ..arguments import want_shape
 from ..fronts import Int, NumericOnly, SameDtype, need, spatial, wrong
@@ -50,6 +50,14 @@ def _as_one(kernel: Any) -> Any:
         return xp.as_one(kernel, arrays, settings, out)
 
     return call
+
+
+def _put(xp, result, out):
+    """`result`, in the memory `out` if there is one."""
+    if out is None or out is result:
+        return result
+    xp.copyto(out, result)
+    return out
 
 
 def _columns(xp, x, geometry, few):
@@ -112,7 +120,8 @@ def _convolution(xp, input, weight, bias=None, *, geometry=(), out=None):
     matrices = xp.reshape(xp.transpose(matrices, (2, 0, 1, 3)), (lines, groups, each, rows))
     if bias is not None:
         bias = xp.reshape(bias, (groups, each, 1))
-    result = xp.empty((n, channels, *found), input.dtype) if out is None else out
+    plain = out is not None and is_plain(out)
+    result = out if plain else xp.empty((n, channels, *found), input.dtype)
     flat = xp.reshape(result, (n, groups, each, count))
     spare = None
     for part, columns in parts:
@@ -132,7 +141,7 @@ def _convolution(xp, input, weight, bias=None, *, geometry=(), out=None):
                 xp.add(target, xp.matmul(matrix, column, out=product), out=target)
         if bias is not None:
             xp.add(target, bias, out=target)
-    return result
+    return _put(xp, result, out)
 
 
 def _convolution_weight(xp, gradient, input, *, geometry, out=None):
@@ -161,10 +170,7 @@ def _convolution_weight(xp, gradient, input, *, geometry, out=None):
     total = xp.reshape(total, (lines, groups, theirs, math.prod(kernel) // lines, each))
     total = xp.transpose(total, (1, 4, 2, 0, 3))
     total = xp.reshape(total, (channels, theirs, *kernel))
-    if out is None:
-        return xp.copy(total)
-    xp.copyto(out, total)
-    return out
+    return xp.copy(total) if out is None else _put(xp, total, out)
 
 
 def _channel_sums(g):
@@ -212,11 +218,7 @@ def _convolution_input(xp, gradient, weight, *, sizes, geometry, out=None):
         product = xp.matmul(matrices, xp.getitem(flat, part))
         shape = (product.shape[0], groups * theirs, *kernel, *gradient.shape[2:])
         windows.add(xp, xp.reshape(product, shape), xp.getitem(total, part), geometry)
-    total = padded(xp, total, geometry.border(-1))
-    if out is None:
-        return total
-    xp.copyto(out, total)
-    return out
+    return _put(xp, padded(xp, total, geometry.border(-1)), out)
 
 
 convolution_input = primitive(
