@@ -14,9 +14,11 @@ from real_cupy import ON_PROCESSOR, cupy
 import microtrain as mt
 from microtrain import backend
 from microtrain.distributed import in_process
+from microtrain.distributed.footer import Outcome
 from microtrain.distributed.reducer import AtOnce
 from microtrain.distributed.shards import Shards
 from microtrain.distributed.single import SingleCommunicator
+from microtrain.distributed.step_counts import Passes
 from microtrain.errors import LaunchError
 from microtrain.optim.flat import FlatStorage
 from microtrain.runs.checkpoint import load_checkpoint
@@ -35,7 +37,7 @@ def reducing(comm: Any, kind: str, device: str) -> tuple[Any, Any, Any]:
     """A reducer, what it counts with, and the storage: of two dtypes, one gradient absent."""
     net = mt.nn.Sequential(mt.nn.Linear(40, 50), mt.nn.Linear(50, 2).to("float64")).to(device)
     storage = FlatStorage.of(net.parameters(), "test")
-    passes = mt.distributed.passes.Passes()
+    passes = Passes()
     return REDUCERS[kind](comm, storage, net), passes, storage
 
 
@@ -48,8 +50,8 @@ def reduced(comm: Any, kind: str, device: str) -> list[bytes]:
         for number, slot in enumerate(storage.slots[comm.rank > 0 :]):
             values = numbers(*slot.array.shape)(100 * step + 10 * comm.rank + number)
             slot.assign(backend.XP[type(slot.array)].asarray(values.astype(slot.array.dtype)))
-        _, notes = reducer.reduce(passes, (0.0, step, comm.rank), True)
-        assert (notes[1], notes[2]) == (comm.size * step, sum(range(comm.size)))
+        sums = reducer.reduce(passes, (0.0, step, comm.rank, 0.0), True)
+        assert [*Outcome(sums).noted] == [0, comm.size * step, sum(range(comm.size))]
         reducer.reset()
         found += [backend.to_host(buffer.grad).tobytes() for buffer in storage.buffers]
     assert storage.present() == (True,) * 4  # where any rank had it
@@ -97,7 +99,7 @@ def test_staging_takes_its_memory_once(monkeypatch: pytest.MonkeyPatch, kind: st
             if step:
                 pinned.clear()
             with noted() as host, Taken() as device:
-                assert reducer.reduce(passes, (0.0, 0.0, 0.0), True) is not None
+                assert reducer.reduce(passes, (0.0, 0.0, 0.0, 0.0), True) is not None
             reducer.reset()
     finally:
         cupy.cuda.set_pinned_memory_allocator(pool.malloc)
