@@ -199,7 +199,7 @@ class Optimizer:
     numbers: ClassVar[tuple[str, ...]] = ()
     named: tuple[str, ...] = ()  # the numbers and flags of the formula
     limits: Iterable[Any] = ()  # of its numbers
-    rated: ClassVar[tuple[str, ...]] = ("lr",)  # by `rates`, unless `constants` says None
+    rated: ClassVar[tuple[str, ...]] = ("lr",)  # by `rates`, where the formula takes them
     optional: ClassVar[tuple[str, ...]] = ("weight_decay", "momentum")  # None where they are 0
     by_step: ClassVar[bool] = False  # whether `rates` is its own
     needs_closure: ClassVar[bool] = False  # a step computes the loss several times
@@ -304,10 +304,7 @@ class Optimizer:
         return {}
 
     def rates(self, o: Any, t: int, numbers: list[float]) -> tuple[float, ...]:
-        """The numbers `rated`, from the options and for the step `t`; `numbers` follow the step.
-
-        Those that `constants` may say None of come last.
-        """
+        """The numbers `rated`, from the options and for the step `t`; `numbers` follow the step."""
         return (o.lr,)
 
     def starts(self, o: Any) -> dict[str, float]:
@@ -420,7 +417,7 @@ class Optimizer:
     def prepare(self, run: Run) -> None:
         """Write the numbers of the step that was counted into the constants of `run`."""
         rates = self.rates(run.given, run.progress.count, run.progress.numbers or [])
-        for array, value in zip(run.rates, rates, strict=False):
+        for array, value in zip(run.rates, rates, strict=True):
             array.fill(value)
 
     def end_step(self) -> None:
@@ -450,12 +447,16 @@ class Optimizer:
                         return False
                     self._make_constants(run, before)
                 elif before is None or before.progress is not run.progress:
-                    rate = run.given.lr = float(options[0])
-                    for array in () if self.by_step else run.rates:
-                        array.fill(rate)
+                    run.given.lr = float(options[0])
+                    self.follow_rate(run)
                 run.options = options
             before = run
         return True
+
+    def follow_rate(self, run: Run) -> None:
+        """Write what the learning rate alone makes into the constants of `run`."""
+        for array in () if self.by_step else run.rates:
+            array.fill(run.given.lr)
 
     def _make_constants(self, run: Run, before: Run | None) -> None:
         """Once for all runs of one stretch."""
@@ -465,8 +466,7 @@ class Optimizer:
             run.given, run.constants, run.rates = before.given, before.constants, before.rates
             return
         self._new_constants(run)
-        for array in () if self.by_step else run.rates:
-            array.fill(run.given.lr)
+        self.follow_rate(run)
 
     def _new_constants(self, run: Run) -> None:
         """All constants from the options, in the memory of before where they are of its kind."""
@@ -486,8 +486,7 @@ class Optimizer:
                     old[name].fill(value)
             return
         run.constants = {k: asarray(v, o.dtype) if type(v) is float else v for k, v in new.items()}
-        rates = (run.constants.get(name) for name in self.rated)
-        run.rates = tuple(rate for rate in rates if rate is not None)
+        run.rates = tuple(run.constants[n] for n in self.rated if n in run.constants)
         run.bound = None
 
     def _make_runs(self, present: tuple[bool, ...]) -> None:

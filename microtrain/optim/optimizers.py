@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import need
 from . import formulas
 from .flat import FlatStorage
-from .optimizer import STEP, Optimizer, arguments
+from .optimizer import STEP, Optimizer, Run, arguments
 from .recorded import is_formula, signature_of
 
 if TYPE_CHECKING:  # limits that hold in a configuration, where they are checked
@@ -87,7 +87,12 @@ class Moments(Optimizer):
 
     def constants(self, o: Any) -> dict[str, Any]:
         decoupled = o.decoupled_weight_decay and o.weight_decay
-        return {**_of_betas(o), "weight_decay" if decoupled else "shrink": None}
+        own = {"weight_decay": None, "shrink": 0.0} if decoupled else {"shrink": None}
+        return {**_of_betas(o), **own}
+
+    def follow_rate(self, run: Run) -> None:
+        if run.constants["shrink"] is not None:
+            run.constants["shrink"].fill(1 - run.given.lr * run.given.weight_decay)
 
 
 class Adam(Moments):
@@ -120,7 +125,7 @@ class Adam(Moments):
     """
 
     formula = staticmethod(formulas.adam)
-    rated = ("size", "least", "shrink")
+    rated = ("size", "least")
 
     def __init__(
         self, params: Iterable[Any], lr: Annotated[float, Gt(0)] = 1e-3,
@@ -148,7 +153,7 @@ class Adam(Moments):
         # fraction, which saves a pass over the arrays.
         beta1, beta2 = o.betas
         root = math.sqrt(1 - beta2**t)
-        return (o.lr / (1 - beta1**t) * root, o.eps * root, 1 - o.lr * o.weight_decay)
+        return o.lr / (1 - beta1**t) * root, o.eps * root
 
 
 class AdamW(Adam):
@@ -199,7 +204,7 @@ class NAdam(Moments):
     """
 
     formula = staticmethod(formulas.nadam)
-    rated = ("new", "old", "least", "shrink")
+    rated = ("new", "old", "least")
     numbers = ("mu_product",)
 
     def __init__(
@@ -223,7 +228,7 @@ class NAdam(Moments):
         product = numbers[0] = float(o.dtype.type(numbers[0] * mu))  # as a state keeps it
         new = o.lr * (1 - mu) / (1 - product) * root
         old = o.lr * following / (1 - product * following) * root
-        return (new, old, o.eps * root, 1 - o.lr * o.weight_decay)
+        return new, old, o.eps * root
 
 
 class RAdam(Moments):
@@ -258,7 +263,7 @@ class RAdam(Moments):
     """
 
     formula = staticmethod(formulas.radam)
-    rated = ("size", "factor", "least", "shrink")
+    rated = ("size", "factor", "least")
 
     def __init__(
         self, params: Iterable[Any], lr: Annotated[float, Gt(0)] = 1e-3,
@@ -277,7 +282,7 @@ class RAdam(Moments):
         if scaled:
             r = (now - 4) * (now - 2) * far / ((far - 4) * (far - 2) * now)
             size *= math.sqrt(r * rest)
-        return (size, scaled, o.eps if scaled else 1, 1 - o.lr * o.weight_decay)
+        return size, scaled, o.eps if scaled else 1
 
 
 class Adamax(Optimizer):
