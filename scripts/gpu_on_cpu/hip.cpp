@@ -155,7 +155,10 @@ API int hiprtcCompileProgram(Program* p, int n, const char** o) {
     if (!one.rfind("-I", 0) || !one.rfind("-D", 0)) flags += " '" + one + "'";
   }
   std::string text = std::regex_replace(p->source, std::regex("extern\\s+__shared__\\s+(?:__align__\\([^)]*\\)\\s+)?([\\w:<> ]+)\\s+(\\w+)\\s*\\[\\s*\\]"), "static $1 $2[8192]");
-  const char* sync = text.find("__syncthreads") != text.npos || text.find("__shfl") != text.npos ? "true" : "false";
+  // CuPy's argpartition counts on a warp's threads to take their steps together.
+  bool votes = text.find("__any(") != text.npos;
+  if (votes) text = std::regex_replace(text, std::regex("bitonic_sort_step\\s*<[^>]*>\\s*\\([^;{]*\\);"), "__syncwarp(); $&  __syncwarp();");
+  const char* sync = votes || text.find("__syncthreads") != text.npos || text.find("__shfl") != text.npos ? "true" : "false";
   std::ostringstream all;
   all << "#include \"all.h\"\n" << text << "\n";
   auto export_ = [&](const std::string& name, const std::string& what) {
@@ -163,6 +166,12 @@ API int hiprtcCompileProgram(Program* p, int n, const char** o) {
   };
   std::regex re("extern\\s+\"C\"\\s+__global__\\s+void\\s+(?:__launch_bounds__\\([^)]*\\)\\s*)?(\\w+)\\s*\\(");
   for (std::sregex_iterator i(text.begin(), text.end(), re), e; i != e; ++i) export_((*i)[1], (*i)[1]);
+  std::smatch block;  // of several kernels
+  if (std::regex_search(text, block, std::regex("extern\\s+\"C\"\\s*\\{"))) {
+    std::string rest = block.suffix();
+    std::regex within("__global__\\s+void\\s+(\\w+)\\s*\\(");
+    for (std::sregex_iterator i(rest.begin(), rest.end(), within), e; i != e; ++i) export_((*i)[1], (*i)[1]);
+  }
   int k = 0;
   for (auto& name : p->names) { std::string to = "lowered" + std::to_string(k++); p->lowered[name] = to; export_(to, name); }
   size_t h = std::hash<std::string>()(all.str() + flags);
