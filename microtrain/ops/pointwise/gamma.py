@@ -74,8 +74,9 @@ zeta_of = primitive(
 def zeta(input: Any, other: Any) -> Any:
     """Hurwitz's zeta function, the sum of `(other + k) ** -input` over all k from 0, elementwise.
 
-    Infinite for an input of 1 and where `other` is 0, -1 ...; NaN for an input below 1. Raises
-    RuntimeError for an input that requires grad: only the derivative in `other` is known.
+    Infinite for an input of 1 and where `other` is 0, -1 ...; NaN for an input below 1, and mostly
+    from 1e14 on. Raises RuntimeError for an input that requires grad: only the derivative in
+    `other` is known.
     """
     known = not MODES.grad or type(input) not in TENSORS or not input.requires_grad
     need(known, "zeta", "no derivative in its first argument; detach() that")
