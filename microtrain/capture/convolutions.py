@@ -200,7 +200,7 @@ def _planned(
 
 def plan(line: Line) -> Plan:
     """Of a convolution or the gradient of one."""
-    (_, a, b, *_), geometry = line.args, line.attrs["geometry"]
+    (a, b, *_), geometry = line.args, line.attrs["geometry"]
     if line.name == "convolution":
         return forward(a, b, geometry)
     if line.name == "convolution_input":

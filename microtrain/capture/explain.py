@@ -56,7 +56,7 @@ def explain(program: Program, text: Any, reason: str, measure: bool) -> str:
         "buffers": f"{results} results of {_bytes(apart)} apart; {kept} of them are in memory and "
         f"share {_bytes(shared)}",
         "memory": ", ".join(f"{kind} {_bytes(n)}" for kind, n in sorted(memory.items())),
-        "traffic": f"{_bytes(traffic(program))} read and written by instruction, "
+        "traffic": f"{_bytes(traffic(lines))} read and written by instruction, "
         f"{_bytes(text.traffic)} by group",
         "at least": f"{_bytes(text.traffic)} read and written, {flops:,} flops in products",
     }  # fmt: skip
@@ -123,9 +123,9 @@ def flops_of(line: Line) -> int:
         turns, notes = max(map(len, arrays_in(moving))), Notes(line)
         step(notes, tuple(None if array is None else array[0] for array in moving), fixed)
         return turns * sum(flops_of(each) for each in notes.lines if isinstance(each, Line))
-    if line.kernel is not None:
-        windows = line.out if line.name == "convolution" else line.args[1]
-        weight = line.out if line.name == "convolution_weight" else line.args[2]
+    if line.parts:
+        windows = line.out if line.name == "convolution" else line.args[0]
+        weight = line.out if line.name == "convolution_weight" else line.args[1]
         return 2 * windows.size * math.prod(weight.shape[1:])
     if line.name not in ("dot", "matmul") or not line.args[1].ndim:
         return 0
@@ -142,10 +142,10 @@ def size(array: Any) -> str:
     return "x".join(map(str, array.shape)) or "0-d"
 
 
-def traffic(program: Program) -> int:
-    """The bytes that the instructions read and write, one by one."""
-    lines = (line for line in program.lines if isinstance(line, Line))
-    return sum(array.nbytes for line in lines for array in works_on(line))
+def traffic(lines: Iterable[Line | Host]) -> int:
+    """The bytes that instructions read and write, one by one."""
+    mine = (line for line in lines if isinstance(line, Line))
+    return sum(array.nbytes for line in mine for array in works_on(line))
 
 
 def varying(captures: Iterable[Sequence[Fact]]) -> str:

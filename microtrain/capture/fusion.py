@@ -261,7 +261,11 @@ def units_of(program: Program, products: bool) -> list[Unit]:
 
 
 def _parts(line: Line | Host) -> Iterable[Line | Host]:
-    """Joining arrays is copying each to its place."""
+    """Joining arrays is copying each to its place; a convolution may be one unit or many lines."""
+    if isinstance(line, Line) and line.parts and _convolution(line) is None:
+        for part in line.parts:
+            yield from _parts(part)
+        return
     if isinstance(line, Host) or line.name != "concatenate":
         yield line
         return
@@ -287,7 +291,7 @@ def unit_of(line: Line | Host, program: Program, products: bool) -> Unit | None:
     if type(line.out) is not tuple and line.out.dtype in DTYPES:
         if program.xp.kind != "cpu":  # CuPy has kernels for what is not element by element
             made = _elements(line, cuda=True)
-        elif line.kernel is not None:
+        elif line.parts:
             made = _convolution(line)
         elif line.name in ("dot", "matmul"):
             made = _product(line, program, products)
@@ -386,9 +390,9 @@ def _reduced(line: Line, name: str, x: Any, axes: tuple[int, ...]) -> Reduction 
 
 
 def _convolution(line: Line) -> Convolution | None:
-    given = tuple(arrays_in(line.args[1:]))
+    given = tuple(arrays_in(line.args))
     alike = all(a.flags.c_contiguous and a.dtype == line.out.dtype for a in (*given, line.out))
-    if not alike or line.out.dtype.kind != "f" or not all(a.size for a in given):
+    if not alike or line.out.dtype not in DTYPES or not all(a.size for a in given):
         return None
     return Convolution([line], [*map(Place, given)], [Place(line.out)], given, line.out)
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import LIBRARIES, address, owner_of
+from ..backend import LIBRARIES, NUMPY, address, owner_of
 from ..common.stack_frames import REPLAY, generated
 from .explain import Names, size, traffic
 from .failure import EXCEPT, failed
 from .plan import reuse
-from .program import DRAWS, Host, Line, Program, works_on
+from .program import DRAWS, Host, Line, Program, parts_of, works_on
 
 # Instructions by the way they are told where to write.
 REDUCTIONS = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum",
@@ -32,10 +32,11 @@ _NAME = re.compile(r"\b(?:input|state|c|b)\d+\b")
 
 def executor(program: Program) -> tuple[Callable[[], None], Text]:
     """A function that replays `program`, and its text."""
-    reuse(program, [works_on(line) for line in program.lines])
+    lines = [part for line in program.lines for part in parts_of(line)]
+    reuse(program, [works_on(line) for line in lines], lines)
     text = Text(program)
-    text.traffic = traffic(program)
-    for line in program.lines:
+    text.traffic = traffic(lines)
+    for line in lines:
         text.host(line) if isinstance(line, Host) else text.line(line)
     return text.function(), text
 
@@ -143,14 +144,6 @@ class Text:
                 self.emit(f"{out}[...] = {call}[{number}]", self.about(line))
             return
         out = self.array(line.out)
-        if line.kernel is not None:
-            more = "".join(
-                f", {k}={self.named('c', v, ('value', id(v)))}" for k, v in attrs.items()
-            )
-            call = self.called(name, line.kernel)
-            operands = ", ".join([self.called("numpy", xp), *args[1:]])
-            self.emit(f"{call}({operands}{more}, out={out})", self.about(line))
-            return
         extra = "".join(f", {k}={self.value(v)}" for k, v in attrs.items())
         f = getattr(xp.module, name, None)
         if name == "copyto":
@@ -174,6 +167,10 @@ class Text:
             else:
                 copy = self.called("copyto", xp.copyto)
                 text = f"{copy}({out}, {args[1]}, casting='unsafe', where={args[0]})"
+        elif name == "kept" and xp is NUMPY:  # as the library does it, into memory that is there
+            x, to = (array.view(f"i{array.itemsize}") for array in (line.args[0], line.out))
+            places = f"{self.array(x)}, {args[1]}, {self.array(to)}"
+            text = f"{self.called('multiply', np.multiply)}({places})"
         elif name in REDUCTIONS:
             axis = attrs.get("axis", line.args[1] if len(line.args) > 1 else None)
             given = axis, attrs.get("dtype"), line.out, attrs.get("keepdims", False)

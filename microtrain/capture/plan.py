@@ -18,7 +18,7 @@ from .program import ALIGNED, Host, Line, Program, works_on
 
 
 def reuse(
-    program: Program, steps: Sequence[Iterable[Any]], lines: Iterable[Line] = ()
+    program: Program, steps: Sequence[Iterable[Any]], lines: Sequence[Line | Host] = ()
 ) -> dict[int, Any]:
     """Move what `program` makes to one piece of memory, where lives that do not meet share.
 
@@ -51,7 +51,7 @@ def reuse(
     before = sum(owner.nbytes for owner in made.values())
     program.buffers = (len(made), before, len(lives), total)
     move(program, places | _nowhere([made[key] for key in made.keys() - places]), lines)
-    used = {id(owner_of(a)) for line in program.lines for a in works_on(line)}
+    used = {id(owner_of(a)) for line in (*program.lines, *lines) for a in works_on(line)}
     used.update(id(owner_of(a)) for a in program.outputs)
     program.memory = [owner for owner in program.memory if id(owner) in used]
     program.kinds = {key: kind for key, kind in program.kinds.items() if key in used}
@@ -90,7 +90,7 @@ def _nowhere(owners: list[Any]) -> dict[int, Any]:
     return {id(owner): place for owner, place in zip(owners, places, strict=True)}
 
 
-def move(program: Program, places: dict[int, Any], lines: Iterable[Line] = ()) -> None:
+def move(program: Program, places: dict[int, Any], lines: Sequence[Line | Host] = ()) -> None:
     """Let `program` and `lines` work in `places`, by id of what owned the memory until now."""
     for line in (*program.lines, *lines):
         if isinstance(line, Line):

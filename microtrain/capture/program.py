@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +33,7 @@ class Line:
         attrs: keyword arguments.
         where: file and line of the user's code that led to it.
         what: the layer and the operation, for people.
+        parts: the instructions that it is, where one is made of others: see `Library.as_one`.
     """
 
     name: str
@@ -42,11 +42,7 @@ class Line:
     attrs: dict[str, Any]
     where: str
     what: str = ""
-
-    @property
-    def kernel(self) -> Any:
-        """What is called with the other arguments; None where an instruction of NumPy is."""
-        return self.args[0] if self.args and isinstance(self.args[0], FunctionType) else None
+    parts: Sequence[Any] = ()
 
 
 Name = Callable[[str, Any], str]  # names a value in a text, by a prefix
@@ -195,6 +191,11 @@ def arrays_in(value: Any) -> list[Any]:
     if type(value) in LIBRARIES:
         return [value]
     return [a for v in value for a in arrays_in(v)] if isinstance(value, tuple | list) else []
+
+
+def parts_of(line: Any) -> Sequence[Any]:
+    """The instructions that an instruction is made of, or itself."""
+    return getattr(line, "parts", ()) or (line,)
 
 
 def works_on(line: Line | Host) -> list[Any]:

@@ -140,8 +140,10 @@ def _part(unit: Unit, count: int, single: Iterable[int] = ()) -> Unit | None:
         return row
 
     if type(unit) is Reduction:
-        read, written = (first(one) for one in (unit.reads[0], unit.writes[0]))
-        if _rows_of(unit) != count or read is None or written is None:
+        if _rows_of(unit) != count:
+            return None
+        read, written = first(unit.reads[0]), first(unit.writes[0])
+        if read is None or written is None:
             return None
         gone = {d for d in unit.axes if unit.x.shape[d] != 1}
         x = unit.x[tuple(slice(None) if d in gone else 0 for d in range(unit.x.ndim))]

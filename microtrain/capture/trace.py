@@ -259,16 +259,16 @@ class Library(Eager):
         self._note("loop", (step, moving, fixed), out, {"scratch": scratch})
 
     def as_one(self, kernel: Any, arrays: Any, settings: Any, out: Any = None) -> Any:
-        """A kernel is one instruction on the CPU, on a GPU it is those that it is made of."""
-        if self.kind != "cpu":
-            return kernel(self, *arrays, out=out, **settings)
-        hosts, name = tuple(map(self.host, arrays)), kernel.__name__.strip("_")
-        target = None if out is None else self.host(out, written=True)
-        found = self.xp.as_one(kernel, hosts, settings, target)
-        if out is None:
-            return self._new(name, (kernel, *hosts), found, **settings)
-        self._note(name, (kernel, *hosts), target, settings)
-        return out
+        """Join the instructions of a kernel on the CPU: native code has its own way to do it."""
+        lines = self.program.lines
+        start = len(lines)
+        found = kernel(self, *arrays, out=out, **settings)
+        if self.kind == "cpu" and len(lines) > start:
+            parts, hosts = lines[start:], tuple(map(self.host, arrays))
+            where, what = self._where(), self._what()
+            name = kernel.__name__.strip("_")
+            lines[start:] = [Line(name, hosts, self.host(found), settings, where, what, parts)]
+        return found
 
     def _new(self, name: str, args: Any, array: Any, /, **attrs: Any) -> Traced:
         """Of an instruction that has made `array`."""

@@ -377,11 +377,9 @@ def pieces(a: Any, b: Any, v: Any, w: Any, t: Any, i: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("dtype", "size"),
-    [late("float32", 40), late("float64", 4), ("float32", 4), late("float64", 40)],
-)
+@pytest.mark.daily("float32-40")
+@pytest.mark.parametrize("size", [4, 40])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_products_sums_and_indices(dtype: str, size: int) -> None:
     numbers = np.random.default_rng(0)
 
