@@ -24,7 +24,7 @@ import microtrain as mt
 from microtrain.capture import c_compiler, executors, fusion, routines
 from microtrain.capture import native as native_executor
 from microtrain.capture.numpy_executor import Text
-from microtrain.capture.program import Line
+from microtrain.capture.program import Line, parts_of
 from microtrain.common.threads import LAUNCH
 
 nn, F = mt.nn, mt.nn.functional
@@ -189,7 +189,8 @@ def test_the_order_of_native_code_keeps_the_bits(
             if isinstance(unit, fusion.Call) and unit.host is not None:
                 text.host(unit.host)
             for line in unit.lines:
-                text.line(line)
+                for part in parts_of(line):
+                    text.line(part)
         return text.function(), text.shown()
 
     monkeypatch.setitem(executors.EXECUTORS, "numpy", ordered)
