@@ -19,7 +19,8 @@
 #include <string.h>
 
 typedef int64_t int64; typedef float float32; typedef double float64;
-#ifdef __AVX512F__
+#if defined(__AVX512F__) && !defined(__clang__)
+#pragma GCC target("prefer-vector-width=512") /* else each vector is two, and those in memory */
 enum { BYTES = 64 };
 #else
 enum { BYTES = 32 };
