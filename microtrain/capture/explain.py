@@ -22,6 +22,7 @@ from .python_calls import Count
 from .time_loops import Notes
 
 ROUNDS = 15
+CONVOLUTIONS = {"convolution", "convolution_input", "convolution_weight"}
 SMALLEST, LARGEST = 1 << 15, 1 << 26  # bytes: what memory is measured with
 
 
@@ -116,14 +117,15 @@ def flops_of(line: Line) -> int:
     """Of products of matrices, as they are written; what else there is is counted by its bytes.
 
     Attention and einsum are such products, of layers and of their gradients. A sum over rows may be
-    one too (with ones), and the zeros around an image are counted like its pixels.
+    one too (with ones). Of a convolution all windows are counted, also where they reach beyond the
+    image.
     """
     if line.name == "loop":
         step, moving, fixed = line.args
         turns, notes = max(map(len, arrays_in(moving))), Notes(line)
         step(notes, tuple(None if array is None else array[0] for array in moving), fixed)
         return turns * sum(flops_of(each) for each in notes.lines if isinstance(each, Line))
-    if line.parts:
+    if line.name in CONVOLUTIONS:
         windows = line.out if line.name == "convolution" else line.args[0]
         weight = line.out if line.name == "convolution_weight" else line.args[1]
         return 2 * windows.size * math.prod(weight.shape[1:])

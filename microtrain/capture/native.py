@@ -97,6 +97,8 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
     units = with_rows(units, program)
     lines = [line for unit in units for line in unit.lines]
     places = reuse(program, [fusion.works_on(unit) for unit in units], lines)
+    for line in lines:
+        line.parts = ()  # with the memory that they had in the capture
     writer, text, native = Writer(program, routines, places), Text(program), Native()
     text.traffic = sum(place.high - place.low for unit in units for place in fusion.touches(unit))
     text.groups = [len(unit.lines) for unit in units if type(unit) is not Call]
