@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import owner_of
+from ..backend import address, owner_of
 from ..numerics.sums import FEW
-from . import convolutions, fusion
+from . import c_compiler, convolutions, fusion
 from .elements import DTYPES, literal, meant
 from .explain import flops_of, size
 from .fusion import Convolution, Element, Elements, Place, Product, Reduction, Scatter, Unit
@@ -52,7 +52,10 @@ typedef uint8_t uint8; typedef uint32_t uint32; typedef uint64_t uint64;
 #endif
 """
 WIDE = 8  # elements that a vector has
-OWN = 14  # words of a call that are not of its dimensions: see runtime.c
+OWN = 14  # words of a call before those that say how many: see runtime.c
+DEEP, BROAD, ROWS = 256, 4096, 320  # of products.c: terms and columns at a time; rows, and a panel
+SHARED = 1 << 16  # elements of a loop, times its lines, from which on several threads may do it
+RATE = 4  # of these in a nanosecond, about
 
 
 @dataclass
@@ -78,6 +81,7 @@ class Written:
     code: str
     words: list[Word]
     work: int  # multiplications and elements
+    turns: tuple[int, ...] = ()  # of a job for several threads: how many, and nanoseconds in all
     body: list[Written] = field(default_factory=list)  # of a loop over time
 
 
@@ -85,30 +89,30 @@ class Writer:
     """The text of the units of a program, and what each is told.
 
     Args:
-        routines: the addresses of BLAS's, and the bits of its integers.
         places: by id of what owned it, the memory of a result now.
 
     Attributes:
         functions: the texts.
     """
 
-    def __init__(
-        self, program: Program, routines: tuple[dict[str, int], int] | None, places: dict[int, Any]
-    ) -> None:
+    def __init__(self, program: Program, places: dict[int, Any]) -> None:
         self.program, self.places = program, places
-        self.routines, self.bits = routines or ({}, 64)
+        self.products = c_compiler.has_fma()
         self.functions: list[str] = []
         self.plans: list[Any] = []  # of convolutions; they are told by address
         self.rooms: list[Word] = []  # that are told where scratch memory is, of `scratch` bytes
+        self._turns: Any = ()  # see `Written`
+        self._whole = False  # whether the loop that is written is in one of several
         self.scratch = 0
         self.moving: dict[int, int] = {}  # in a loop over time: see `Loop`
         self._names: dict[str, str] = {}  # of the functions, by what they do
         self._words: dict[Any, Word] = {}  # of the unit that is written
-        self._in_row: dict[tuple[str, int], str] = {}  # where its row is
+        self._in_row: dict[tuple[str, str], str] = {}  # where its row is
 
     def source(self) -> str:
         """All of the text."""
-        table = f"int (*const units[])(int64 *) = {{{', '.join(self.names)}}};\n"
+        names = ", ".join(f"(unit){name}" for name in self.names)
+        table = f"typedef int (*unit)(int64 *);\nunit const units[] = {{{names}}};\n"
         used = any(" mt_" in text for text in self.functions)
         return "\n".join([HEAD, *([mathematics()] if used else []), *self.functions, table])
 
@@ -132,8 +136,8 @@ class Writer:
             self.moving = unit.steps
             parts = [self.written(part) for part in unit.body_units]
             self.moving = {}
-            return Written(unit, about, "sequence", [], work(unit), parts)
-        self._words, self._in_row, self._alive = {}, {}, alive
+            return Written(unit, about, "sequence", [], work(unit), (), parts)
+        self._words, self._in_row, self._alive, self._turns = {}, {}, alive, ()
         code, lines = _BY_TYPE[type(unit)](self, unit)
         words = [*self._words.values()]
         if not code:
@@ -142,12 +146,20 @@ class Writer:
             body = "".join(f"    {line}\n" for line in [*heads, *lines, "return 0;"])
             if body not in self._names:
                 self._names[body] = f"u{len(self.functions)}"
-                text = f"static int {self._names[body]}(int64 *t) {{\n{body}}}\n"
+                some = ", int64 from, int64 to, int64 member" if self._turns else ""
+                text = f"static int {self._names[body]}(int64 *t{some}) {{\n{body}}}\n"
                 self.functions.append(text)
             code = self._names[body]
-        return Written(unit, about, code, words, work(unit))
+        return Written(unit, about, code, words, work(unit), self._turns)
 
-    def memory(self, address: int, dtype: Any, owner: Any, row: int = 0, step: int = 0) -> str:
+    def loop(self, name: str, count: int, work: int) -> str:
+        """The outermost loop of a unit, `work` elements in all: its turns may be shared."""
+        if count < 2 or work < SHARED or self._whole:
+            return _for(name, count)
+        self._turns = count, work // RATE
+        return f"for (int64 {name} = from; {name} < to; {name}++)"
+
+    def memory(self, address: int, dtype: Any, owner: Any, row: str = "", step: int = 0) -> str:
         """The name of the memory at `address`; `row`: how far it is moved on for each row.
 
         step: how far its elements are apart. What lies in between has a name that shows it, so that
@@ -164,14 +176,17 @@ class Writer:
             self._words[address, kind] = word
         name = f"p{[*self._words].index((address, kind))}"
         if row:
-            text = f"{kind} *r{len(self._in_row)} = {name} + row * {row};"
+            text = f"{kind} *r{len(self._in_row)} = {name} + {row};"
             name = self._in_row.setdefault((name, row), text).split()[1][1:]
         return name
 
     def at(self, place: Place) -> str:
         """The name of the memory of a place."""
         step = min(map(abs, filter(None, place.strides)), default=0)
-        return self.memory(place.address, place.dtype, owner_of(place.array), place.row, step)
+        row = f"row * {place.row}" if place.row else ""
+        if place.apart and self._turns:  # a row that all use in turn: each thread has its own
+            row = f"from * {place.apart}"
+        return self.memory(place.address, place.dtype, owner_of(place.array), row, step)
 
     def _word(self, address: int, owner: Any) -> Word:
         assert id(owner) in self._alive  # or its memory could be another's
@@ -185,21 +200,34 @@ class Writer:
         return self.memory(array.__array_interface__["data"][0], array.dtype, owner_of(array))
 
     def _call(
-        self, leaf: str, places: list[Any], own: list[int], dims: list[tuple[int, ...]]
-    ) -> tuple[str, list[str]]:
-        """Calls of a function of runtime.c, for the places in further dimensions."""
-        words = [Word(leaf)]
-        words += [self._word(address, owner) for address, owner in places]
-        words += [Word(0)] * (4 - len(words)) + [Word(n) for n in own]
+        self, leaf: str, arrays: list[Any], own: list[Any], dims: list[Any],
+        work: int = 0,
+    ) -> tuple[str, list[str]]:  # fmt: skip
+        """Calls of a function of C, for the places in further dimensions.
+
+        own: its words. work: about how many nanoseconds one takes; 0: one thread does all.
+        """
+        words = [Word(leaf), *(self._word(address(v), owner_of(v)) for v in arrays)]
+        words += [Word(0)] * (4 - len(words))
+        words += [n if type(n) is Word else Word(n) for n in own]
         words += [Word(0)] * (OWN - len(words))
-        words += [Word(n) for n in (len(dims), *(n for dim in dims for n in dim))]
+        words += [Word(n) for n in (work, len(dims), *(n for dim in dims for n in dim))]
         self._words = dict(enumerate(words))
         return "calls", []
 
+    def _room(self, packed: int, room: int, itemsize: int) -> Word:
+        """Scratch memory: elements for all threads, and for each, while a unit is done."""
+        most = packed + c_compiler.most_threads() * room
+        self.scratch = max(self.scratch, most * itemsize)
+        self.rooms.append(Word(0))
+        return self.rooms[-1]
+
     def rows(self, unit: Rows) -> tuple[str, list[str]]:
+        loop, self._whole = self.loop("row", unit.count, work(unit)), True
         parts = [_BY_TYPE[type(part)](self, part)[1] for part in unit.parts]
+        self._whole = False
         lines = [line for part in parts for line in ("{", *(f"    {x}" for x in part), "}")]
-        return "", _nested([_for("row", unit.count)], [*self._in_row.values(), *lines])
+        return "", _nested([loop], [*self._in_row.values(), *lines])
 
     def elements(self, unit: Elements) -> tuple[str, list[str]]:
         return "", _Loop(self, unit).text()
@@ -215,6 +243,12 @@ class Writer:
         p, q, t = (self.at(unit.reads[0]) if x.size else self.of(x)), self.at(to), DTYPES[to.dtype]
         goal = f"{q}[{_index({f'i{d}': step for d, step in goals.items()})}]"
         ranges = {d: _for(f"i{d}", x.shape[d]) for d in range(x.ndim)}
+        adds = unit.name == "sum" and bool(kept and gone)
+        adds = adds and abs(steps[kept[-1]]) < abs(steps[gone[-1]])  # along memory, row by row
+        outer = [d for d in kept if not adds or abs(steps[d]) > abs(steps[gone[0]])]
+        near = [d for d in kept if d not in outer]
+        for d in (outer or near)[:1]:
+            ranges[d] = self.loop(f"i{d}", x.shape[d], x.size)
         whole = "uint64" if to.dtype.kind in "iu" and unit.name in ("sum", "prod") else ""
         wide = whole or ("float64" if t == "float32" and unit.name == "sum" else t)
 
@@ -222,13 +256,11 @@ class Writer:
             return f"({whole}){p}[{index}]" if whole else f"{p}[{index}]"
 
         here = at(_index({f"i{d}": steps[d] for d in range(x.ndim) if x.shape[d] != 1}))
-        if kept and gone and unit.name == "sum" and abs(steps[kept[-1]]) < abs(steps[gone[-1]]):
-            # Along memory: into the results, row by row.
-            outer = [ranges[d] for d in kept if abs(steps[d]) > abs(steps[gone[0]])]
-            near = [ranges[d] for d in kept if abs(steps[d]) <= abs(steps[gone[0]])]
-            zero = _nested(near, [f"{goal} = 0;"], True)
-            rows = [*(ranges[d] for d in gone), *near]
-            return "", _nested(outer, zero + _nested(rows, [f"{goal} += {here};"], True))
+        if adds:
+            inside = [ranges[d] for d in near]
+            zero = _nested(inside, [f"{goal} = 0;"], True)
+            rows = _nested([*(ranges[d] for d in gone), *inside], [f"{goal} += {here};"], True)
+            return "", _nested([ranges[d] for d in outer], zero + rows)
         length = int(np.prod([x.shape[d] for d in gone], dtype=np.int64))
         first = _index({f"i{d}": steps[d] for d in kept})
         joined = all(steps[d] == steps[e] * x.shape[e] for d, e in pairwise(gone))
@@ -251,8 +283,8 @@ class Writer:
         return "", _nested([ranges[d] for d in kept], [*inner, f"{goal} = a;"])
 
     def product(self, unit: Product) -> tuple[str, list[str]]:
-        if not fusion.small(unit, bool(self.routines)):
-            return self._blas_of(unit)
+        if not fusion.small(unit, self.products):
+            return self._product_of(unit)
         a, b, out = arrays = unit.a, unit.b, unit.out
         turns = [d for d in range(out.ndim - 2) if out.shape[d] != 1]
         starts = [
@@ -302,44 +334,35 @@ class Writer:
         line = unit.lines[0]
         plan, (a, b, *more) = convolutions.plan(line), unit.given
         self.plans.append(plan.words)
-        self.scratch = max(self.scratch, plan.scratch * line.out.itemsize)
-        room = Word(0)
-        self.rooms.append(room)
-        places = [
-            self._word(v.__array_interface__["data"][0], owner_of(v))
-            for v in (a, b, unit.out, *more)
-        ]
-        name = "convolution_weight" if line.name == "convolution_weight" else "convolution"
-        words = [Word(f"{DTYPES[line.out.dtype]} {name}"), *places[:3]]
-        words += [Word(plan.words.ctypes.data), room, *(places[3:] or [Word(0)])]
-        self._words = dict(enumerate([*words, *[Word(0) for _ in range(OWN + 1 - len(words))]]))
-        return "calls", []
+        room = self._room(plan.packed, plan.room, line.out.itemsize)
+        bias: list[Any] = [self._word(address(v), owner_of(v)) for v in more] or [0]
+        name = "convolution"
+        if line.name == "convolution_weight":
+            name, bias = line.name, []
+        rate = 120 // line.out.itemsize  # terms in a nanosecond, about
+        own = [plan.words.ctypes.data, room, plan.room, *bias, work(unit) // rate]
+        return self._call(f"{DTYPES[line.out.dtype]} {name}", [a, b, unit.out], own, [])
 
-    def _blas_of(self, unit: Product) -> tuple[str, list[str]]:
-        a, b, out = arrays = unit.a, unit.b, unit.out
-        (m, k), n, size = a.shape[-2:], b.shape[-1], out.itemsize
-        turns = [d for d in range(out.ndim - 2) if out.shape[d] != 1]
-        x, y, z = ((v.__array_interface__["data"][0], owner_of(v)) for v in arrays)
-        (ta, lda), (tb, ldb), (tc, ldc) = (fusion.matrix(v) or (False, 0) for v in arrays)
-        letter = "s" if out.dtype == np.float32 else "d"
+    def _product_of(self, unit: Product) -> tuple[str, list[str]]:
+        a, b, out = unit.a, unit.b, unit.out
+        size, kind, outer = out.itemsize, DTYPES[out.dtype], out.shape[:-2]
 
-        def call(name: str, order: tuple[int, ...], own: list[int]) -> tuple[str, list[str]]:
-            given = [(x, y)[i] for i in order]
-            dims = [(out.shape[d], *(arrays[i].strides[d] for i in (*order, 2))) for d in turns]
-            routine = self.routines[letter + name]
-            return self._call(f"{letter}{name}{self.bits}", [*given, z], [routine, *own], dims)
+        def call(name: str, arrays: list[Any], own: list[Any], rate: int) -> Any:
+            strides = zip(*(array.strides[:-2] for array in arrays), strict=True)
+            dims = [(n, *steps) for n, steps in zip(outer, strides, strict=True) if n != 1]
+            return self._call(f"{kind} {name}", arrays, own, dims, 1 + m * n * k // rate)
 
-        if n == 1:
-            steps = max(1, b.strides[-2] // size), max(1, out.strides[-2] // size)
-            shape = (k, m) if ta else (m, k)
-            return call("gemv", (0, 1), [_flag(ta), *shape, lda, *steps])
-        if m == 1:
-            steps = max(1, a.strides[-1] // size), max(1, out.strides[-1] // size)
-            shape = (n, k) if tb else (k, n)
-            return call("gemv", (1, 0), [_flag(not tb), *shape, ldb, *steps])
-        if tc:  # the transposed product
-            return call("gemm", (1, 0), [_flag(not tb), _flag(not ta), n, m, k, ldb, lda, ldc])
-        return call("gemm", (0, 1), [_flag(ta), _flag(tb), m, n, k, lda, ldb, ldc])
+        (turned, _) = fusion.matrix(out) or (False, 0)
+        if turned or out.shape[-2] == 1:
+            a, b, out = (v.swapaxes(-1, -2) for v in (b, a, out))
+        (m, k), n = a.shape[-2:], b.shape[-1]
+        steps = [[step // size for step in v.strides[-2:]] for v in (a, b, out)]
+        if n == 1 and (steps[0][0] == 1 or steps[0][1] == steps[1][0] == 1):
+            own = [m, k, *steps[0], steps[1][0], steps[2][0]]
+            return call("matrix_vector", [a, b, out], own, RATE)
+        room = (min(n, BROAD) + ROWS) * min(k, DEEP)
+        own = [m, n, k, *steps[0], *steps[1], steps[2][0], self._room(0, room, size), room]
+        return call("product", [a, b, out], own, 160 // size)
 
     def applied(self, unit: Applied) -> tuple[str, list[str]]:
         x, out = unit.reads[0], unit.writes[0]
@@ -349,9 +372,9 @@ class Writer:
             n = dims.pop()
             dims[-1] = [dims[-1][0] * n[0], *n[1:]]
         *outer, (count, x_step, out_step) = dims or [[1, 1, 1]]
-        places = [(place.address, owner_of(place.array)) for place in (x, out)]
         own = [*unit.routine, count, x_step * size, out_step * size]
-        return self._call("apply", places, own, [(n, s * size, u * size, 0) for n, s, u in outer])
+        far = [(n, s * size, u * size, 0) for n, s, u in outer]
+        return self._call("apply", [x.array, out.array], own, far)
 
     def scatter(self, unit: Scatter) -> tuple[str, list[str]]:
         target, index, values = unit.target, unit.index, unit.values
@@ -521,7 +544,7 @@ class _Loop(Body):
         self.write()
         lines, last = self.levels[-1], len(self.dims) - 1
         for d, (n, _) in reversed([*enumerate(self.dims)]):
-            loops = self._short(n) if d == last else [_for(f"i{d}", n)]
+            loops = self._short(n) if d == last else [self._loop(d)]
             each = [line for loop in loops for line in _nested([loop], lines, d == last)]
             if d == 0 and last == 1 and self._overruns():
                 values = self.levels[-1][: -len(self.storing)]
@@ -530,19 +553,28 @@ class _Loop(Body):
                     for _, store in sorted(self.storing)
                     for line in _nested([_for("i1", WIDE)], [*values, store], True)
                 ]
-                most = _nested([_for("i0", n - 1)], [*self.levels[1], *wide])
-                each = [*most, "{", f"const int64 i0 = {n - 1};", *lines, "}"]
+                start, _, stop = self._loop(0).partition("< ")
+                stop, _, step = stop.partition(";")
+                most = _nested([f"{start}< {stop} - 1;{step}"], [*self.levels[1], *wide])
+                each = [*most, "{", f"const int64 i0 = {stop} - 1;", *lines, "}"]
             lines = [*self.levels[d], *each]
         return lines
+
+    def _loop(self, d: int) -> str:
+        name, count = f"i{d}", self.dims[d][0]
+        if d:
+            return _for(name, count)
+        return self.writer.loop(name, count, math.prod(self.unit.shape) * len(self.unit.body))
 
     def _short(self, n: int) -> list[str]:
         """The innermost loop: a short one as two of whole vectors that have elements in common.
 
         What one of them leaves over would be done one by one, with branches.
         """
-        name = f"i{len(self.dims) - 1}"
+        last = len(self.dims) - 1
+        name = f"i{last}"
         if n % WIDE == 0 or not WIDE < n < 8 * WIDE or not self._repeatable():
-            return [_for(name, n)]
+            return [self._loop(last)]
         return [_for(name, n // WIDE * WIDE), _for(name, n, n - WIDE)]
 
     def _overruns(self) -> bool:
@@ -657,10 +689,6 @@ def _checked(index: str, length: int, bad: str = "return 1;") -> list[str]:
         f"if ({index} < 0) {index} += {length};",
         f"if ({index} < 0 || {index} >= {length}) {bad}",
     ]
-
-
-def _flag(transposed: bool) -> int:
-    return 112 if transposed else 111
 
 
 _BY_TYPE: dict[type, Callable[[Writer, Any], tuple[str, list[str]]]] = {

@@ -28,8 +28,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..common import threads
 from ..common.files import read_plain, write_whole
 from ..errors import CaptureError, install
+from .routines import thread_limit
 
 fcntl: Any
 try:
@@ -49,6 +51,7 @@ FLAGS = (
 )  # fmt: skip
 LIMIT = 120.0  # seconds that a compiler may take
 PATIENCE = 10.0  # seconds that another process which compiles the same is waited for
+MOST_THREADS = 64  # as in runtime.c
 MOST_FILES = 512  # that are kept; the oldest go
 NO_ARGUMENTS, ONE, SEVERAL = 0x4, 0x8, 0x80  # METH_NOARGS, METH_O, METH_FASTCALL
 _LOADING = threading.RLock()
@@ -101,8 +104,41 @@ def absent() -> str:
 
 @functools.cache
 def runtime() -> Any:
-    """The library of what native code does for every step."""
-    return load(Path(__file__).with_name("runtime.c").read_text(encoding="utf-8"))
+    """The library of what native code does for every step, with its threads.
+
+    There are as many as BLAS may use, and no more than cores.
+    """
+    made, limit = load(_text("runtime")), thread_limit()
+    most = threads.cores() if limit else min(threads.cores(), threads.blas_threads() or 1)
+    ctypes.c_int64.in_dll(made, "cores").value = min(most, MOST_THREADS)
+    ctypes.c_void_p.in_dll(made, "limit").value = limit
+    return made
+
+
+def most_threads() -> int:
+    """How many threads a step has at most."""
+    return int(ctypes.c_int64.in_dll(runtime(), "cores").value)
+
+
+@functools.cache
+def vectors(name: str, real: str) -> Any:
+    """The library of a file that works with vectors of `real`: products, or convolution."""
+    made = load("\n".join([f"#define REAL {real}", _text("vectors"), _text(name)]))
+    for function in ("split", "members"):
+        ctypes.c_void_p.in_dll(made, function).value = address(runtime(), function)
+    return made
+
+
+@functools.cache
+def has_fma() -> bool:
+    """Whether this processor multiplies and adds at once; else the functions above are slow."""
+    flags = [line for line in _processor().splitlines() if line.startswith("flags")]
+    return not flags or "fma" in flags[0].split()
+
+
+@functools.cache
+def _text(name: str) -> str:
+    return Path(__file__).with_name(f"{name}.c").read_text(encoding="utf-8")
 
 
 def load(text: str) -> Any:

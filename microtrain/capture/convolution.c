@@ -12,43 +12,14 @@
  *     out[m][j] = sum over p of gradient[m][p] * copy[base[j] + p].
  *
  * Every sum has one order, of fused multiplications and additions, whatever the width of vectors.
- * convolutions.py makes the tables. REAL is float32 or float64.
+ * convolutions.py makes the tables.
  */
-#include <stdbool.h>
-#include <stdint.h>
-#include <string.h>
-
-typedef int64_t int64; typedef float float32; typedef double float64;
-#if defined(__AVX512F__) && !defined(__clang__)
-#pragma GCC target("prefer-vector-width=512") /* else each vector is two, and those in memory */
-enum { BYTES = 64 };
-#else
-enum { BYTES = 32 };
-#endif
-#define REAL_BITS __typeof__(__builtin_choose_expr(sizeof(REAL) == 4, (int32_t)0, (int64)0))
-typedef REAL V __attribute__((vector_size(BYTES), aligned(sizeof(REAL)), may_alias));
-typedef REAL_BITS B __attribute__((vector_size(BYTES), aligned(sizeof(REAL)), may_alias));
-enum { WIDE = BYTES / sizeof(REAL), LANES = 64 / sizeof(REAL), MOST = 6, DEEP = 192 };
-#define EACH(i, count) _Pragma("GCC unroll 8") for (int i = 0; i < (count); i++)
+enum { LANES = 64 / sizeof(REAL), MOST = 6, DEEP = 192 };
 #ifdef __AVX__ /* into a register: else each use loads it again */
 #define LOADED(v) __asm__("" : "+x"(v))
 #else
 #define LOADED(v) (void)(v)
 #endif
-#define INLINE static inline __attribute__((always_inline))
-
-INLINE V times_plus(V a, V b, V c) {
-    V sum;
-    for (int i = 0; i < WIDE; i++)
-        sum[i] = sizeof(REAL) == 4 ? __builtin_fmaf(a[i], b[i], c[i]) : __builtin_fma(a[i], b[i], c[i]);
-    return sum;
-}
-
-INLINE V all(REAL x) {
-    V v;
-    for (int i = 0; i < WIDE; i++) v[i] = x;
-    return v;
-}
 
 /* A row, or a row and `more`; the last vector of it covers some of the one before. */
 INLINE void row(const bool adds, REAL *goal, const REAL *from, int64 count, REAL more) {
@@ -116,69 +87,87 @@ static REAL *packed(const REAL *w, int64 rows, int64 apart, int64 depth, const i
     return to;
 }
 
-/* Words: the plan, scratch memory, the address of a bias or 0. The plan: samples; groups; how far
- * samples and groups are apart in the input, groups in the weight, both in the result; rows of
- * weights, how far they are apart in the weight and in the result; elements of the copy; jobs;
- * channels; whether there are elements of the result that are in no job, and are 0; how many words `spread` has, and these; of each job the depth, rows of positions, how
- * many of a row are wanted, how far rows are apart, how far elements of the result, how many rows
- * are done at a time; the bases, the places in the weight, where each row goes (or -1). */
-void convolution(int64 *t, char *input, char *weights, char *result) {
-    const int64 *p = (const int64 *)t[0], rows = p[7], jobs = p[11], *spreading = p + 15;
-    const int64 *first = spreading + p[14], blocks = (rows + MOST - 1) / MOST;
+/* A convolution of one group. */
+typedef struct {
+    const int64 *p, *first; /* the plan, its jobs */
+    const REAL *input, *weights, *bias; /* the weights packed */
+    REAL *result, *rooms;
+    int64 room;
+} Group;
+
+/* Of some samples. */
+static int samples_of(const void *words, int64 from, int64 to, int64 member) {
+    const Group *group = words;
+    const int64 *p = group->p, rows = p[7], blocks = (rows + MOST - 1) / MOST;
     const int64 wide = rows < 3 ? 6 : rows == 3 ? 4 : 2, step = wide * WIDE;
-    REAL *copy = (REAL *)t[1], *pack = copy + p[10];
+    REAL *copy = group->rooms + member * group->room, *strip = copy + p[10];
     memset(copy, 0, p[10] * sizeof(REAL));
-    for (int64 g = 0; g < p[1]; g++) {
-        const int64 *job = first;
-        REAL *strip = pack;
-        for (int64 n = 0; n < jobs; n++, job += 6 + 2 * job[0] + job[1])
-            strip = packed((REAL *)weights + g * p[4], rows, p[8], job[0], job + 6 + job[0], strip);
-        for (int64 sample = 0; sample < p[0]; sample++) {
-            spread(spreading, p[12], (REAL *)input + sample * p[2] + g * p[3], copy);
-            REAL *out = (REAL *)result + sample * p[5] + g * p[6];
-            if (p[13]) memset(out, 0, rows * p[9] * sizeof(REAL));
-            const REAL *w = pack;
-            job = first;
-            for (int64 n = 0; n < jobs; n++, job += 6 + 2 * job[0] + job[1]) {
-                const int64 depth = job[0], lines = job[1], count = job[2], apart = job[3];
-                const int64 *base = job + 6, *to = base + 2 * depth;
-                const int64 parts = (depth + DEEP - 1) / DEEP;
-                int64 deep;
-                for (int64 line = 0; line < lines; line += job[5]) {
-                    int64 some = lines - line < job[5] ? lines - line : job[5];
-                    int64 length = (some - 1) * apart + count, size = (length + step - 1) / step * step;
-                    for (int64 at = 0; at < length; at += step) {
-                        const REAL *from = copy + line * apart + at;
-                        for (int64 j = 0, part = 0; part < parts; j += deep, part++) {
-                            const REAL *block = w;
-                            REAL *goal = strip + at;
-                            deep = depth / parts + (part < depth % parts);
-                            for (int64 b = 0; b < blocks; b++) {
-                                int64 high = rows / blocks + (b < rows % blocks);
+    for (int64 sample = from; sample < to; sample++) {
+        spread(p + 15, p[12], group->input + sample * p[2], copy);
+        REAL *out = group->result + sample * p[5];
+        if (p[13]) memset(out, 0, rows * p[9] * sizeof(REAL));
+        const REAL *w = group->weights;
+        const int64 *job = group->first;
+        for (int64 n = 0; n < p[11]; n++, job += 6 + 2 * job[0] + job[1]) {
+            const int64 depth = job[0], lines = job[1], count = job[2], apart = job[3];
+            const int64 *base = job + 6, *goes = base + 2 * depth;
+            const int64 parts = (depth + DEEP - 1) / DEEP;
+            int64 deep;
+            for (int64 line = 0; line < lines; line += job[5]) {
+                int64 some = least(lines - line, job[5]);
+                int64 length = (some - 1) * apart + count, size = (length + step - 1) / step * step;
+                for (int64 at = 0; at < length; at += step) {
+                    const REAL *from = copy + line * apart + at;
+                    for (int64 j = 0, part = 0; part < parts; j += deep, part++) {
+                        const REAL *block = w;
+                        REAL *goal = strip + at;
+                        deep = depth / parts + (part < depth % parts);
+                        for (int64 b = 0; b < blocks; b++) {
+                            int64 high = rows / blocks + (b < rows % blocks);
 #define CASE(high, wide)                                                                          \
     case high: tile(high, wide, j, deep, block + j * high, base + j, from, goal, size); break;
-                                if (wide == 6) switch (high) { CASE(1, 6) CASE(2, 6) }
-                                else if (wide == 4) tile(3, 4, j, deep, block + j * 3, base + j, from, goal, size);
-                                else switch (high) { CASE(3, 2) CASE(4, 2) CASE(5, 2) CASE(6, 2) }
-                                block += high * depth;
-                                goal += high * size;
-                            }
-                        }
-                    }
-                    for (int64 m = 0; m < rows; m++) {
-                        REAL more = t[2] ? ((REAL *)t[2])[g * rows + m] : 0;
-                        for (int64 i = 0; i < some; i++) {
-                            if (to[line + i] < 0) continue;
-                            const REAL *from = strip + m * size + i * apart;
-                            REAL *goal = out + m * p[9] + to[line + i];
-                            if (job[4] == 1) row(true, goal, from, count, more);
-                            else for (int64 x = 0; x < count; x++) goal[x * job[4]] = from[x] + more;
+                            if (wide == 6) switch (high) { CASE(1, 6) CASE(2, 6) }
+                            else if (wide == 4) switch (high) { CASE(3, 4) }
+                            else switch (high) { CASE(3, 2) CASE(4, 2) CASE(5, 2) CASE(6, 2) }
+                            block += high * depth;
+                            goal += high * size;
                         }
                     }
                 }
-                w += rows * depth;
+                for (int64 m = 0; m < rows; m++)
+                    for (int64 i = 0; i < some; i++) {
+                        if (goes[line + i] < 0) continue;
+                        const REAL *from = strip + m * size + i * apart;
+                        REAL *goal = out + m * p[9] + goes[line + i];
+                        REAL more = group->bias ? group->bias[m] : 0;
+                        if (job[4] == 1) row(true, goal, from, count, more);
+                        else for (int64 x = 0; x < count; x++) goal[x * job[4]] = from[x] + more;
+                    }
             }
+            w += rows * depth;
         }
+    }
+    return 0;
+}
+
+/* Words: the plan; scratch memory, of how many elements for each thread; the address of a bias or
+ * 0; about how many nanoseconds it takes. The plan: samples; groups; how far samples and groups are apart in the input, groups in the
+ * weight, both in the result; rows of weights, how far they are apart in the weight and in the
+ * result; elements of the copy; jobs; channels; whether there are elements of the result that are in
+ * no job, and are 0; how many words `spread` has, and these; of each job the depth, rows of
+ * positions, how many of a row are wanted, how far rows are apart, how far elements of the result,
+ * how many rows are done at a time; the bases, the places in the weight, where each row goes (or
+ * -1). */
+void convolution(int64 *t, char *input, char *weights, char *result, int64 member) {
+    const int64 *p = (const int64 *)t[0], rows = p[7], *first = p + 15 + p[14];
+    for (int64 g = 0; g < p[1]; g++) {
+        const int64 *job = first;
+        REAL *end = (REAL *)t[1];
+        for (int64 n = 0; n < p[11]; n++, job += 6 + 2 * job[0] + job[1])
+            end = packed((REAL *)weights + g * p[4], rows, p[8], job[0], job + 6 + job[0], end);
+        Group group = {p, first, (REAL *)input + g * p[3], (REAL *)t[1],
+                       t[3] ? (REAL *)t[3] + g * rows : 0, (REAL *)result + g * p[6], end, t[2]};
+        split(samples_of, &group, p[0], t[4] / p[1]);
     }
 }
 
@@ -230,67 +219,91 @@ static bool finite(const REAL *x, int64 count) {
     return true;
 }
 
-/* Words: the plan, scratch memory. The plan: samples; groups; how far samples and groups are apart
- * in the input and in the gradient, groups in the result; rows of the gradient, numbers of the
- * kernel in one channel; channels, how many of them are done at a time; samples at a time, how far they
- * are apart in a copy; positions, rounded up; how many of them at a time; elements of a copy of the
- * input; how many words `spread` has for the input, these, those for the gradient, the bases. */
-void convolution_weight(int64 *t, char *gradient, char *input, char *result) {
-    const int64 *p = (const int64 *)t[0], rows = p[7], numbers = p[8], channels = p[9], slab = p[10];
+/* A gradient of weights, of which groups, channels and rows are done in parts. */
+typedef struct {
+    const int64 *p; /* the plan */
+    const REAL *input, *gradient;
+    REAL *result, *rooms;
+    int64 room, slabs, bands;
+} Weight;
+
+/* Of some parts. */
+static int weights_of(const void *words, int64 start, int64 stop, int64 member) {
+    const Weight *w = words;
+    const int64 *p = w->p, numbers = p[8], channels = p[9], slab = p[10];
     const int64 together = p[11], apart = p[12], length = p[13], chunk = p[14], size = p[15];
     const int64 *from = p + 17, *goes = from + p[16], *places = goes + 6;
     const int64 *base = places + goes[2] + 3;
-    REAL *copy = (REAL *)t[1], *g = copy + size, *mask = g + 4 * length, *sums = mask + length;
+    REAL *copy = w->rooms + member * w->room, *g = copy + size, *mask = g + 4 * length;
+    REAL *sums = mask + length;
     memset(copy, 0, (char *)mask - (char *)copy);
-    for (int64 group = 0; group < p[1]; group++)
-        for (int64 c = 0; c < channels; c += slab) {
-            int64 some = channels - c < slab ? channels - c : slab, deep = some * numbers;
-            memset(sums, 0, rows * deep * LANES * sizeof(REAL));
-            for (int64 n = 0; n < p[0]; n += together) {
-                const int64 samples = p[0] - n < together ? p[0] - n : together;
-                const char *x = input + (n * p[2] + group * p[3] + c * from[0]) * sizeof(REAL);
-                const REAL *y = (REAL *)gradient + n * p[4] + group * p[5];
+    for (int64 part = start; part < stop; part++) {
+        const int64 band = part % w->bands, c = part / w->bands % w->slabs * slab;
+        const int64 group = part / w->bands / w->slabs, first = p[7] * band / w->bands;
+        const int64 rows = p[7] * (band + 1) / w->bands - first;
+        const int64 some = least(channels - c, slab), deep = some * numbers;
+        memset(sums, 0, rows * deep * LANES * sizeof(REAL));
+        for (int64 n = 0; n < p[0]; n += together) {
+            const int64 samples = least(p[0] - n, together);
+            const REAL *x = w->input + n * p[2] + group * p[3] + c * from[0];
+            const REAL *y = w->gradient + n * p[4] + group * p[5] + first * goes[0];
+            for (int64 s = 0; s < samples; s++) spread(from, some, x + s * p[2], copy + s * apart);
+            const bool masked = !finite(copy, size);
+            if (masked) { /* nothing that is not a number is multiplied by 0 */
+                memset(mask, 0, length * sizeof(REAL));
                 for (int64 s = 0; s < samples; s++)
-                    spread(from, some, (REAL *)x + s * p[2], copy + s * apart);
-                const bool masked = !finite(copy, size);
-                if (masked) { /* nothing that is not a number is multiplied by 0 */
-                    memset(mask, 0, length * sizeof(REAL));
-                    for (int64 s = 0; s < samples; s++)
-                        for (int64 r = 0; r < goes[2]; r++)
-                            memset(mask + s * apart + places[r], 255, goes[3] * sizeof(REAL));
+                    for (int64 r = 0; r < goes[2]; r++)
+                        memset(mask + s * apart + places[r], 255, goes[3] * sizeof(REAL));
+            }
+            const int64 blocks = masked ? rows : (rows + 3) / 4;
+            for (int64 b = 0, m = 0, high; b < blocks; b++, m += high) {
+                high = rows / blocks + (b < rows % blocks);
+                for (int64 i = 0; i < high; i++) { /* what another part has left is not there */
+                    REAL *end = g + i * length + samples * apart;
+                    if (samples < together) memset(end, 0, (length - samples * apart) * sizeof(REAL));
                 }
-                const int64 blocks = masked ? rows : (rows + 3) / 4;
-                for (int64 b = 0, m = 0, high; b < blocks; b++, m += high) {
-                    high = rows / blocks + (b < rows % blocks);
-                    for (int64 i = 0; i < high; i++) { /* what another part has left is not there */
-                        REAL *end = g + i * length + samples * apart;
-                        if (samples < together) memset(end, 0, (length - samples * apart) * sizeof(REAL));
-                    }
-                    for (int64 s = 0; s < samples; s++)
-                        spread(goes, high, y + s * p[4] + m * goes[0], g + s * apart);
-                    for (int64 at = 0; at < length; at += chunk) {
-                        int64 stop = length - at < chunk ? length - at : chunk;
-                        for (int64 j = 0, wide; j < deep; j += wide) {
-                            wide = masked || deep - j < 3 ? 1 : 3;
+                for (int64 s = 0; s < samples; s++)
+                    spread(goes, high, y + s * p[4] + m * goes[0], g + s * apart);
+                for (int64 at = 0; at < length; at += chunk) {
+                    int64 stop = least(length - at, chunk);
+                    for (int64 j = 0, wide; j < deep; j += wide) {
+                        wide = masked || deep - j < 3 ? 1 : 3;
 #define SUMS(high, wide, masked)                                                                  \
     sums_of(high, wide, masked, stop, g + at, length, copy + at, base + j, mask + at,               \
             sums + (m * deep + j) * LANES, deep * LANES)
-                            if (masked) SUMS(1, 1, true);
-                            else if (wide == 3 && high == 4) SUMS(4, 3, false);
-                            else if (wide == 3 && high == 3) SUMS(3, 3, false);
-                            else if (wide == 3 && high == 2) SUMS(2, 3, false);
-                            else if (wide == 3) SUMS(1, 3, false);
-                            else if (high == 4) SUMS(4, 1, false);
-                            else if (high == 3) SUMS(3, 1, false);
-                            else if (high == 2) SUMS(2, 1, false);
-                            else SUMS(1, 1, false);
-                        }
+                        if (masked) SUMS(1, 1, true);
+                        else if (wide == 3 && high == 4) SUMS(4, 3, false);
+                        else if (wide == 3 && high == 3) SUMS(3, 3, false);
+                        else if (wide == 3 && high == 2) SUMS(2, 3, false);
+                        else if (wide == 3) SUMS(1, 3, false);
+                        else if (high == 4) SUMS(4, 1, false);
+                        else if (high == 3) SUMS(3, 1, false);
+                        else if (high == 2) SUMS(2, 1, false);
+                        else SUMS(1, 1, false);
                     }
                 }
             }
-            REAL *out = (REAL *)result + group * p[6] + c * numbers;
-            for (int64 m = 0; m < rows; m++)
-                for (int64 j = 0; j < deep; j++)
-                    out[m * channels * numbers + j] = total(sums + (m * deep + j) * LANES);
         }
+        REAL *out = w->result + group * p[6] + (first * channels + c) * numbers;
+        for (int64 m = 0; m < rows; m++)
+            for (int64 j = 0; j < deep; j++)
+                out[m * channels * numbers + j] = total(sums + (m * deep + j) * LANES);
+    }
+    return 0;
+}
+
+/* Words: the plan; scratch memory, of how many elements for each thread; about how many nanoseconds
+ * it takes. The plan: samples; groups;
+ * how far samples and groups are apart in the input and in the gradient, groups in the result; rows
+ * of the gradient, numbers of the kernel in one channel; channels, how many of them are done at a
+ * time; samples at a time, how far they are apart in a copy; positions, rounded up; how many of them
+ * at a time; elements of a copy of the input; how many words `spread` has for the input, these, those
+ * for the gradient, the bases. */
+void convolution_weight(int64 *t, char *gradient, char *input, char *result, int64 member) {
+    const int64 *p = (const int64 *)t[0], slabs = (p[9] + p[10] - 1) / p[10], threads = members();
+    /* A band of rows needs copies of its own, so there are no more than threads have use for. */
+    const int64 parts = p[1] * slabs, wanted = threads < 2 || t[3] < 1 << 16 ? 1 : (2 * threads + parts - 1) / parts;
+    const int64 bands = wanted < 1 ? 1 : least(wanted, (p[7] + 7) / 8);
+    Weight w = {p, (REAL *)input, (REAL *)gradient, (REAL *)result, (REAL *)t[1], t[2], slabs, bands};
+    split(weights_of, &w, parts * bands, t[3]);
 }

@@ -7,11 +7,9 @@ groups is the same code with other tables.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,10 +26,15 @@ DIMS = 3  # of the tables; fewer are lines of length 1 before them
 
 
 class Plan(NamedTuple):
-    """The words that convolution.c is told, and how many elements of scratch memory it needs."""
+    """The words that convolution.c is told, and how many elements of scratch memory it needs.
+
+    Attributes:
+        packed: those for all threads; room: those for each.
+    """
 
     words: np.ndarray[Any, Any]
-    scratch: int
+    packed: int
+    room: int
 
 
 class _Dims(NamedTuple):
@@ -187,15 +190,15 @@ def _planned(
              channels, sparse]  # fmt: skip
     spread = copy.words(shape[2])
     words += [len(spread), *spread]
-    scratch, strip = size, 0
+    packed = strip = 0
     for job in jobs:
         line = copy.room[2]
         band = max(1, min(len(job.rows), STRIP // (rows * line * itemsize)))
         words += [len(job.base), len(job.rows), job.wide, line, job.step, band]
         words += [*job.base, *job.weights, *job.rows]
-        scratch += rows * len(job.base)
+        packed += rows * len(job.base)
         strip = max(strip, rows * (band * line + BEHIND))
-    return Plan(np.array(words, np.int64), scratch + strip)
+    return Plan(np.array(words, np.int64), packed, size + strip)
 
 
 def plan(line: Line) -> Plan:
@@ -290,12 +293,5 @@ def of_weight(x: Any, gradient: Any, geometry: Geometry) -> Plan:
              copy.block, length, chunk, size]  # fmt: skip
     words += [len(spread), *spread, *head, *goes, 0, found[2], 0]
     words += [c * copy.size + place for c in range(slab) for place in places]
-    scratch = size + 5 * length + rows * slab * len(places) * lanes
-    return Plan(np.array(words, np.int64), scratch)
-
-
-@functools.cache
-def source(real: str) -> str:
-    """The text of convolution.c for numbers of the type `real`."""
-    path = Path(__file__).with_name("convolution.c")
-    return f"#define REAL {real}\n{path.read_text(encoding='utf-8')}"
+    room = size + 5 * length + rows * slab * len(places) * lanes
+    return Plan(np.array(words, np.int64), 0, room)

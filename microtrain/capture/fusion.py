@@ -38,11 +38,12 @@ class Place:
         low, high: the first byte and the one behind the last.
         regular: whether the strides are whole elements of a dtype that native code knows.
         row, whole: of the first of many rows, how far the next is, in elements, and all of them.
+        apart: of a row that all use in turn, how far on there is room for another.
     """
 
     __slots__ = (
-        "address", "array", "dtype", "high", "key", "low", "regular", "row", "shape", "strides",
-        "whole",
+        "address", "apart", "array", "dtype", "high", "key", "low", "regular", "row", "shape",
+        "strides", "whole",
     )  # fmt: skip
 
     def __init__(self, array: Any, shape: Any = None) -> None:
@@ -56,7 +57,7 @@ class Place:
         steps = [strides[d] for d in kept]
         self.regular = self.dtype in DTYPES and all(step % size == 0 for step in steps)
         self.strides = tuple(step // size for step in steps)
-        self.row = 0
+        self.row = self.apart = 0
         self.whole: Place | None = None
         self._bound(steps)
 
@@ -248,10 +249,10 @@ def units_of(program: Program, products: bool) -> list[Unit]:
     """The units of `program`, in an order that may be replayed.
 
     Args:
-        products: whether native code has BLAS.
+        products: whether native code has products and convolutions of its own.
     """
     cpu = program.xp.kind == "cpu"
-    lines = (part for line in program.lines for part in (_parts(line) if cpu else [line]))
+    lines = (part for line in program.lines for part in (_parts(line, products) if cpu else [line]))
     made = (unit_of(line, program, products) for line in lines)
     found = _fused((unit for unit in made if unit is not None), program)
     found = _fused(found, program)  # what two loops had in common may have come later
@@ -260,11 +261,11 @@ def units_of(program: Program, products: bool) -> list[Unit]:
     return [unit for unit in found if not _idle(unit)]
 
 
-def _parts(line: Line | Host) -> Iterable[Line | Host]:
+def _parts(line: Line | Host, products: bool) -> Iterable[Line | Host]:
     """Joining arrays is copying each to its place; a convolution may be one unit or many lines."""
-    if isinstance(line, Line) and line.parts and _convolution(line) is None:
+    if isinstance(line, Line) and line.parts and not (products and _convolution(line)):
         for part in line.parts:
-            yield from _parts(part)
+            yield from _parts(part, products)
         return
     if isinstance(line, Host) or line.name != "concatenate":
         yield line
@@ -397,7 +398,7 @@ def _convolution(line: Line) -> Convolution | None:
     return Convolution([line], [*map(Place, given)], [Place(line.out)], given, line.out)
 
 
-def _product(line: Line, program: Program, blas: bool) -> Unit | None:
+def _product(line: Line, program: Program, products: bool) -> Unit | None:
     a, b, out = line.args[0], line.args[1], line.out
     both = type(a) is np.ndarray and type(b) is np.ndarray and a.ndim and b.ndim
     if not both or line.attrs or len(line.args) != 2 or a.dtype != out.dtype:
@@ -422,14 +423,14 @@ def _product(line: Line, program: Program, blas: bool) -> Unit | None:
     if not np.may_share_memory(target, out):
         return None
     found = Product([line], reads, [Place(out)], first, second, target)
-    if small(found, blas):
-        return found
-    known = all(matrix(array) for array in (first, second, target))
-    return found if blas and known else None
+    return found if small(found, products) or (products and matrix(target)) else None
 
 
 def matrix(array: Any) -> tuple[bool, int] | None:
-    """Whether BLAS sees the last two dimensions transposed, and its leading dimension."""
+    """Whether the last two dimensions are transposed in memory, and how far rows are apart there.
+
+    None where neither rows nor columns are contiguous.
+    """
     (rows, columns), size = array.shape[-2:], array.itemsize
     down, right = array.strides[-2:]
     if (right == size or columns == 1) and (rows == 1 or down >= columns * size):
@@ -439,13 +440,13 @@ def matrix(array: Any) -> tuple[bool, int] | None:
     return None
 
 
-def small(product: Product, blas: bool) -> bool:
-    """Whether loops are faster than a call of BLAS, or of NumPy where there is no BLAS."""
+def small(product: Product, products: bool) -> bool:
+    """Whether loops are faster than `product` of products.c, or than NumPy where that is slow."""
     m, n = product.out.shape[-2:]
     size = m * n * product.a.shape[-1]
     if m == 1 and n == 1:
         return bool(size < 16384)
-    return bool(size <= (128 if blas and m > 1 and n > 1 else 512 if blas else 2304))
+    return bool(size <= (128 if products and m > 1 and n > 1 else 512 if products else 2304))
 
 
 def _whole_rows(array: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..backend import NUMPY, uint8
-from . import c_compiler, convolutions, fusion
+from . import c_compiler, fusion
 from .arguments_in_place import ArgumentsInPlace
 from .c import Word, Writer, Written
 from .fusion import Call, may_raise
@@ -22,7 +22,6 @@ from .numpy_executor import Text
 from .plan import reuse
 from .program import ALIGNED, Program
 from .python_calls import WholePass
-from .routines import blas
 from .rows import with_rows
 from .time_loops import Loop, with_loops
 
@@ -91,15 +90,14 @@ class Native:
 
 def executor(program: Program) -> tuple[Callable[[], None], Text]:
     """A function that replays `program`, with `in_place` for arguments, and its text."""
-    routines = blas()
-    products = routines is not None
+    products = c_compiler.has_fma()
     units = with_loops(fusion.units_of(program, products), program, products)
     units = with_rows(units, program)
     lines = [line for unit in units for line in unit.lines]
     places = reuse(program, [fusion.works_on(unit) for unit in units], lines)
     for line in lines:
         line.parts = ()  # with the memory that they had in the capture
-    writer, text, native = Writer(program, routines, places), Text(program), Native()
+    writer, text, native = Writer(program, places), Text(program), Native()
     text.traffic = sum(place.high - place.low for unit in units for place in fusion.touches(unit))
     text.groups = [len(unit.lines) for unit in units if type(unit) is not Call]
     for is_call, run in groupby(units, lambda unit: type(unit) is Call):
@@ -129,16 +127,20 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
 def _address(name: str) -> int:
     """Of a function that every program has, of numbers of one type or of any."""
     real, _, name = name.rpartition(" ")
-    library = c_compiler.load(convolutions.source(real)) if real else c_compiler.runtime()
-    return c_compiler.address(library, name)
+    if not real:
+        return c_compiler.address(c_compiler.runtime(), name)
+    file = "convolution" if name.startswith("convolution") else "products"
+    return c_compiler.address(c_compiler.vectors(file, real), name)
 
 
 def _sequence(units: list[Written], turns: int = 1) -> list[Word]:
     """The words of a sequence, those of its units behind them."""
     parts = [
-        _sequence(one.body, one.unit.count) if isinstance(one.unit, Loop) else one.words
+        _sequence(one.body, one.unit.count) if isinstance(one.unit, Loop)
+        else [Word(one.code), *map(Word, one.turns), *one.words] if one.turns else one.words
         for one in units
-    ]
+    ]  # fmt: skip
+    codes = ["shared" if one.turns else one.code for one in units]
     moving = [word for part in parts for word in part if word.step]
     places: dict[int, int] = {}  # where a word is, by its id
     starts, place = [], 3 + 2 * len(units) + 2 * len(moving)
@@ -146,7 +148,7 @@ def _sequence(units: list[Written], turns: int = 1) -> list[Word]:
         starts.append(place)
         places.update({id(word): place + n for n, word in enumerate(part)})
         place += len(part)
-    heads = [part for one, start in zip(units, starts, strict=True) for part in (one.code, start)]
+    heads = [part for head in zip(codes, starts, strict=True) for part in head]
     moves = [part for word in moving for part in (places[id(word)], word.step)]
     for word in moving:  # not in what is around this one
         word.step = 0

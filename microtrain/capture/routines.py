@@ -1,4 +1,4 @@
-"""Routines that NumPy brings, by their addresses: BLAS, and its own inner loops of functions."""
+"""Routines that NumPy brings, by their addresses: its inner loops of functions, BLAS's threads."""
 
 from __future__ import annotations
 
@@ -6,51 +6,31 @@ import contextlib
 import ctypes
 import functools
 import glob
-import importlib.util
 import os
 from typing import Any
 
 import numpy as np
 
-# (prefix, suffix, bits of an integer) of the names that builds of OpenBLAS give their routines.
-_NAMES = tuple(
-    (prefix, suffix, bits)
-    for suffix, bits in (("64_", 64), ("", 32))
-    for prefix in ("scipy_cblas_", "cblas_")
+# Of the function that says how many threads OpenBLAS may use, in builds of it.
+_LIMITS = tuple(
+    f"{prefix}openblas_get_num_threads{suffix}"
+    for prefix in ("scipy_", "")
+    for suffix in ("64_", "")
 )
-ROUTINES = ("sgemm", "dgemm", "sgemv", "dgemv")
 
 
 @functools.cache
-def blas() -> tuple[dict[str, int], int] | None:
-    """The addresses of `ROUTINES` in `library`, and the bits of its integers."""
-    path = library()
-    for prefix, suffix, bits in _NAMES if path else ():
-        found = ctypes.CDLL(path)  # NumPy's is loaded already: the same handle
-        names = {name: f"{prefix}{name}{suffix}" for name in ROUTINES}
-        if all(hasattr(found, symbol) for symbol in names.values()):
-            routines = {name: getattr(found, symbol) for name, symbol in names.items()}
-            void = ctypes.c_void_p
-            return {n: ctypes.cast(f, void).value or 0 for n, f in routines.items()}, bits
-    return None
-
-
-@functools.cache
-def library() -> str:
-    """The OpenBLAS that NumPy brought, which gives NumPy's bits, or else the one of SciPy.
-
-    Empty where both were built with something else: products then stay calls of NumPy.
-    """
-    for name in ("numpy", "scipy"):
-        spec = importlib.util.find_spec(name)
-        package = os.path.dirname(spec.origin or "") if spec else ""
-        for place in (f"{package}.libs", os.path.join(package, ".dylibs")):
-            for path in glob.glob(os.path.join(place, "*openblas*")):
-                with contextlib.suppress(OSError):
-                    found = ctypes.CDLL(path)
-                    if any(hasattr(found, f"{a}dgemm{b}") for a, b, _ in _NAMES):
-                        return path
-    return ""
+def thread_limit() -> int:
+    """The address of the function that says how many threads NumPy's OpenBLAS may use; 0: none."""
+    package = os.path.dirname(np.__file__)
+    for place in (f"{package}.libs", os.path.join(package, ".dylibs")):
+        for path in glob.glob(os.path.join(place, "*openblas*")):
+            with contextlib.suppress(OSError):
+                library = ctypes.CDLL(path)  # loaded already: the same handle
+                names = (name for name in _LIMITS if hasattr(library, name))
+                for name in names:
+                    return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+    return 0
 
 
 @functools.cache

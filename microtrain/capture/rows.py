@@ -136,7 +136,9 @@ def _part(unit: Unit, count: int, single: Iterable[int] = ()) -> Unit | None:
     def first(place: Place) -> Place | None:
         row = _first(place, count)
         if row is not None and id(owner_of(place.array)) in single:
-            return row.part(row.shape, row.strides, 0)
+            one = row.part(row.shape, row.strides, 0)
+            one.apart = row.row
+            return one
         return row
 
     if type(unit) is Reduction:

@@ -6,6 +6,10 @@
  * of bounds) or 2 (no memory). Python's own functions are declared here, so no header of it is
  * needed.
  */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -20,6 +24,135 @@ void *PyCapsule_GetPointer(PyObject *, const char *), *PyEval_SaveThread(void);
 void PyEval_RestoreThread(void *), PyErr_SetString(PyObject *, const char *);
 PyObject *PyErr_NoMemory(void);
 extern PyObject *PyExc_IndexError;
+
+/* A job by several threads. It has `count` turns, which may be done in any order, and is done in
+ * ranges of these; `member` says which thread does one. Each thread has a share, the same in every
+ * job of the same size, so that it finds what it has made in its own cache; who is done helps the
+ * others. `work` is about how many nanoseconds it takes: a short one is done alone. A thread that
+ * waits for a job looks for one for some 50 us, then sleeps, and is woken for a long one only.
+ *
+ * There is one team. Who finds it at work works alone. */
+typedef int (*job)(const void *, int64 from, int64 to, int64 member);
+enum { MEMBERS = 64, RANGES = 4, LOOKS = 3000 };
+enum { ALONE = 15000, SHARE = 5000, RANGE = 2000, LONG = 80000 }; /* ns: of jobs, for a thread, ... */
+
+int64 cores = 1;        /* no more threads than this, at most MEMBERS, */
+int (*limit)(void) = 0; /* nor than BLAS may start */
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    bool busy, failed;
+    int64 threads, sleeping;     /* beside the one that has work */
+    int64 number, open, inside;  /* of the job; the one that may be entered, or 0; who has entered */
+    job code;
+    const void *words;
+    int64 count, grain, size;    /* turns; at least so many at a time; who takes part */
+    struct { int64 next; char apart[56]; } taken[MEMBERS];  /* ranges of each share */
+} team = {.lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
+
+#define LOAD(x) __atomic_load_n(&(x), __ATOMIC_SEQ_CST)
+#define STORE(x, y) __atomic_store_n(&(x), y, __ATOMIC_SEQ_CST)
+#define ADD(x, y) __atomic_fetch_add(&(x), y, __ATOMIC_SEQ_CST)
+
+static int64 least(int64 a, int64 b) { return a < b ? a : b; }
+
+static void look_again(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static void take_part(int64 member) {
+    const int64 grains = (team.count + team.grain - 1) / team.grain, size = team.size;
+    for (int64 n = 0; n < size; n++) {
+        const int64 whose = (member + n) % size, first = grains * whose / size;
+        const int64 share = grains * (whose + 1) / size - first, ranges = least(RANGES, share);
+        for (int64 r; (r = ADD(team.taken[whose].next, 1)) < ranges;) {
+            int64 from = (first + share * r / ranges) * team.grain;
+            int64 to = least(team.count, (first + share * (r + 1) / ranges) * team.grain);
+            if (team.code(team.words, from, to, member)) STORE(team.failed, true);
+        }
+    }
+}
+
+static void *work(void *which) {
+    int64 seen = 0, now;
+    for (;;) {
+        for (int64 looks = 0; (now = LOAD(team.number)) == seen;)
+            if (++looks < LOOKS) look_again();
+            else {
+                pthread_mutex_lock(&team.lock);
+                ADD(team.sleeping, 1);
+                while (LOAD(team.number) == seen) pthread_cond_wait(&team.wake, &team.lock);
+                ADD(team.sleeping, -1);
+                pthread_mutex_unlock(&team.lock);
+            }
+        seen = now;
+        ADD(team.inside, 1);
+        if (LOAD(team.open) == now && (intptr_t)which < team.size) take_part((intptr_t)which);
+        ADD(team.inside, -1);
+    }
+    return NULL;
+}
+
+static void forked(void) { /* a child has none of the threads */
+    team.busy = false;
+    team.threads = team.sleeping = team.open = team.inside = 0;
+    pthread_mutex_init(&team.lock, NULL);
+    pthread_cond_init(&team.wake, NULL);
+}
+
+static void enlist(int64 size) {
+    static bool prepared = false;
+    if (team.threads >= size - 1) return;
+    if (!prepared) prepared = !pthread_atfork(NULL, NULL, forked);
+    sigset_t all, before;
+    sigfillset(&all); /* signals are for Python's threads */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    for (pthread_t thread; team.threads < size - 1; team.threads++) {
+        if (pthread_create(&thread, NULL, work, (void *)(intptr_t)(team.threads + 1))) break;
+        pthread_detach(thread);
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+/* How many threads a job may have. */
+int64 members(void) { return cores > 1 && limit ? least(cores, limit()) : cores; }
+
+int split(job code, const void *words, int64 count, int64 work) {
+    int64 size = work < ALONE || count < 2 ? 1 : least(members(), least(count, work / SHARE));
+    if (size < 2 || __atomic_exchange_n(&team.busy, true, __ATOMIC_SEQ_CST))
+        return code(words, 0, count, 0);
+    enlist(size);
+    team.code = code;
+    team.words = words;
+    team.count = count;
+    team.grain = 1 + count * RANGE / work;
+    team.size = least(size, team.threads + 1);
+    team.failed = false;
+    for (int64 n = 0; n < team.size; n++) team.taken[n].next = 0;
+    STORE(team.open, team.number + 1);
+    ADD(team.number, 1);
+    if (work >= LONG && LOAD(team.sleeping)) {
+        pthread_mutex_lock(&team.lock);
+        pthread_cond_broadcast(&team.wake);
+        pthread_mutex_unlock(&team.lock);
+    }
+    take_part(0);
+    STORE(team.open, 0);
+    for (int64 looks = 0; LOAD(team.inside); looks++)
+        if (looks < LOOKS) look_again();
+        else sched_yield();
+    int failed = LOAD(team.failed);
+    __atomic_store_n(&team.busy, false, __ATOMIC_SEQ_CST);
+    return failed;
+}
+
+/* A unit that is a job. Words: its code, turns, nanoseconds; its own. */
+int shared(int64 *t) { return split((job)t[0], t + 3, t[1], t[2]); }
 
 /* Units, in order, and that again and again: turns, how many units, how many moves; of every unit
  * the code and where its words are; of every move a word and by how much it grows each turn. */
@@ -58,44 +191,39 @@ PyObject *run_apart(PyObject *self, PyObject *none) {
 }
 
 /* A call for each of many places. Words: what is called; three addresses; the words that are for
- * it alone; behind these how many dimensions, and of each its length and three strides in bytes. */
-typedef void (*call)(int64 *, char *, char *, char *);
+ * it alone; about how many nanoseconds a call takes, or 0 where one thread must do all; how many
+ * dimensions there are, and of each its length and three strides in bytes. The last argument of
+ * a call is `member`, or -1 where no other thread is at work. */
+typedef void (*call)(int64 *, char *, char *, char *, int64);
 enum { OWN = 14 };
 
-__attribute__((noinline)) static void each(int64 *t, int64 dims, int64 *d, char *a, char *b, char *c) {
-    if (!dims) ((call)t[0])(t + 4, a, b, c);
-    else
-        for (int64 i = 0; i < d[0]; i++)
-            each(t, dims - 1, d + 4, a + i * d[1], b + i * d[2], c + i * d[3]);
-}
-
-int calls(int64 *t) {
-    each(t, t[OWN], t + OWN + 1, (char *)t[1], (char *)t[2], (char *)t[3]);
+static int some_calls(const void *words, int64 from, int64 to, int64 member) {
+    int64 *t = (int64 *)words, *d = t + OWN + 2;
+    for (int64 n = from; n < to; n++) {
+        char *a = (char *)t[1], *b = (char *)t[2], *c = (char *)t[3];
+        int64 rest = n;
+        for (int64 *e = d + 4 * (t[OWN + 1] - 1); e >= d && rest; e -= 4) {
+            int64 i = rest % e[0];
+            a += i * e[1];
+            b += i * e[2];
+            c += i * e[3];
+            rest /= e[0];
+        }
+        ((call)t[0])(t + 4, a, b, c, member);
+    }
     return 0;
 }
 
-/* Products, as cblas says them. Words: the routine; of matrices, whether A and B are transposed, M,
- * N, K and three leading dimensions; of a matrix and a vector, whether the matrix is transposed, M,
- * N, its leading dimension and two increments. */
-#define PRODUCTS(letter, real, bits, whole)                                                       \
-    void letter##gemm##bits(int64 *t, char *a, char *b, char *c) {                                \
-        typedef void (*gemm)(int, int, int, whole, whole, whole, real, void *, whole, void *,     \
-                             whole, real, void *, whole);                                         \
-        ((gemm)t[0])(101, t[1], t[2], t[3], t[4], t[5], 1, a, t[6], b, t[7], 0, c, t[8]);         \
-    }                                                                                             \
-    void letter##gemv##bits(int64 *t, char *a, char *x, char *y) {                                \
-        typedef void (*gemv)(int, int, whole, whole, real, void *, whole, void *, whole, real,    \
-                             void *, whole);                                                      \
-        ((gemv)t[0])(101, t[1], t[2], t[3], 1, a, t[4], x, t[5], 0, y, t[6]);                     \
-    }
-PRODUCTS(s, float, 32, int32_t)
-PRODUCTS(s, float, 64, int64_t)
-PRODUCTS(d, double, 32, int32_t)
-PRODUCTS(d, double, 64, int64_t)
+int calls(int64 *t) {
+    int64 turns = 1, *d = t + OWN + 2;
+    for (int64 n = 0; n < t[OWN + 1]; n++) turns *= d[4 * n];
+    if (t[OWN] && t[OWN] < LONG && turns > 1) return split(some_calls, t, turns, turns * t[OWN]);
+    return some_calls(t, 0, turns, -1);
+}
 
 /* One of NumPy's inner loops of a function. Words: code and data, how many elements, two strides in
  * bytes. */
-void apply(int64 *t, char *x, char *out, char *none) {
+void apply(int64 *t, char *x, char *out, char *none, int64 member) {
     char *arrays[] = {x, out};
     intptr_t count = t[2], strides[] = {t[3], t[4]};
     ((void (*)(char **, intptr_t *, intptr_t *, void *))t[0])(arrays, &count, strides,

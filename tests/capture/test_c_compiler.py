@@ -23,7 +23,8 @@ from microtrain.capture.c_compiler import NativeError
 from microtrain.config.load import load_config
 from microtrain.errors import CaptureError, ConfigError
 
-CACHED = c_compiler.compiler, c_compiler.absent, c_compiler.runtime, c_compiler._load
+CACHED = (c_compiler.compiler, c_compiler.absent, c_compiler.runtime, c_compiler.vectors,
+          c_compiler._load)  # fmt: skip
 RUN = """\
 name: run
 data: {type: synthetic_linear, samples: 60}

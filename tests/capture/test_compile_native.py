@@ -243,7 +243,8 @@ def test_an_optimizer_over_many_blocks() -> None:
     loops = re.findall(
         r"^(u\d+)\(.*multiply add multiply add multiply subtract", step.source(), re.M
     )
-    assert (len(loops), len({*loops})) == (4, 2)
+    assert len(loops) == 4
+    assert len({*loops}) <= 2
 
 
 @pytest.mark.slow
@@ -563,8 +564,8 @@ def test_the_state_where_a_replay_raises_is_that_of_the_step(how: str) -> None:
             near(mine, other, 1e-14)
 
 
-def test_without_blas_products_are_numpys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_executor, "blas", lambda: None)
+def test_a_processor_without_fma_leaves_products_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(c_compiler, "has_fma", lambda: False)
     a = mt.from_numpy(np.random.default_rng(0).standard_normal((30, 30)))
     step = native_step(lambda a: (a @ a).sum() + (a[:2, :2] @ a[:2, :2]).sum())
     for _ in range(3):
@@ -572,6 +573,12 @@ def test_without_blas_products_are_numpys(monkeypatch: pytest.MonkeyPatch) -> No
     near(found.numpy(), ((a @ a).sum() + (a[:2, :2] @ a[:2, :2]).sum()).numpy(), 1e-13)
     assert "calls(" not in step.source()
     assert "matmul(" in step.source() or "dot(" in step.source()
+    images, weight = mt.ones(2, 3, 9, 9), mt.ones(4, 3, 3, 3)
+    step = native_step(lambda x: nn.functional.conv2d(x, weight, padding=1))
+    for _ in range(3):
+        found = step(images)
+    assert found.sum().item() == 4 * 2 * 3 * 25**2
+    assert "calls(" not in step.source()
 
 
 # Calls --------------------------------------------------------------------------------------------
@@ -723,13 +730,6 @@ def test_equal_layers_are_written_once() -> None:
         return compiled.source().count("static int u")
 
     assert functions(16) == functions(8)
-
-
-def test_the_routines_are_those_of_numpy() -> None:
-    found = routines.blas()
-    if found is None:
-        pytest.skip("this NumPy brought no OpenBLAS")
-    assert set(found[0]) == set(routines.ROUTINES)
 
 
 # Loops over time ----------------------------------------------------------------------------------

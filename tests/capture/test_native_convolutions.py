@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from compilers import needs_compiler
+from compilers import needs_compiler, threads
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,16 +73,24 @@ def cases(draw: Any) -> Case:
 def native(name: str, arrays: tuple[Any, ...], out: Any, settings: dict[str, Any]) -> Any:
     """What convolution.c writes into `out`; it must write nowhere else."""
     plan = convolutions.plan(Line(name, arrays, out, settings, ""))
-    room = np.full(plan.scratch * out.itemsize + 2 * 64, 0x7F, np.uint8)
-    start = room.ctypes.data + -room.ctypes.data % 64
-    end = room[start - room.ctypes.data + plan.scratch * out.itemsize :]
     a, b, *bias = arrays
-    words = np.array([plan.words.ctypes.data, start, *(v.ctypes.data for v in bias), 0], np.int64)
-    library = c_compiler.load(convolutions.source(out.dtype.name))
+    library, found = c_compiler.vectors("convolution", out.dtype.name), []
     function = library["convolution_weight" if name == "convolution_weight" else "convolution"]
     function.restype = None
-    function(*(ctypes.c_void_p(array.ctypes.data) for array in (words, a, b, out)))
-    assert (end == 0x7F).all()
+    for count in (1, 3):
+        size = (plan.packed + count * plan.room) * out.itemsize
+        room = np.full(size + 2 * 64, 0x7F, np.uint8)
+        start = room.ctypes.data + -room.ctypes.data % 64
+        more = [] if name == "convolution_weight" else [bias[0].ctypes.data if bias else 0]
+        words = np.array([plan.words.ctypes.data, start, plan.room, *more, 1 << 20], np.int64)
+        with threads(count):
+            addresses = (ctypes.c_void_p(array.ctypes.data) for array in (words, a, b, out))
+            function(*addresses, ctypes.c_int64(-1))
+        assert (room[start - room.ctypes.data + size :] == 0x7F).all()
+        found.append(out.tobytes())
+        if count == 1:
+            out[...] = np.nan
+    assert found[0] == found[1]
     return out
 
 
