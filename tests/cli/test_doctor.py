@@ -187,7 +187,7 @@ def test_alone_it_does_not_start_mpi(tmp_path: Path) -> None:
     job = doctor("", after="print('mpi4py' in sys.modules)", cwd=tmp_path)
     assert (job.returncode, job.stderr) == (0, "")
     found = {name: text.strip() for name, text in facts(job).items()}
-    names = "microtrain python numpy compiler products gpu cores cache MPI mpirun launcher runs"
+    names = "microtrain python numpy compiler gpu cores cache MPI mpirun launcher runs"
     assert [*found] == names.split()
     assert str(mpi_run.find_mpirun()) in found["mpirun"]
     assert found["launcher"] == "no launcher: 1 rank on 1 host"
