@@ -297,7 +297,7 @@ class Distributed(Section):
         shards: Number of slices of a batch under `reproducible: world`.
         warn_s: Seconds after which a waiting rank reports which ranks it waits for.
         timeout_s: Seconds of waiting after which the run ends.
-        blas_threads: threads per rank, of BLAS and native code; auto: its share of the cores.
+        blas_threads: Threads per rank, of BLAS and native code; auto: its share of the cores.
         share_gpu: Let several ranks of a host use one GPU.
     """
 
