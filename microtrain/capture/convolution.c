@@ -7,19 +7,16 @@
  *     out[m][p] = sum over j of weight[m][j] * copy[base[j] + p],
  *
  * sums of long vectors. Positions in the gap between two rows give sums that nobody copies out. The
- * gradient of an input is the same sum over the gradient; of a weight it is, with zeros in the gaps,
+ * gradient of an input is the same sum over the gradient; of a weight it is
  *
- *     out[m][j] = sum over p of gradient[m][p] * copy[base[j] + p].
+ *     out[m][j] = sum over p of gradient[m][p] * copy[base[j] + p],
+ *
+ * without the gaps, for many m at once.
  *
  * Every sum has one order, of fused multiplications and additions, whatever the width of vectors.
  * convolutions.py makes the tables.
  */
-enum { LANES = 64 / sizeof(REAL), MOST = 6, DEEP = 192 };
-#ifdef __AVX__ /* into a register: else each use loads it again */
-#define LOADED(v) __asm__("" : "+x"(v))
-#else
-#define LOADED(v) (void)(v)
-#endif
+enum { MOST = 6, DEEP = 192, CHUNK = 256 };
 
 /* A row, or a row and `more`; the last vector of it covers some of the one before. */
 INLINE void row(const bool adds, REAL *goal, const REAL *from, int64 count, REAL more) {
@@ -171,52 +168,42 @@ void convolution(int64 *t, char *input, char *weights, char *result, int64 membe
     }
 }
 
-/* The sum of the lanes, by halves. */
-INLINE REAL total(const REAL *lanes) {
-    REAL l[LANES];
-    EACH(i, LANES / 2) l[i] = lanes[i] + lanes[i + LANES / 2];
-    EACH(i, LANES / 4) l[i] += l[i + LANES / 4];
-    EACH(i, LANES / 8) l[i] += l[i + LANES / 8];
-    return LANES == 8 ? l[0] : l[0] + l[1];
-}
-
-/* Sums over positions for some rows of the gradient and some numbers of the kernel. Of the lanes that
- * a sum has, one vector is done after the other: more do not fit into the registers. */
-INLINE void sums_of(const int rows, const int wide, const bool masked, int64 length, const REAL *g,
-                    int64 apart, const REAL *x, const int64 *base, const REAL *mask, REAL *out,
-                    int64 out_step) {
-    for (int h = 0; h < LANES; h += WIDE, g += WIDE, x += WIDE, mask += WIDE, out += WIDE) {
-        V sums[4][3];
-        EACH(m, rows) EACH(j, wide) sums[m][j] = *(V *)(out + m * out_step + j * LANES);
-        for (int64 at = 0; at < length; at += LANES) {
-            V read[3];
-            EACH(j, wide) {
-                read[j] = *(const V *)(x + base[j] + at);
-                if (masked) read[j] = (V)((B)read[j] & *(const B *)(mask + at));
-                LOADED(read[j]);
-            }
-            EACH(m, rows) {
-                V some = *(const V *)(g + m * apart + at);
-                LOADED(some);
-                EACH(j, wide) sums[m][j] = times_plus(some, read[j], sums[m][j]);
+/* Sums for some numbers of the kernel and the rows of a panel, over rows of positions from `from` to
+ * `to`: where each begins in the copy is in `places`, for samples that are `apart`. */
+INLINE void sums_of(const int high, const int wide, int64 from, int64 to, const int64 *places,
+                    int64 rows, int64 apart, int64 width, const REAL *copy, const int64 *base,
+                    const REAL *panel, REAL *out) {
+    V sums[MOST][2];
+    const REAL *x[MOST];
+    EACH(j, high) x[j] = copy + base[j];
+    EACH(j, high) EACH(h, wide) sums[j][h] = all(0);
+    int64 sample = from / rows * apart, row = from % rows;
+    for (int64 n = from; n < to; n++) {
+        int64 p = sample + places[row];
+        for (const int64 stop = p + width; p < stop; p++, panel += PANEL) {
+            V read[2];
+            EACH(h, wide) read[h] = *(const V *)(panel + h * WIDE);
+            EACH(j, high) {
+                V some = all(x[j][p]);
+                EACH(h, wide) sums[j][h] = times_plus(some, read[h], sums[j][h]);
             }
         }
-        EACH(m, rows) EACH(j, wide) *(V *)(out + m * out_step + j * LANES) = sums[m][j];
+        if (++row == rows) row = 0, sample += apart;
     }
+    EACH(j, high) EACH(h, wide) *(V *)(out + j * PANEL + h * WIDE) += sums[j][h];
 }
 
-static bool finite(const REAL *x, int64 count) {
-    B bad = {0};
-    int64 i = 0;
-    for (; i + WIDE <= count; i += WIDE) {
-        V v = *(const V *)(x + i);
-        bad |= v - v != v - v;
+/* Some rows of `count` positions each as columns of a panel. */
+static void panel_of(const REAL *gradient, int64 apart, int64 rows, int64 count, REAL *panel) {
+    const int64 whole = count / WIDE * WIDE;
+    if (rows < PANEL) memset(panel, 0, count * PANEL * sizeof(REAL));
+    for (int64 m = 0; m < rows; m += WIDE) {
+        const int64 some = least(WIDE, rows - m), start = some == WIDE ? whole : 0;
+        const REAL *g = gradient + m * apart;
+        for (int64 p = 0; p < start; p += WIDE) turn(g + p, apart, panel + p * PANEL + m, PANEL);
+        for (int64 i = 0; i < some; i++)
+            for (int64 p = start; p < count; p++) panel[p * PANEL + m + i] = g[i * apart + p];
     }
-    for (; i < count; i++)
-        if (x[i] - x[i] != x[i] - x[i]) return false;
-    for (int h = 0; h < WIDE; h++)
-        if (bad[h]) return false;
-    return true;
 }
 
 /* A gradient of weights, of which groups, channels and rows are done in parts. */
@@ -230,56 +217,46 @@ typedef struct {
 /* Of some parts. */
 static int weights_of(const void *words, int64 start, int64 stop, int64 member) {
     const Weight *w = words;
-    const int64 *p = w->p, numbers = p[8], channels = p[9], slab = p[10];
-    const int64 together = p[11], apart = p[12], length = p[13], chunk = p[14], size = p[15];
-    const int64 *from = p + 17, *goes = from + p[16], *places = goes + 6;
-    const int64 *base = places + goes[2] + 3;
-    REAL *copy = w->rooms + member * w->room, *g = copy + size, *mask = g + 4 * length;
-    REAL *sums = mask + length;
-    memset(copy, 0, (char *)mask - (char *)copy);
+    const int64 *p = w->p, numbers = p[8], channels = p[9], slab = p[10], together = p[11];
+    const int64 apart = p[12], size = p[13], lines = p[14], width = p[15], count = lines * width;
+    const int64 *spreading = p + 17, *places = spreading + p[16], *base = places + lines;
+    const int64 some_lines = CHUNK / width ? CHUNK / width : 1;
+    REAL *copy = w->rooms + member * w->room, *panel = copy + size;
+    REAL *sums = panel + some_lines * width * PANEL;
+    memset(copy, 0, size * sizeof(REAL));
     for (int64 part = start; part < stop; part++) {
         const int64 band = part % w->bands, c = part / w->bands % w->slabs * slab;
         const int64 group = part / w->bands / w->slabs, first = p[7] * band / w->bands;
-        const int64 rows = p[7] * (band + 1) / w->bands - first;
+        const int64 rows = p[7] * (band + 1) / w->bands - first, panels = (rows + PANEL - 1) / PANEL;
         const int64 some = least(channels - c, slab), deep = some * numbers;
-        memset(sums, 0, rows * deep * LANES * sizeof(REAL));
+        memset(sums, 0, panels * deep * PANEL * sizeof(REAL));
         for (int64 n = 0; n < p[0]; n += together) {
             const int64 samples = least(p[0] - n, together);
-            const REAL *x = w->input + n * p[2] + group * p[3] + c * from[0];
-            const REAL *y = w->gradient + n * p[4] + group * p[5] + first * goes[0];
-            for (int64 s = 0; s < samples; s++) spread(from, some, x + s * p[2], copy + s * apart);
-            const bool masked = !finite(copy, size);
-            if (masked) { /* nothing that is not a number is multiplied by 0 */
-                memset(mask, 0, length * sizeof(REAL));
-                for (int64 s = 0; s < samples; s++)
-                    for (int64 r = 0; r < goes[2]; r++)
-                        memset(mask + s * apart + places[r], 255, goes[3] * sizeof(REAL));
-            }
-            const int64 blocks = masked ? rows : (rows + 3) / 4;
-            for (int64 b = 0, m = 0, high; b < blocks; b++, m += high) {
-                high = rows / blocks + (b < rows % blocks);
-                for (int64 i = 0; i < high; i++) { /* what another part has left is not there */
-                    REAL *end = g + i * length + samples * apart;
-                    if (samples < together) memset(end, 0, (length - samples * apart) * sizeof(REAL));
-                }
-                for (int64 s = 0; s < samples; s++)
-                    spread(goes, high, y + s * p[4] + m * goes[0], g + s * apart);
-                for (int64 at = 0; at < length; at += chunk) {
-                    int64 stop = least(length - at, chunk);
-                    for (int64 j = 0, wide; j < deep; j += wide) {
-                        wide = masked || deep - j < 3 ? 1 : 3;
-#define SUMS(high, wide, masked)                                                                  \
-    sums_of(high, wide, masked, stop, g + at, length, copy + at, base + j, mask + at,               \
-            sums + (m * deep + j) * LANES, deep * LANES)
-                        if (masked) SUMS(1, 1, true);
-                        else if (wide == 3 && high == 4) SUMS(4, 3, false);
-                        else if (wide == 3 && high == 3) SUMS(3, 3, false);
-                        else if (wide == 3 && high == 2) SUMS(2, 3, false);
-                        else if (wide == 3) SUMS(1, 3, false);
-                        else if (high == 4) SUMS(4, 1, false);
-                        else if (high == 3) SUMS(3, 1, false);
-                        else if (high == 2) SUMS(2, 1, false);
-                        else SUMS(1, 1, false);
+            const REAL *x = w->input + n * p[2] + group * p[3] + c * spreading[0];
+            const REAL *y = w->gradient + n * p[4] + group * p[5] + first * count;
+            for (int64 s = 0; s < samples; s++) spread(spreading, some, x + s * p[2], copy + s * apart);
+            for (int64 q = 0; q < panels; q++) {
+                const int64 mine = least(PANEL, rows - q * PANEL), wide = mine > WIDE ? 2 : 1;
+                for (int64 from = 0, to, next; from < samples * lines; from = to) {
+                    to = least(samples * lines, from + some_lines);
+                    for (int64 line = from; line < to; line = next) { /* of a sample */
+                        const int64 s = line / lines, place = line % lines * width;
+                        next = least(to, (s + 1) * lines);
+                        panel_of(y + s * p[4] + q * PANEL * count + place, count, mine,
+                                 (next - line) * width, panel + (line - from) * width * PANEL);
+                    }
+                    for (int64 j = 0, high; j < deep; j += high) {
+                        const int64 left = (deep - j + MOST - 1) / MOST;
+                        high = (deep - j + left - 1) / left;
+#define SUMS(high, wide)                                                                          \
+    sums_of(high, wide, from, to, places, lines, apart, width, copy, base + j,                      \
+            panel, sums + (q * deep + j) * PANEL)
+#define CASE2(high)                                                                               \
+    case high:                                                                                    \
+        if (wide == 1) SUMS(high, 1);                                                             \
+        else SUMS(high, 2);                                                                       \
+        break;
+                        switch (high) { CASE2(1) CASE2(2) CASE2(3) CASE2(4) CASE2(5) CASE2(6) }
                     }
                 }
             }
@@ -287,23 +264,24 @@ static int weights_of(const void *words, int64 start, int64 stop, int64 member) 
         REAL *out = w->result + group * p[6] + (first * channels + c) * numbers;
         for (int64 m = 0; m < rows; m++)
             for (int64 j = 0; j < deep; j++)
-                out[m * channels * numbers + j] = total(sums + (m * deep + j) * LANES);
+                out[m * channels * numbers + j] =
+                    sums[(m / PANEL * deep + j) * PANEL + m % PANEL];
     }
     return 0;
 }
 
 /* Words: the plan; scratch memory, of how many elements for each thread; about how many nanoseconds
- * it takes. The plan: samples; groups;
- * how far samples and groups are apart in the input and in the gradient, groups in the result; rows
- * of the gradient, numbers of the kernel in one channel; channels, how many of them are done at a
- * time; samples at a time, how far they are apart in a copy; positions, rounded up; how many of them
- * at a time; elements of a copy of the input; how many words `spread` has for the input, these, those
- * for the gradient, the bases. */
+ * it takes. The plan: samples; groups; how far samples and groups are apart in the input and in the
+ * gradient, groups in the result; rows of the gradient, numbers of the kernel in one channel;
+ * channels, how many of them are done at a time; samples at a time, how far they are apart in a copy,
+ * elements of all copies; rows of positions, their length; how many words `spread` has, these; where
+ * each row of positions begins, the bases. */
 void convolution_weight(int64 *t, char *gradient, char *input, char *result, int64 member) {
     const int64 *p = (const int64 *)t[0], slabs = (p[9] + p[10] - 1) / p[10], threads = members();
     /* A band of rows needs copies of its own, so there are no more than threads have use for. */
-    const int64 parts = p[1] * slabs, wanted = threads < 2 || t[3] < 1 << 16 ? 1 : (2 * threads + parts - 1) / parts;
-    const int64 bands = wanted < 1 ? 1 : least(wanted, (p[7] + 7) / 8);
+    const int64 parts = p[1] * slabs;
+    const int64 wanted = threads < 2 || t[3] < 1 << 16 ? 1 : (2 * threads + parts - 1) / parts;
+    const int64 bands = least(wanted < 1 ? 1 : wanted, (p[7] + PANEL - 1) / PANEL);
     Weight w = {p, (REAL *)input, (REAL *)gradient, (REAL *)result, (REAL *)t[1], t[2], slabs, bands};
     split(weights_of, &w, parts * bands, t[3]);
 }

@@ -20,8 +20,8 @@ from .program import Line
 STRIP = 1 << 16  # bytes of sums before they are copied out
 SUMS = 1 << 22  # bytes of sums for a gradient of weights
 COPIES = 1 << 18  # bytes of copies of the input for those
-CHUNK = 1024  # positions at a time of those
 BEHIND = 128  # elements behind a copy, which vectors may read
+CHUNK = 256  # positions at a time of those
 DIMS = 3  # of the tables; fewer are lines of length 1 before them
 
 
@@ -274,24 +274,21 @@ def of_weight(x: Any, gradient: Any, geometry: Geometry) -> Plan:
     """Of the gradient of the weight."""
     dims, sizes, found = _Dims.of(geometry), _three(x.shape[2:]), _three(gradient.shape[2:])
     copy, places = _reading(sizes, found, dims)
-    groups, lanes = geometry.groups, 64 // x.itemsize
+    groups, panel = geometry.groups, 128 // x.itemsize  # columns of one, or more
     samples, channels, rows = x.shape[0], x.shape[1] // groups, gradient.shape[1] // groups
-    slab = max(1, min(channels, SUMS // (rows * len(places) * 64)))
+    wide = -(-rows // panel) * panel
+    slab = max(1, min(channels, SUMS // (wide * len(places) * x.itemsize)))
     most = max(1, COPIES // (slab * copy.size * x.itemsize))
     together = -(-samples // -(-samples // most))  # of about the same number each time
     copy, places = _reading(sizes, found, dims, together)
-    length = (together - 1) * copy.block + copy.position([n - 1 for n in found]) + 1
-    length = -(-length // lanes) * lanes
-    chunk = -(-length // (lanes * max(1, round(length / CHUNK)))) * lanes
     size = slab * copy.size + copy.behind + BEHIND
     spread = copy.words(math.prod(sizes))
-    goes = [copy.position((z, y, 0)) for z in range(found[0]) for y in range(found[1])]
-    head = math.prod(found), length, len(goes), found[2], 1, 1
+    lines = [copy.position((z, y, 0)) for z in range(found[0]) for y in range(found[1])]
     words = [samples, groups, x.shape[1] * math.prod(sizes), channels * math.prod(sizes),
              gradient.shape[1] * math.prod(found), rows * math.prod(found),
              rows * channels * len(places), rows, len(places), channels, slab, together,
-             copy.block, length, chunk, size]  # fmt: skip
-    words += [len(spread), *spread, *head, *goes, 0, found[2], 0]
+             copy.block, size, len(lines), found[2]]  # fmt: skip
+    words += [len(spread), *spread, *lines]
     words += [c * copy.size + place for c in range(slab) for place in places]
-    room = size + 5 * length + rows * slab * len(places) * lanes
+    room = size + max(CHUNK, found[2]) * panel + wide * slab * len(places)
     return Plan(np.array(words, np.int64), 0, room)

@@ -7,7 +7,7 @@
  * blocks of rows where that pays.
  */
 enum { RATE = 160 / sizeof(REAL) }; /* about how many terms are added up in a nanosecond */
-enum { HIGH = BYTES == 64 ? 12 : 6, PANEL = 2 * WIDE, DEEP = 256, GROUP = 16, BROAD = 4096 };
+enum { HIGH = BYTES == 64 ? 12 : 6, DEEP = 256, GROUP = 16, BROAD = 4096 };
 
 /* A product over a part of k. Strides: of A down and right, of B, of C down. */
 typedef struct {
@@ -19,29 +19,6 @@ typedef struct {
 
 /* Where block b of rows of A begins: all have `height` rows, the first `higher` one more. */
 INLINE int64 begin(const Part *p, int64 b) { return p->height * b + least(b, p->higher); }
-
-/* WIDE rows as columns. */
-INLINE void turn(const REAL *from, int64 step, REAL *to, int64 to_step) {
-#ifdef __clang__ /* has no __builtin_shuffle */
-    for (int i = 0; i < WIDE; i++)
-        for (int j = 0; j < WIDE; j++) to[j * to_step + i] = from[i * step + j];
-#else
-    V rows[WIDE];
-    EACH(i, WIDE) rows[i] = *(const V *)(from + i * step);
-    EACH(stage, WIDE == 16 ? 4 : WIDE == 8 ? 3 : 2) {
-        const int far = 1 << stage;
-        B first, second;
-        EACH(x, WIDE) first[x] = x & far ? WIDE + x - far : x;
-        EACH(x, WIDE) second[x] = x & far ? WIDE + x : x + far;
-        EACH(i, WIDE) if (!(i & far)) {
-            V a = rows[i], b = rows[i + far];
-            rows[i] = __builtin_shuffle(a, b, first);
-            rows[i + far] = __builtin_shuffle(a, b, second);
-        }
-    }
-    EACH(i, WIDE) *(V *)(to + i * to_step) = rows[i];
-#endif
-}
 
 static int make_panels(const void *part, int64 from, int64 to, int64 member) {
     const Part *p = part;

@@ -14,7 +14,7 @@ enum { BYTES = 32 };
 #define REAL_BITS __typeof__(__builtin_choose_expr(sizeof(REAL) == 4, (int32_t)0, (int64)0))
 typedef REAL V __attribute__((vector_size(BYTES), aligned(sizeof(REAL)), may_alias));
 typedef REAL_BITS B __attribute__((vector_size(BYTES), aligned(sizeof(REAL)), may_alias));
-enum { WIDE = BYTES / sizeof(REAL) };
+enum { WIDE = BYTES / sizeof(REAL), PANEL = 2 * WIDE };
 #define EACH(i, count) _Pragma("GCC unroll 16") for (int i = 0; i < (count); i++)
 #define INLINE static inline __attribute__((always_inline))
 
@@ -38,3 +38,25 @@ INLINE V all(REAL x) {
 
 static int64 least(int64 a, int64 b) { return a < b ? a : b; }
 
+/* WIDE rows as columns. */
+INLINE void turn(const REAL *from, int64 step, REAL *to, int64 to_step) {
+#ifdef __clang__ /* has no __builtin_shuffle */
+    for (int i = 0; i < WIDE; i++)
+        for (int j = 0; j < WIDE; j++) to[j * to_step + i] = from[i * step + j];
+#else
+    V rows[WIDE];
+    EACH(i, WIDE) rows[i] = *(const V *)(from + i * step);
+    EACH(stage, WIDE == 16 ? 4 : WIDE == 8 ? 3 : 2) {
+        const int far = 1 << stage;
+        B first, second;
+        EACH(x, WIDE) first[x] = x & far ? WIDE + x - far : x;
+        EACH(x, WIDE) second[x] = x & far ? WIDE + x : x + far;
+        EACH(i, WIDE) if (!(i & far)) {
+            V a = rows[i], b = rows[i + far];
+            rows[i] = __builtin_shuffle(a, b, first);
+            rows[i + far] = __builtin_shuffle(a, b, second);
+        }
+    }
+    EACH(i, WIDE) *(V *)(to + i * to_step) = rows[i];
+#endif
+}

@@ -16,7 +16,6 @@ from pathlib import Path
 import click
 import numpy as np
 
-from ..capture import routines
 from ..capture.c_compiler import FLAGS, absent, compiler, directory
 from ..common.threads import LAUNCH, cores
 from ..common.version import __version__
