@@ -117,7 +117,6 @@ def _installation(first: Rank | None) -> dict[str, str]:
         "compiler": f"absent: steps run on NumPy; {why}"
         if why
         else f"{compiler().version}, {' '.join(FLAGS)}",
-
         "gpu": first.gpu if first else diagnosis.gpu(),
         "cores": f"{cores()}{limit}",
         "cache": str(directory() or "none"),
