@@ -97,6 +97,7 @@ static int samples_of(const void *words, int64 from, int64 to, int64 member) {
     const Group *group = words;
     const int64 *p = group->p, rows = p[7], blocks = (rows + MOST - 1) / MOST;
     const int64 wide = rows < 3 ? 6 : rows == 3 ? 4 : 2, step = wide * WIDE;
+    const int64 whole = wide == 2 ? WIDE : step;
     REAL *copy = group->rooms + member * group->room, *strip = copy + p[10];
     memset(copy, 0, p[10] * sizeof(REAL));
     for (int64 sample = from; sample < to; sample++) {
@@ -112,7 +113,8 @@ static int samples_of(const void *words, int64 from, int64 to, int64 member) {
             int64 deep;
             for (int64 line = 0; line < lines; line += job[5]) {
                 int64 some = least(lines - line, job[5]);
-                int64 length = (some - 1) * apart + count, size = (length + step - 1) / step * step;
+                int64 length = (some - 1) * apart + count;
+                int64 size = (length + whole - 1) / whole * whole;
                 for (int64 at = 0; at < length; at += step) {
                     const REAL *from = copy + line * apart + at;
                     for (int64 j = 0, part = 0; part < parts; j += deep, part++) {
@@ -125,6 +127,8 @@ static int samples_of(const void *words, int64 from, int64 to, int64 member) {
     case high: tile(high, wide, j, deep, block + j * high, base + j, from, goal, size); break;
                             if (wide == 6) switch (high) { CASE(1, 6) CASE(2, 6) }
                             else if (wide == 4) switch (high) { CASE(3, 4) }
+                            else if (size - at < step) /* a single vector */
+                                switch (high) { CASE(3, 1) CASE(4, 1) CASE(5, 1) CASE(6, 1) }
                             else switch (high) { CASE(3, 2) CASE(4, 2) CASE(5, 2) CASE(6, 2) }
                             block += high * depth;
                             goal += high * size;
