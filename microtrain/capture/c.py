@@ -55,6 +55,7 @@ WIDE = 8  # elements that a vector has
 OWN = 14  # words of a call before those that say how many: see runtime.c
 DEEP, BROAD, ROWS = 256, 4096, 320  # of products.c: terms and columns at a time; rows, and a panel
 SHARED = 1 << 16  # elements of a loop, times its lines, from which on several threads may do it
+NARROW, AT_ONCE = 128, 8  # elements of a row of which several are done at once, and how many
 RATE = 4  # of these in a nanosecond, about
 
 
@@ -102,6 +103,7 @@ class Writer:
         self.plans: list[Any] = []  # of convolutions; they are told by address
         self.rooms: list[Word] = []  # that are told where scratch memory is, of `scratch` bytes
         self._turns: Any = ()  # see `Written`
+        self._together = 1  # rows of `Rows`
         self._whole = False  # whether the loop that is written is in one of several
         self.scratch = 0
         self.moving: dict[int, int] = {}  # in a loop over time: see `Loop`
@@ -184,8 +186,9 @@ class Writer:
         """The name of the memory of a place."""
         step = min(map(abs, filter(None, place.strides)), default=0)
         row = f"row * {place.row}" if place.row else ""
-        if place.apart and self._turns:  # a row that all use in turn: each thread has its own
-            row = f"from * {place.apart}"
+        if place.apart:  # a row that all use in turn, those at once and threads one each
+            terms = ["from"] * bool(self._turns) + ["row - first"] * (self._together > 1)
+            row = f"({' + '.join(terms)}) * {place.apart}" if terms else ""
         return self.memory(place.address, place.dtype, owner_of(place.array), row, step)
 
     def _word(self, address: int, owner: Any) -> Word:
@@ -224,10 +227,20 @@ class Writer:
 
     def rows(self, unit: Rows) -> tuple[str, list[str]]:
         loop, self._whole = self.loop("row", unit.count, work(unit)), True
+        # What a row waits for, one sum after the other, several short ones wait for at once.
+        self._together = AT_ONCE if max(map(work, unit.parts)) <= NARROW else 1
         parts = [_BY_TYPE[type(part)](self, part)[1] for part in unit.parts]
         self._whole = False
-        lines = [line for part in parts for line in ("{", *(f"    {x}" for x in part), "}")]
-        return "", _nested([loop], [*self._in_row.values(), *lines])
+        if self._together == 1:
+            lines = [line for part in parts for line in ("{", *(f"    {x}" for x in part), "}")]
+            return "", _nested([loop], [*self._in_row.values(), *lines])
+        start, stop = ("from", "to") if self._turns else ("0", str(unit.count))
+        each = [f"const int64 last = first + {AT_ONCE} < {stop} ? first + {AT_ONCE} : {stop};"]
+        for part in parts:
+            rows = "for (int64 row = first; row < last; row++)"
+            each += _nested([rows], [*self._in_row.values(), *part])
+        groups = f"for (int64 first = {start}; first < {stop}; first += {AT_ONCE})"
+        return "", _nested([groups], each)
 
     def elements(self, unit: Elements) -> tuple[str, list[str]]:
         return "", _Loop(self, unit).text()
