@@ -29,7 +29,7 @@ from ..tables.encoder import Encoder
 from ..tables.table import Table
 from .match_schema import match_schema
 from .split import PartRows, split_rows, way_to_split
-from .survey import Survey, check_fit, refuse_negative, survey
+from .survey import Survey, check_fit, survey
 
 __all__ = ["Prepared", "check_names", "prepare"]
 
@@ -144,7 +144,7 @@ def prepare(
     lazy = any(map(is_lazy, (data, *(others or {}).values())))
     if isinstance(data, Table) and lazy:
         raise ConfigError(f"{origin}: is a table with columns; other parts are read from files")
-    whole: Any = data if isinstance(data, Table) else checked(data, origin, lazy)
+    whole: Any = data if isinstance(data, Table) else checked(data, origin)
     if found is None:
         how = way_to_split(whole, origin, stratify, group, time, fold)
         rows: Mapping[str, Any] = split_rows(len(whole), split, seed, origin, **how)
@@ -154,7 +154,7 @@ def prepare(
     if isinstance(whole, Table):
         if encoder is None or preprocessing is None:
             encoder, preprocessing = whole.fit(rows["train"], standardize)
-        whole = checked(whole.arrays(encoder, notes.setdefault), origin, lazy)
+        whole = checked(whole.arrays(encoder, notes.setdefault), origin)
     inputs, target = layout(whole)
     standardize = standardize if preprocessing is None else not preprocessing.is_identity
     if len(inputs) > 1 and standardize and encoder is None:
@@ -185,26 +185,26 @@ def prepare(
                 f"{origin}: the target has rows of {target.shape[1:]}, but the model was trained "
                 f"on rows of {wanted}"
             )
-    if log_target and not lazy:
-        refuse_negative(whole, at, whole.target, origin)
-    raw = {name: _part(whole, chosen, lazy) for name, chosen in rows.items()}
+    if not lazy:  # in the order of the data
+        rows = {n: np.sort(r[:]) if isinstance(r, PartRows) else r for n, r in rows.items()}
+    raw = {name: Rows(whole, chosen) for name, chosen in rows.items()}
+    origins = dict.fromkeys(rows, origin)
     for name, other in (others or {}).items():
-        where = f"{origin}, {name}"
+        origins[name] = where = f"{origin}, {name}"
         if isinstance(other, Table):
             if encoder is None:
                 raise ConfigError(f"{where}: is a table with columns, but the training data is not")
             notes |= dict.fromkeys(other.notes)
             other = other.arrays(encoder, notes.setdefault)
-        same: Any = match_schema(checked(as_source(other, where), where, lazy), whole, where)
-        if log_target and not lazy:
-            refuse_negative(same, at, same.target, where)
-        raw[name] = _part(same, slice(None), lazy)
-    surveys: dict[str, Survey] = {
-        name: survey(part, origin, dtype, lazy, moments if name == "train" else (), log_target)
-        if found is None
-        else found[name][1]
-        for name, part in raw.items()
-    }
+        raw[name] = Rows(match_schema(checked(as_source(other, where), where), whole, where))
+    surveys: dict[str, Survey] = {}
+    for name, part in raw.items():
+        means = moments if name == "train" else []
+        surveys[name] = (
+            survey(part, origins[name], dtype, lazy, means, log_target)
+            if found is None
+            else found[name][1]
+        )
     ends = {name: (each.low[at].min(), each.high[at].max()) for name, each in surveys.items()}
     bounds = min(ends[name][0] for name in rows), max(ends[name][1] for name in rows)
     classes = class_names(whole.classes, target, bounds, len(whole), origin)
@@ -289,14 +289,6 @@ def _where_kept(places: Sequence[Path]) -> str:
     """Where decoded rows are, and how large they are, in words."""
     length = sum(each.stat().st_size for place in {*places} for each in place.iterdir())
     return f"decoded rows are kept in {places[0].parent} ({size(length)})"
-
-
-def _part(source: Source, rows: Any, lazy: bool) -> Rows:
-    """Some rows of a source; in memory they are those of a data set of their own, in its order."""
-    if lazy:
-        return Rows(source, rows)
-    chosen = np.sort(rows[:]) if isinstance(rows, PartRows) else rows
-    return Rows(in_memory(source, chosen))
 
 
 def check_names(data: Prepared, columns: Sequence[str] | None, classes: Any, kind: str) -> None:

@@ -155,8 +155,8 @@ def survey(
         for digest, array in zip(digests, arrays, strict=True) if lazy else ():
             digest.update(np.ascontiguousarray(array).data)
         target = arrays[at]
-        if log and lazy:
-            refuse_negative(part, at, target, origin, first)
+        if log:
+            _refuse_negative(part, at, target, origin, first)
         _check_codes_and_weights(part, first, target, arrays[-1], origin)
         counts = target[arrays[-1] > 0] if part.weighted else target
         if len(counts):
@@ -173,7 +173,7 @@ def survey(
     return Survey(found.known("".join(d.hexdigest() for d in digests)), low, high, counted, sums)
 
 
-def refuse_negative(source: Source, at: int, target: Array, origin: str, first: int = 0) -> None:
+def _refuse_negative(source: Source, at: int, target: Array, origin: str, first: int) -> None:
     """DataError for the first target below 0, which has no logarithm here, from row `first` on."""
     if (target < 0).any():
         row, *rest = np.argwhere(target < 0)[0].tolist()
