@@ -15,14 +15,16 @@ import fcntl
 import functools
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,11 +35,10 @@ from ...distributed.communicator import alone
 from ...errors import DataError
 from ..preparation.prepare import Prepared
 from ..preparation.split import PARTS
-from ..readers.npy import Mapped, Stored, changed, map_npy
+from ..readers.npy import Mapped, Stored, changed, map_npy, npy_header
 from ..rows import Known, Preprocessing, TargetScaling
-from ..source import ArrayDataset
+from ..source import ArrayDataset, Source, blocks
 from ..tables.encoder import Encoder
-from .npy_writer import require_room, to_disk, write
 
 Array = NDArray[Any]
 
@@ -45,12 +46,12 @@ FORMAT: Final = 4  # of what is kept, and of how rows are prepared; another one 
 ABOUT: Final = "data.json"
 UNFINISHED: Final = ".part-"
 OLD: Final = 60.0  # seconds: what is younger may not be locked by its writer yet
-QUIET: Final = 3.0  # seconds without a byte more, from when a writer without a lock is gone
-PATIENCE: Final = 60.0  # the same where the file system has no locks, so that nobody knows
 LOOK: Final = 0.05  # seconds between two looks at what it has written
 
 # Whether another rank of this host has compared the checksums of what is decoded.
 CHECKED: ContextVar[bool] = ContextVar("CHECKED", default=False)
+# What shows how far writing is: an `Output`; None: nothing does.
+PROGRESS: ContextVar[Any] = ContextVar("PROGRESS", default=None)
 
 
 class Kept(ArrayDataset):
@@ -249,36 +250,17 @@ def keep(directory: Path, key: str, make: Callable[[Path], dict[str, Any]]) -> t
 
     Raises DataError where they cannot be written; nothing is left then.
     """
-    final = directory / key
-    if final.is_dir():
-        return final, False
-    with _REFUSING():
-        directory.mkdir(parents=True, exist_ok=True)
-        _clear(directory)
-        place = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=directory))
-    lock, locked = os.open(place, os.O_RDONLY), False
-    try:
-        with contextlib.suppress(OSError):  # where the file system has no locks
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            locked = True
-        with _REFUSING(), open(place / ABOUT, "wb") as file:
-            place = _in_turn(place, directory / f"{UNFINISHED}{key}", final, locked)
-            if place == final:
-                return final, False
-            about = json.loads(json.dumps(make(place), default=_plain))
-            file.write(json.dumps(about | {"sha256": _sha256_of(about)}).encode())
-            to_disk(file)
-        with _REFUSING():
-            try:
-                place = place.rename(final)
-            except OSError:
-                if not final.is_dir():
-                    raise
-        return final, True
-    finally:
-        if place != final:
-            shutil.rmtree(place, ignore_errors=True)
-        os.close(lock)
+    final, made = directory / key, False
+    while not (made or final.is_dir()):
+        with _REFUSING(), _turn(directory, key) as place:
+            if place is not None:
+                about = json.loads(json.dumps(make(place), default=_plain))
+                with open(place / ABOUT, "wb") as file:
+                    file.write(json.dumps(about | {"sha256": _sha256_of(about)}).encode())
+                    to_disk(file)
+                place.rename(final)
+                made = True
+    return final, made
 
 
 _REFUSING = functools.partial(
@@ -286,45 +268,55 @@ _REFUSING = functools.partial(
 )
 
 
-def _in_turn(place: Path, turn: Path, final: Path, locked: bool) -> Path:
-    """The directory of this writer, under the name that shows who writes; `final`: another has.
+@contextlib.contextmanager
+def _turn(directory: Path, key: str) -> Iterator[Path | None]:
+    """A directory that nobody else writes into meanwhile, which is removed unless it is renamed.
 
-    Who waits sees what the other writes grow. A writer that has ended before it was done is
-    followed by one that waits. Without locks another writes the same beside one that is quiet.
+    None: another writer has come to its end. That of one that was killed loses its lock; who waits
+    for it goes on in its place. Without locks several may write, each in a place of its own.
     """
-    length, since = -1, time.monotonic()
-    with alone(f"it waits for {turn}") as busy:
-        while True:
-            with contextlib.suppress(OSError):  # it is there, and not empty
-                place = place.rename(turn)
-            if final.is_dir():
-                shutil.rmtree(place, ignore_errors=True)
-                return final
-            if place == turn:
-                return turn
-            with contextlib.suppress(OSError):  # it is there no more
-                grown = sum(each.stat().st_size for each in turn.iterdir())
-                if grown != length:
-                    length, since = grown, time.monotonic()
-                    busy(f"it waits for {turn}, {size(grown)} so far")
-            quiet = time.monotonic() - since
-            if quiet > QUIET:
-                _remove_unlocked(turn)
-            if quiet > PATIENCE and not locked:
-                return place
-            time.sleep(LOOK)
-
-
-def _remove_unlocked(place: Path) -> None:
-    """Remove what a writer that is gone has left: its lock is gone, too."""
-    with contextlib.suppress(OSError):
-        lock = os.open(place, os.O_RDONLY)
+    directory.mkdir(parents=True, exist_ok=True)
+    for old in directory.glob(f"{UNFINISHED}*"):
+        with contextlib.suppress(OSError):  # of a writer that was killed, or is there no more
+            if time.time() - old.stat().st_mtime > OLD:
+                with _locked(old):
+                    shutil.rmtree(old)
+    place, final, ended = directory / f"{UNFINISHED}{key}", directory / key, False
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(lock).st_ino == place.stat().st_ino:
-                shutil.rmtree(place)
-        finally:
-            os.close(lock)
+            place.mkdir(exist_ok=True)
+            with alone(f"it waits for {place}") as busy:
+                while not final.is_dir():
+                    with contextlib.suppress(BlockingIOError):
+                        stack.enter_context(_locked(place))
+                        break
+                    grown = sum(each.stat().st_size for each in place.iterdir())
+                    busy(f"it waits for {place}, {size(grown)} so far")
+                    time.sleep(LOOK)
+        except FileNotFoundError:
+            ended = True
+        except OSError:
+            with contextlib.suppress(OSError):
+                place.rmdir()
+            place = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=directory))
+        if ended or final.is_dir():
+            yield None
+            return
+        stack.callback(shutil.rmtree, place, ignore_errors=True)
+        yield place
+
+
+@contextlib.contextmanager
+def _locked(place: Path) -> Iterator[None]:
+    """The lock of a directory; BlockingIOError where another has it, OSError without locks."""
+    handle = os.open(place, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(handle).st_ino != place.stat().st_ino:
+            raise FileNotFoundError(place)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _sha256_of(about: dict[str, Any]) -> str:
@@ -336,9 +328,85 @@ def _plain(value: Any) -> Any:
     return value.tolist()
 
 
-def _clear(directory: Path) -> None:
-    """Remove what writers that were killed have left."""
-    for place in directory.glob(f"{UNFINISHED}*"):
-        with contextlib.suppress(OSError):
-            if time.time() - place.stat().st_mtime > OLD:
-                _remove_unlocked(place)
+def write(place: Path, parts: Mapping[str, Source], what: str) -> dict[str, Any]:
+    """Write all rows of some parts, a few megabytes at a time; what is to be known of them.
+
+    what: in words, for those that wait.
+
+    Raises DataError, before anything is written, where there is no room.
+    """
+    needed = require_room(place.parent, [*parts.values()])
+    bar, total = PROGRESS.get(), sum(map(len, parts.values()))
+    found: dict[str, Any] = {}
+    done, look = 0, math.inf if bar is None else bar.start_bar(total, noun="row")
+    try:
+        with alone(f"it {what}") as busy:
+            for name, part in parts.items():
+                for rows in _write_part(place, name, part, found):
+                    done += rows
+                    busy(f"it {what}, {done / total:.0%} so far")
+                    look = bar.look(done) if done >= look else look
+    except OSError as error:
+        raise DataError(
+            f"data.cache: {error.strerror}: {place.parent}, where {size(needed)} of rows were "
+            "being written; nothing was left there\nhint: name a directory with more in data.cache"
+        ) from error
+    finally:
+        if bar is not None:
+            bar.end_bar()
+    return found
+
+
+def require_room(directory: Path, parts: Sequence[Source]) -> int:
+    """The bytes that the rows of some parts take; DataError where there is no room for them."""
+    needed = sum(
+        array.dtype.itemsize * math.prod(array.shape[1:]) * len(part)
+        for part in parts
+        for array in part.read(slice(0, 0))
+    )
+    there = next(each for each in (directory, *directory.absolute().parents) if each.is_dir())
+    free = shutil.disk_usage(there).free
+    if free < needed:
+        raise DataError(
+            f"data.cache: no room for the {size(needed)} of rows: {directory} has {size(free)}\n"
+            "hint: name a directory with more in data.cache, or delete what is kept there"
+        )
+    return needed
+
+
+def _write_part(place: Path, name: str, part: Source, found: dict[str, Any]) -> Iterator[int]:
+    """Write the arrays of a part, and what is known of it into `found`; rows as they are done."""
+    arrays = [(array.dtype, [len(part), *array.shape[1:]]) for array in part.read(slice(0, 0))]
+    digests = [hashlib.sha256() for _ in arrays]
+    with contextlib.ExitStack() as stack:
+        files = []
+        for number, (dtype, shape) in enumerate(arrays):
+            file = stack.enter_context(open(place / f"{name}-{number}.npy", "wb"))
+            header = npy_header(dtype, shape)
+            file.write(header)
+            digests[number].update(header)
+            files.append(file)
+        for _, block in blocks(part):
+            for file, digest, array in zip(files, digests, block, strict=True):
+                content = np.ascontiguousarray(array).data.cast("B")
+                digest.update(content)
+                file.write(content)
+            yield len(block[0])
+        for file in files:
+            to_disk(file)
+    known: Known | None = getattr(part, "known", None)
+    found[name] = {
+        "arrays": [[dtype.str, shape] for dtype, shape in arrays],
+        "sha256": [digest.hexdigest() for digest in digests],
+        "known": None if known is None else asdict(known),
+        **{
+            key: getattr(part, key)
+            for key in ("weighted", "feature_names", "target_name", "classes", "truth")
+        },
+    }
+
+
+def to_disk(file: BinaryIO) -> None:
+    """After a power failure a name that is there stands for a file that is whole."""
+    file.flush()
+    os.fsync(file.fileno())
