@@ -38,7 +38,7 @@ from ..preparation.split import PARTS
 from ..readers.npy import Mapped, Stored, changed, map_npy, npy_header
 from ..rows import Known, Preprocessing, TargetScaling
 from ..source import ArrayDataset, Source, blocks
-from ..tables.encoder import Encoder
+from ..tables.table import Encoder
 
 Array = NDArray[Any]
 

@@ -25,8 +25,7 @@ from ..rows import (
     layout,
 )
 from ..source import Source, as_source, checked
-from ..tables.encoder import Encoder
-from ..tables.table import Table
+from ..tables.table import Encoder, Table
 from .match_schema import match_schema
 from .split import PartRows, split_rows, way_to_split
 from .survey import Survey, check_fit, survey

@@ -19,6 +19,7 @@ from ...random import brief_generator, generator
 from ..loading.order import CHUNK, TABLE, Order, Permutation
 from ..rows import layout, targets
 from ..source import Source, blocks
+from ..tables.columns import Column, dates, texts
 from ..tables.frame import missing
 from ..tables.table import Table
 
@@ -174,7 +175,7 @@ def way_to_split(
     if name is None:
         return {}
     if isinstance(data, Table):
-        values = data.values(name, as_time=time is not None)
+        values = _values(data, name, as_time=time is not None)
     elif name in (data.feature_names or ()):
         column = (data.feature_names or ()).index(name)
         values = np.concatenate([arrays[0][:, column] for _, arrays in blocks(data)])
@@ -187,6 +188,27 @@ def way_to_split(
             f"data.columns, such as columns: {{{name}: {kind}}}"
         )
     return {"units": values, "in_order": time is not None}
+
+
+def _values(table: Table, name: str, as_time: bool) -> NDArray[Any]:
+    """A value for each row of any column of a table, by which the rows can be split."""
+    frame, column = table.frame, table.columns.get(name, Column())
+    if not as_time:
+        return np.array(texts(frame, name, Column(type="category")))  # none is empty
+    plain = frame.floats(name) is not None  # of which none is a date
+    if column.type == "date" or (not plain and frame.column(name).dtype.kind in "OM"):
+        try:  # not filled in: without a value there is no order
+            return dates(frame, name, Column(type="date", format=column.format))
+        except DataError:
+            if column.type == "date":
+                raise
+    try:
+        return frame.numbers(name)
+    except DataError as error:
+        raise DataError(
+            f"{error}\nhint: split.time takes numbers, and dates such as 2024-12-31; for other "
+            f'forms write columns: {{{name}: {{type: date, format: "%d/%m/%Y"}}}}'
+        ) from error
 
 
 def split_rows(
