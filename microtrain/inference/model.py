@@ -20,7 +20,7 @@ from ..common.words import html_table, listed
 from ..config.components import GIVEN, build, is_import_path
 from ..creation import from_numpy
 from ..data import Source
-from ..data.preparation.survey import cast
+from ..data.rows import cast
 from ..data.source import BLOCK, as_source, check_finite, place, read_checked
 from ..data.tables.frame import Frame, shortened
 from ..data.tables.notation import Notation
