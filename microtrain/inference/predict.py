@@ -22,7 +22,7 @@ from ..data.readers.npy import npy_header
 from ..errors import ConfigError, DataError, LaunchError
 from .files import check_ending, read_inputs
 from .mean import TrainedEnsemble
-from .model import TrainedModel
+from .model import TrainedModel, once
 
 __all__ = ["check_place", "predict_file", "write_output"]
 
@@ -58,12 +58,13 @@ def predict_file(
     if output != "-":
         check_place(output, force, source)
     first = model.first if isinstance(model, TrainedEnsemble) else model
-    inputs, kept = read_inputs(source, first, note, delimiter, keep, model.take_columns)
+    note = once(note)
+    inputs, kept = read_inputs(source, first, note, delimiter, keep)
 
     def blocks(of: Callable[[Any], T]) -> Iterator[T]:
         """What is made of the outputs, block by block."""
         try:
-            yield from map(of, model.outputs(*inputs))
+            yield from map(of, model.outputs(inputs, note=note, kept=kept))
         except DataError as error:
             raise DataError(str(error) if source in str(error) else f"{source}: {error}") from error
 
@@ -77,7 +78,7 @@ def predict_file(
         if proba:
             made["probability"] = blocks(model.probabilities)
         arrays = kept | ({"classes": first.labels} if proba and first.classes is not None else {})
-        content = _npz(arrays, made, lambda: len(inputs[0]))
+        content = _npz(arrays, made, len(inputs))
     else:
         made_of_blocks = blocks(
             lambda each: (
@@ -91,7 +92,7 @@ def predict_file(
         _to_stdout(content)
     else:
         write_output(Path(output), content)
-    return len(inputs[0])
+    return len(inputs)
 
 
 def _tables(
@@ -121,40 +122,33 @@ def _csv(blocks: Iterable[dict[str, Array]]) -> Iterator[bytes]:
         yield text.getvalue().encode()
 
 
-class _Pieces(io.RawIOBase):
+class _Pieces(list[bytes]):
     """A file that is handed on piece by piece."""
 
-    def __init__(self) -> None:
-        self._written: list[bytes] = []
-
-    def writable(self) -> bool:
-        return True
-
     def write(self, piece: Any) -> int:
-        self._written.append(bytes(piece))
-        return len(self._written[-1])
+        self.append(bytes(piece))
+        return len(piece)
 
-    def taken(self) -> bytes:
-        """What was written since."""
-        pieces, self._written = self._written, []
-        return b"".join(pieces)
+    def flush(self) -> None:
+        """Nothing is held back."""
 
 
 def _npz(
-    arrays: Mapping[str, Array], made: Mapping[str, Iterable[Array]], rows: Callable[[], int]
+    arrays: Mapping[str, Array], made: Mapping[str, Iterable[Array]], rows: int
 ) -> Iterator[bytes]:
-    """The bytes of a .npz file of arrays, and of such as are made block by block, of `rows()`."""
-    file = _Pieces()
+    """The bytes of a .npz file of arrays, and of such as are made in blocks, of so many rows."""
+    file: Any = _Pieces()
     with zipfile.ZipFile(file, "w") as archive:
         for name, blocks in {**{key: [each] for key, each in arrays.items()}, **made}.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 for number, block in enumerate(blocks):
                     if number == 0:
-                        length = rows() if name in made else len(block)
+                        length = rows if name in made else len(block)
                         member.write(npy_header(block.dtype, (length, *block.shape[1:])))
                     member.write(block.tobytes())
-                    yield file.taken()
-    yield file.taken()
+                    yield b"".join(file)
+                    file.clear()
+    yield b"".join(file)
 
 
 def check_place(output: str, force: bool, source: str = "-") -> None:

@@ -146,6 +146,8 @@ class Frame:
     @classmethod
     def of(cls, value: Any, notation: Notation = PLAIN) -> Frame | None:
         """The columns of a dict, a data frame, a table or a structured array; None of all else."""
+        if isinstance(value, Frame):
+            return value
         if isinstance(value, Mapping):
             return cls("the table", value.keys(), value.values(), notation=notation)
         names: Any = getattr(getattr(value, "dtype", None), "names", None)
