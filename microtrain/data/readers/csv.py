@@ -202,11 +202,10 @@ class _File:
                 asked = texts is None or names[j] in texts
                 is_text[j] = asked or self._notation.floats([*map(str.strip, cells)]) is None
         found, lines = self._read(is_text, itertools.chain(head, rows))
-        numbers, full = found.numbers(), found.is_full()
+        numbers = found.numbers()
         texts_of = [found.texts if is_text.get(j) else self._texts for j in range(len(names))]
         columns = [
-            OnFile(len(lines), partial(texts_of[j], j), numbers.get(j), full)
-            for j in range(len(names))
+            OnFile(len(lines), partial(texts_of[j], j), numbers.get(j)) for j in range(len(names))
         ]
         return Frame(self._origin, names, columns, lines, self._notation)
 
@@ -367,10 +366,6 @@ class _Columns:
         """The columns of numbers alone."""
         columns = zip(self.numeric, self._numbers[: self.rows].T, strict=True)
         return {j: column for j, column in columns if j not in self._odd}
-
-    def is_full(self) -> bool:
-        """Whether no cell among the numbers is empty."""
-        return not np.isnan(self._numbers[: self.rows].min(initial=0.0))
 
     def texts(self, j: int, rows: int | None = None) -> tuple[Array, Array]:
         """The different cells of a column, and which of them each row has."""

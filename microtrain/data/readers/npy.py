@@ -196,14 +196,11 @@ class Mapped:
             return part
         if isinstance(rows, slice):
             start, stop, _ = rows.indices(self.shape[0])
-            first = self._file_of(start)
-            parts = [self._arrays[0][:0]]
-            while start < stop:
-                begin, end = self._starts[first], min(stop, self._starts[first + 1])
-                parts.append(self._whole(first)[start - begin : end - begin])
-                start, first = end, first + 1
-            parts = [part for part in parts if len(part)] or parts[:1]
-            return parts[0] if len(parts) == 1 else np.concatenate(parts, dtype=self.dtype)
+            file = self._file_of(start)
+            begin, end = self._starts[file : file + 2]
+            if stop <= end:
+                return self._whole(file)[start - begin : max(start, stop) - begin]
+            rows = np.arange(start, stop)
         files = np.searchsorted(self._starts, rows, "right") - 1
         taken = np.empty((len(rows), *self.shape[1:]), self.dtype)
         for file in np.unique(files):
@@ -323,15 +320,21 @@ def read_npy(file: BinaryIO, start: int, where: str) -> Array:
             f"{where} holds Python objects, which only pickle reads, and pickle can run any "
             "program; save numbers: np.save(path, array.astype(float))"
         )
-    if dtype.kind not in "biuf" or not shape or not all(type(n) is int and n >= 0 for n in shape):
+    check_numbers(where, shape, dtype)
+    begin = file.tell()
+    needed, size = dtype.itemsize * int(np.prod(shape, dtype=object)), file.seek(0, 2) - begin
+    if size < needed:
+        raise DataError(f"{where} is cut off: {size:,} bytes of numbers, expected {needed:,}")
+    return np.asarray(np.memmap(file, dtype, "r", begin, shape, "F" if fortran else "C"))
+
+
+def check_numbers(where: str, shape: Sequence[Any], dtype: Any) -> None:
+    """DataError for what is not rows of numbers."""
+    sizes = all(type(n) is int and n >= 0 for n in shape)
+    if getattr(dtype, "kind", "O") not in "biuf" or not shape or not sizes:
         raise DataError(
             f"{where} has shape {shape} and dtype {dtype}; expected rows of booleans, integers or "
             "floats"
         )
     if 0 in shape:
         raise DataError(f"{where} has shape {shape}: the data set is empty")
-    begin = file.tell()
-    needed, size = dtype.itemsize * int(np.prod(shape, dtype=object)), file.seek(0, 2) - begin
-    if size < needed:
-        raise DataError(f"{where} is cut off: {size:,} bytes of numbers, expected {needed:,}")
-    return np.asarray(np.memmap(file, dtype, "r", begin, shape, "F" if fortran else "C"))
