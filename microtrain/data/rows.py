@@ -286,7 +286,7 @@ class Rows(Source):
     def positions(self, rows: RowNumbers) -> Any:
         """The row numbers in the source."""
         if not isinstance(self.rows, slice):
-            return self.rows[rows]
+            return np.asarray(self.rows[rows], np.intp)
         if isinstance(rows, slice):
             start, stop, _ = rows.indices(self._length)
             return slice(self._start + start, self._start + max(start, stop))

@@ -193,9 +193,8 @@ def prepare(
                 f"{origin}: the target has rows of {target.shape[1:]}, but the model was trained "
                 f"on rows of {wanted}"
             )
-    if not lazy:  # in the order of the data
-        rows = {n: np.sort(r[:]) if isinstance(r, PartRows) else r for n, r in rows.items()}
-    raw = {name: Rows(whole, chosen) for name, chosen in rows.items()}
+    numbers = {n: r.table(not lazy) if isinstance(r, PartRows) else r for n, r in rows.items()}
+    raw = {name: Rows(whole, chosen) for name, chosen in numbers.items()}
     origins = dict.fromkeys(rows, origin)
     for name, other in (others or {}).items():
         origins[name] = where = f"{origin}, {name}"
@@ -261,7 +260,7 @@ def prepare(
         encoder=encoder,
         target_scaling=target_scaling,
         notes=tuple(notes),
-        found={name: (raw[name].rows, surveys[name]) for name in raw} if lazy else None,
+        found={name: (rows.get(name), each) for name, each in surveys.items()} if lazy else None,
         cache=_where_kept(kept) if kept else "",
     )
 

@@ -27,8 +27,7 @@ __all__ = ["PARTS", "PartRows", "split_rows", "split_sizes"]
 
 PARTS = ("train", "val", "test")
 REGION = 1024  # rows that are split by themselves, at least
-NEAR = 8  # rows of a part in a region, from which on rounding moves a row by one region at most
-KEPT = 2**24  # rows of all parts up to which the numbers of a part are kept: 4 bytes each
+KEPT = 2**24  # rows of all parts up to which the numbers of a part become a table
 
 
 def split_sizes(rows: int, split: Mapping[str, float], origin: str = "data") -> dict[str, int]:
@@ -78,8 +77,7 @@ class PartRows(Order):
     """The rows of one part of a large data set, read like an index array.
 
     The parts' rows come region by region, from the front of the data to its back, and within a
-    region shuffled. A region is 1,024 rows, or as many as leave 65,536 regions. Once many are
-    wanted at positions, as in shuffled epochs, all numbers are kept, of data of up to `KEPT` rows.
+    region shuffled. A region is 1,024 rows, or as many as leave 65,536 regions.
 
     Args:
         rows: of all parts.
@@ -111,22 +109,21 @@ class PartRows(Order):
         earlier = [np.diff(until[part]) for part in PARTS[: PARTS.index(name)] if part in sizes]
         self._shift = (sum(earlier, np.zeros(count, np.int64)) - self._until[:-1]).view(np.uint64)
         self._region, self._last = np.uint64(region), np.uint64(count - 1)
-        self._share = sizes[name] * region / rows  # rows of this part in a region, on average
         self._of = rows
         self._inside = Permutation(region, seed, "split", 0)
         self._in_last = Permutation(rows - (count - 1) * region, seed, "split", 1)
 
-    def __getitem__(self, positions: slice | NDArray[Any]) -> NDArray[np.intp]:
-        many = isinstance(positions, np.ndarray) and positions.size > REGION
-        if many and self._kept is None and self._of <= KEPT:
-            kept = np.empty(len(self), np.uint32)
-            for start in range(0, len(kept), CHUNK):
-                kept[start : start + CHUNK] = self[start : start + CHUNK]
-            self._kept = kept
-        return super().__getitem__(positions)
+    def table(self, sort: bool) -> PartRows | NDArray[Any]:
+        """The numbers of all rows, 4 bytes each where these do; by themselves if they are many."""
+        if self._of > KEPT and not sort:
+            return self
+        found = np.empty(len(self), np.uint32 if self._of <= KEPT else np.intp)
+        for start in range(0, len(found), CHUNK):
+            found[start : start + CHUNK] = self[start : start + CHUNK]
+        return np.sort(found) if sort else found
 
     def _rows_at(self, positions: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        number = self._regions_of(positions.view(np.int64))
+        number = np.searchsorted(self._until, positions.view(np.int64), "right") - 1
         places: NDArray[np.uint64] = positions + self._shift[number]
         regions = number.view(np.uint64)
         last = np.flatnonzero(regions == self._last)
@@ -135,18 +132,6 @@ class PartRows(Order):
         places[last] = self._in_last.among(in_last, None)
         places += regions * self._region
         return places
-
-    def _regions_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The region that each position is in."""
-        if self._share < NEAR:
-            return np.searchsorted(self._until, positions, "right") - 1
-        # As far as rounding goes positions lie evenly: at most one region beside, which takes a
-        # tenth of the time to see.
-        found = (positions * (1 / self._share)).astype(np.int64)
-        np.minimum(found, len(self._until) - 2, out=found)
-        found -= self._until[found] > positions
-        found += self._until[found + 1] <= positions
-        return found
 
 
 def way_to_split(
