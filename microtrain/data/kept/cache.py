@@ -42,8 +42,14 @@ from ..tables.table import Encoder
 
 Array = NDArray[Any]
 
-FORMAT: Final = 4  # of what is kept, and of how rows are prepared; another one is made anew
+FORMAT: Final = 5  # of what is kept, and of how rows are prepared; another one is made anew
 ABOUT: Final = "data.json"
+# Of prepared rows: what has its own way to JSON and back, and what is plain; and of a part.
+MAPS: Final[list[tuple[str, Any]]] = [
+    ("preprocessing", Preprocessing), ("target_scaling", TargetScaling), ("encoder", Encoder),
+]  # fmt: skip
+PLAIN: Final = ("in_features", "out_features", "classes", "notes", "digest")
+OF_PART: Final = ("weighted", "feature_names", "target_name", "classes", "truth")
 UNFINISHED: Final = ".part-"
 OLD: Final = 60.0  # seconds: what is younger may not be locked by its writer yet
 LOOK: Final = 0.05  # seconds between two looks at what it has written
@@ -105,29 +111,13 @@ def key_of(*what: Any) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def find(directory: Path, key: str) -> Path | None:
-    """Where rows are kept under a key; None where they are not."""
-    place = directory / key
-    return place if place.is_dir() else None
-
-
 def opened(place: Path, *, checked: bool = False) -> Prepared:
     """Prepared rows that are kept at a place, mapped into memory; DataError as `_opened`."""
     with _usable(place):
         about, parts = _opened(place, checked)
-        found = {key: about[key] for key in ("in_features", "out_features", "digest")}
-        return Prepared(
-            train=parts["train"],
-            val=parts.get("val"),
-            test=parts.get("test"),
-            preprocessing=Preprocessing.from_json(about["preprocessing"]),
-            classes=_tuple(about["classes"]),
-            target_scaling=TargetScaling.from_json(about["target_scaling"]),
-            encoder=None if about["encoder"] is None else Encoder.from_json(about["encoder"]),
-            notes=tuple(about["notes"]),
-            found=str(place),
-            **found,
-        )
+        maps: Any = {name: about[name] and kind.from_json(about[name]) for name, kind in MAPS}
+        found: Any = {name: parts.get(name) for name in PARTS} | maps | _tuples(about, PLAIN)
+        return Prepared(**found, found=str(place))
 
 
 @contextlib.contextmanager
@@ -161,26 +151,17 @@ def _opened(place: Path, checked: bool) -> tuple[dict[str, Any], dict[str, Kept]
 
 
 def _part(place: Path, name: str, about: dict[str, Any]) -> Kept:
-    arrays = []
-    for number, (dtype, shape) in enumerate(about["arrays"]):
-        array = map_npy(place / f"{name}-{number}.npy")
-        if (array.dtype.str, [*array.shape]) != (dtype, shape):
-            raise ValueError(f"{name}-{number}.npy is {array.dtype} of shape {array.shape}")
-        arrays.append(array)
+    arrays = [map_npy(place / f"{name}-{number}.npy") for number in range(len(about["sha256"]))]
     part = Kept(*(array[:0] for array in arrays))
-    part.arrays = tuple(arrays)
-    part.weighted, part.target_name, part.truth = (
-        about[key] for key in ("weighted", "target_name", "truth")
-    )
-    part.feature_names, part.classes = _tuple(about["feature_names"]), _tuple(about["classes"])
-    if about["known"] is not None:
-        known = about["known"]
+    vars(part).update(_tuples(about, OF_PART), arrays=tuple(arrays))
+    if (known := about["known"]) is not None:
         part.known = Known(**{**known, "mean": np.float64(known["mean"])})
     return part
 
 
-def _tuple(names: Any) -> tuple[str, ...] | None:
-    return None if names is None else tuple(names)
+def _tuples(about: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    """Some values of JSON, which has lists for tuples."""
+    return {key: tuple(x) if isinstance(x := about[key], list) else x for key in keys}
 
 
 def decoded(columns: Sequence[Any], directory: Path | None) -> list[Mapped]:
@@ -199,7 +180,7 @@ def decoded(columns: Sequence[Any], directory: Path | None) -> list[Mapped]:
     ready = []
     require_room(
         directory,
-        [Stored([c]) for c, k in zip(columns, keys, strict=True) if not find(directory, k)],
+        [Stored([c]) for c, k in zip(columns, keys, strict=True) if not (directory / k).is_dir()],
     )
     for column, stamp, key in zip(columns, before, keys, strict=True):
 
@@ -228,17 +209,9 @@ def _home() -> Path:
 def written(place: Path, data: Prepared, digest: str) -> dict[str, Any]:
     """Write prepared rows; what is to be known of them."""
     parts = {name: getattr(data, name) for name in PARTS if getattr(data, name) is not None}
-    return {
-        "parts": write(place, parts, "keeps the prepared rows"),
-        "preprocessing": data.preprocessing.to_json(),
-        "target_scaling": None if (scaling := data.target_scaling) is None else scaling.to_json(),
-        "in_features": data.in_features,
-        "out_features": data.out_features,
-        "classes": data.classes,
-        "encoder": None if data.encoder is None else data.encoder.to_json(),
-        "notes": data.notes,
-        "digest": digest,
-    }
+    maps = {name: (each := getattr(data, name)) and each.to_json() for name, _ in MAPS}
+    plain = {name: getattr(data, name) for name in PLAIN} | {"digest": digest}
+    return {"parts": write(place, parts, "keeps the prepared rows"), **maps, **plain}
 
 
 def keep(directory: Path, key: str, make: Callable[[Path], dict[str, Any]]) -> tuple[Path, bool]:
@@ -396,13 +369,9 @@ def _write_part(place: Path, name: str, part: Source, found: dict[str, Any]) -> 
             to_disk(file)
     known: Known | None = getattr(part, "known", None)
     found[name] = {
-        "arrays": [[dtype.str, shape] for dtype, shape in arrays],
         "sha256": [digest.hexdigest() for digest in digests],
         "known": None if known is None else asdict(known),
-        **{
-            key: getattr(part, key)
-            for key in ("weighted", "feature_names", "target_name", "classes", "truth")
-        },
+        **{key: getattr(part, key) for key in OF_PART},
     }
 
 
