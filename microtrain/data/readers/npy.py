@@ -23,8 +23,6 @@ from ..source import RowNumbers, Source
 
 Array = NDArray[Any]
 
-TOUCHED = 512  # rows of which the processor still knows where they are when they are copied
-WIDE = 256  # bytes of a row below which that costs more than it saves
 LOOK = 1.0  # seconds between looks at the files: a map of one that shrank ends the process
 
 
@@ -235,27 +233,12 @@ class Mapped:
 
 
 def _take(array: Array, rows: NDArray[np.intp]) -> Array:
-    """`array.take(rows, 0)`, faster of a large map.
-
-    One number of each wide row is read before the row. These reads wait for the memory (and for
-    where the page is, which is what a map costs) side by side; copies of rows, one after another.
-    """
-    if not array.size or not (array.flags.aligned or array.flags.c_contiguous):
-        return array[rows]
-    if not array.flags.aligned:  # as in npz files: `take` would copy the whole of it every time
-        bare = array[:, None] if array.ndim == 1 else array
-        taken = _take(bare.view(np.uint8), rows).view(array.dtype)
-        return taken[:, 0] if array.ndim == 1 else taken
-    if array.strides[0] < WIDE:
+    """`array.take(rows, 0)`, without a copy of an array that is not aligned, as in npz files."""
+    if array.flags.aligned or not array.flags.c_contiguous:
         return array.take(rows, 0)
-    inner: tuple[Any, ...] = (slice(None), *[0] * (array.ndim - 1))
-    firsts = array[inner]
-    taken = np.empty((len(rows), *array.shape[1:]), array.dtype)
-    for first in range(0, len(rows), TOUCHED):
-        some = rows[first : first + TOUCHED]
-        firsts[some]  # raises IndexError for a row that there is not, which `wrap` would not
-        array.take(some, 0, taken[first : first + TOUCHED], "wrap")
-    return taken
+    bare = array[:, None] if array.ndim == 1 else array
+    taken = bare.view(np.uint8).take(rows, 0).view(array.dtype)
+    return taken[:, 0] if array.ndim == 1 else taken
 
 
 def changed(path: Path) -> DataError:
