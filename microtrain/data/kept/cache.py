@@ -85,24 +85,16 @@ def _stamp(path: Path) -> Any:
         if not path.is_dir():
             return str(path.absolute()), found.st_size, found.st_mtime_ns
         digest = hashlib.blake2b(digest_size=16)
-        for entry in _files(path):
-            info = entry.stat()
-            name = os.path.relpath(entry.path, path)
-            digest.update(json.dumps([name, info.st_size, info.st_mtime_ns]).encode())
+        for place, folders, names in os.walk(path, followlinks=True):
+            folders.sort()
+            for name in sorted(names):
+                file = os.path.join(place, name)
+                info = os.stat(file)
+                what = os.path.relpath(file, path), info.st_size, info.st_mtime_ns
+                digest.update(json.dumps(what).encode())
         return str(path.absolute()), digest.hexdigest()
     except OSError:
         return None
-
-
-def _files(directory: str | os.PathLike[str]) -> Iterator[os.DirEntry[str]]:
-    """All files below a directory, in the order of their names."""
-    with os.scandir(directory) as entries:
-        found = sorted(entries, key=lambda entry: entry.name)
-    for entry in found:
-        if entry.is_dir():
-            yield from _files(entry.path)
-        else:
-            yield entry
 
 
 def key_of(*what: Any) -> str:

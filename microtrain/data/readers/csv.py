@@ -49,6 +49,8 @@ _OTHERS = {
     b"PK\x03\x04": ("a zip archive or a spreadsheet", "unpack it, or save the sheet as CSV"),
     b"PAR1\x15": ("a Parquet file", "data of type parquet are read from such"),
 }
+UTF8 = "UTF-8"
+NOT_UTF8 = "; save the file as UTF-8, or name what it is, such as encoding: cp1252 (Windows)"
 ROWS = 1_000  # that `csv` reads at once; what a column holds is what it begins with
 LARGE = 1 << 20  # bytes of a file that are worth another reader
 BLOCK = 1 << 22  # that it reads at once
@@ -183,7 +185,8 @@ class _File:
                 r'a tab is written "\t", in double quotes'
             )
         try:
-            self._encoding = codecs.lookup(encoding).name
+            name = codecs.lookup(encoding).name
+            self._encoding = UTF8 if name in ("utf-8", "utf-8-sig", "ascii") else name
             "a".encode(encoding)
         except LookupError as error:
             raise ConfigError(f"encoding: {error}; such are utf-8, utf-16, cp1252") from error
@@ -285,7 +288,9 @@ class _File:
             except python_csv.Error as error:
                 raise DataError(f"{self._origin}, line {line}: {error}") from error
             except UnicodeDecodeError:
-                require_utf8(self._origin, text.detach())
+                file = text.detach()
+                file.seek(0)
+                self._decoded(file.read())
                 raise
             if not names:
                 raise DataError(
@@ -305,8 +310,7 @@ class _File:
         """The file, which must be the one that was read before, and still be so at the end."""
         with self._opening() as file:
             self._look(file)
-            utf8 = self._encoding in ("utf-8", "utf-8-sig", "ascii")
-            yield file if utf8 else io.BytesIO(self._decoded(file.read()))
+            yield file if self._encoding == UTF8 else io.BytesIO(self._decoded(file.read()))
             self._look(file)
 
     def _decoded(self, content: bytes) -> bytes:
@@ -317,7 +321,7 @@ class _File:
             line = 1 + content.count(b"\n", 0, error.start)
             raise DataError(
                 f"{self._origin}, line {line}: byte 0x{content[error.start]:02x} is not "
-                f"{self._encoding} text"
+                f"{self._encoding} text{NOT_UTF8 * (self._encoding == UTF8)}"
             ) from error
 
     def _look(self, file: BinaryIO) -> None:
@@ -389,16 +393,3 @@ def require_text(origin: str, head: bytes) -> None:
             f"{origin}, line 1: {line} tells a spreadsheet what separates cells, and is not a "
             f"header; delete this line, and write delimiter: {separator!r}"
         )
-
-
-def require_utf8(origin: str, file: BinaryIO) -> None:
-    """DataError for the first byte that is not UTF-8."""
-    file.seek(0)
-    for line, text in enumerate(file, start=1):
-        try:
-            text.decode()
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{origin}, line {line}: byte 0x{text[error.start]:02x} is not UTF-8 text; "
-                "save the file as UTF-8, or name what it is, such as encoding: cp1252 (Windows)"
-            ) from error
