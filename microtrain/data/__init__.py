@@ -19,8 +19,7 @@ from .readers.synthetic import synthetic_linear, synthetic_random, synthetic_rel
 from .rows import Preprocessing, Rows, TargetScaling
 from .source import ArrayDataset, FunctionSource, Source, blocks
 from .tables.columns import Column
-from .tables.encoder import Encoder
-from .tables.table import Table
+from .tables.table import Encoder, Table
 
 __all__ = [
     "ArrayDataset",

@@ -15,6 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 from ..errors import ConfigError, DataError
 from .source import ArrayDataset, RowNumbers, Source, blocks, location_in, named_as, read_checked
 
+Array = NDArray[Any]
 Statistic = NDArray[np.float64]  # of each feature
 
 
@@ -90,7 +91,46 @@ class Preprocessing:
         return cls(np.array(state["mean"], np.float64), np.array(state["scale"], np.float64))
 
 
-Array = NDArray[Any]
+class Moments:
+    """Mean and squared deviations of columns, added up block by block.
+
+    Chan, Golub, LeVeque: Updating formulae and a pairwise algorithm (1979).
+    """
+
+    def __init__(self) -> None:
+        # Of 1, 2, 4 ... blocks, the largest first: the blocks, their rows (or the sum of their
+        # weights), mean and deviations.
+        self._done: list[tuple[int, float, Array, Array]] = []
+
+    def add(self, x: Array, weights: Array | None = None) -> None:
+        """The next rows, (n, ...), which count by their weights, (n,), where there are any."""
+        x = x.astype(np.float64, copy=False)
+        rows: float = len(x) if weights is None else weights.sum(dtype=np.float64)
+        if not rows:
+            return
+        mean = x.mean(axis=0) if weights is None else np.average(x, 0, weights)
+        apart = x - mean
+        squares = np.multiply(apart, apart, out=apart)
+        if weights is not None:
+            squares *= weights.reshape(-1, *(1,) * (x.ndim - 1))
+        self._done.append((1, rows, mean, squares.sum(axis=0)))
+        while len(self._done) > 1 and self._done[-1][0] == self._done[-2][0]:
+            self._merge()
+
+    def _merge(self) -> None:
+        blocks, n, mean, squares = self._done.pop()
+        others, m, its_mean, its_squares = self._done.pop()
+        apart = mean - its_mean
+        mean = its_mean + apart * (n / (n + m))
+        squares = its_squares + squares + apart * apart * (n * m / (n + m))
+        self._done.append((others + blocks, n + m, mean, squares))
+
+    def mean_and_std(self) -> tuple[Array, Array]:
+        """Over all rows, of which some count."""
+        while len(self._done) > 1:
+            self._merge()
+        _, rows, mean, squares = self._done[0]
+        return mean, np.sqrt(squares / rows)
 
 
 @dataclass(frozen=True)
@@ -246,7 +286,7 @@ class Rows(Source):
     def positions(self, rows: RowNumbers) -> Any:
         """The row numbers in the source."""
         if not isinstance(self.rows, slice):
-            return self.rows[rows]
+            return np.asarray(self.rows[rows], np.intp)
         if isinstance(rows, slice):
             start, stop, _ = rows.indices(self._length)
             return slice(self._start + start, self._start + max(start, stop))
@@ -282,6 +322,21 @@ def as_trained(array: Array, dtype: DTypeLike, column: bool) -> Array:
         return array.astype(np.int64, copy=False)
     array = array.astype(dtype, copy=False)
     return array[:, None] if column and array.ndim == 1 else array
+
+
+def cast(array: NDArray[Any], dtype: DTypeLike, origin: str) -> NDArray[Any]:
+    """`array` as `dtype`; DataError for values that do not fit."""
+    dtype = np.dtype(dtype)
+    if array.dtype == np.uint64 and dtype == np.int64 and array.max(initial=0) > 2**63 - 1:
+        raise DataError(f"{origin}: the integer {array.max()} does not fit int64")
+    with np.errstate(over="ignore"):
+        result: NDArray[Any] = array.astype(dtype, copy=False)
+    if not np.isfinite(result).all():
+        raise DataError(
+            f"{origin}: values up to {np.abs(array).max():g} do not fit {dtype}; rescale the data, "
+            "or train with dtype: float64"
+        )
+    return result
 
 
 def is_lazy(source: object) -> bool:

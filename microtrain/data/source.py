@@ -348,11 +348,10 @@ def as_source(data: Any, origin: str) -> Any:
     return data
 
 
-def checked(data: Any, origin: str, lazy: bool) -> Any:
+def checked(data: Any, origin: str) -> Any:
     """A source that has rows, inputs and a target of numbers; DataError where it has not.
 
-    lazy: nothing is read of it but shapes and dtypes. Else it is arrays, which are finite, and
-        of which 1-d ones of floats become columns.
+    Nothing is read of it but shapes and dtypes. Of arrays, 1-d ones of floats become columns.
     """
     if not isinstance(data, Source):
         returned = "nothing" if data is None else f"a {type(data).__name__}"
@@ -382,15 +381,11 @@ def checked(data: Any, origin: str, lazy: bool) -> Any:
         what = "an array has no columns"
     if what := what or misfit(data, head):
         raise DataError(f"{origin}: {what}; its arrays are {shown}")
-    if lazy:
+    count = len(head) - data.weighted
+    flat = [a.ndim == 1 and a.dtype.kind == "f" for a in head[:count]]
+    if not isinstance(data, ArrayDataset) or not any(flat):
         return data
-    assert isinstance(data, ArrayDataset)
-    for at, array in enumerate(data.arrays):
-        check_array(data, at, array, origin)
-    count = len(data.arrays) - data.weighted
-    columns = [
-        a[:, None] if a.ndim == 1 and a.dtype.kind == "f" else a for a in data.arrays[:count]
-    ]
+    columns = [a[:, None] if one else a for a, one in zip(data.arrays, flat, strict=False)]
     return data.with_arrays(*columns, *data.arrays[count:])
 
 
@@ -428,7 +423,7 @@ def check_finite(
     where = location(row)
     if columns is not None and len(rest) == 1 and rest[0] < len(columns):
         where += f', column "{columns[rest[0]]}"'
-    elif rest:
+    elif rest and array.shape[1:] != (1,):
         where += f", column {rest[0] if len(rest) == 1 else tuple(rest)}"
     raise DataError(
         f"{name} {where} is {array[(row, *rest)]}, expected a finite number\n"

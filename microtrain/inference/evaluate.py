@@ -22,12 +22,11 @@ from ..runs.arrays import params_sha256
 from ..runs.importance import Importance
 from ..runs.run import ClassCounts, Run
 from ..train.build_run import build_loss
-from ..train.evaluation import evaluate, step_of
+from ..train.evaluation import evaluate, repeated, step_of
 from ..train.importance import choose, columns_of
 from ..train.importance import importance as shuffled
 from ..train.metrics.base import Metric
 from ..train.metrics.classification import Confusion, class_counts, class_lines, class_names
-from ..train.metrics.probabilities import repeated
 from ..train.models_and_losses import negative_count
 from ..train.rehearsal import build_metrics
 from ..train.run_data import load_data, load_once

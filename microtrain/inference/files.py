@@ -8,7 +8,7 @@ it was where the model was trained. Rows come in order, and nothing is kept of t
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from ..data.rows import in_memory
 from ..data.tables.columns import codes_of, leave_out
 from ..data.tables.frame import Frame
 from ..errors import ConfigError, DataError
-from .model import TrainedModel
+from .model import Note, TrainedModel
 
 __all__ = ["check_ending", "read_inputs", "read_rows", "standard_input"]
 
@@ -40,7 +40,6 @@ KEYS = ("path", "inputs", "target", "weight")
 WEIGHTED = ("csv", "parquet", "npy", "hdf5", "zarr")  # data that may have a weight
 
 Array = NDArray[Any]
-Note = Callable[[str], None]
 
 
 def check_ending(
@@ -64,13 +63,12 @@ def read_inputs(
     note: Note,
     delimiter: str | None,
     keep: Sequence[str],
-    take: Callable[..., list[Any]],
-) -> tuple[list[Any], dict[str, Array]]:
+) -> tuple[Source | Frame, dict[str, Array]]:
     """The raw inputs of `model` in a file, and the columns to keep: ids, and those of `keep`.
 
-    The inputs are arrays, or one `Source`. `note` is told which columns are not used; `take` makes
-    the inputs of columns, as `model.take_columns` does. Raises DataError for all that is wrong
-    with the file, ConfigError for names, keys and a delimiter that cannot be.
+    The inputs are a table, or one `Source`. `note` is told which columns are not used. Raises
+    DataError for all that is wrong with the file, ConfigError for names, keys and a delimiter that
+    cannot be.
     """
     file = _File(text, "--input", model)
     if file.ending not in TABLES:
@@ -78,18 +76,19 @@ def read_inputs(
             raise ConfigError(f"--keep {keep[0]}: {text} has arrays, not columns")
         source = Stored(file.arrays(file.names["inputs"]))
         model.check_source(source)
-        return [source], {}
+        return source, {}
     rows, table = file.table(delimiter)
     table.require(keep)
     ids = () if model.encoder is None else model.encoder.ids
     wanted = dict.fromkeys([*(name for name in ids if name in table.names), *keep])
-    inputs = take(table, note, wanted)
     targets = [name for name in model.target_names or () if name in {*table.names} - {*wanted}]
     if targets:
         shown = ", ".join(f'the target "{name}"' for name in targets)
         note(f"{shown} is there too; it is not used")
+    inputs: Any = table
     if rows is not None:  # those were columns without rows
-        inputs = [Stored([rows.numbers(model.feature_names or ())])]
+        model.take_columns(table, note, wanted)
+        inputs = Stored([rows.numbers(model.feature_names or ())])
         table = read_parquet(Path(file.path), [*wanted])
     return inputs, {name: np.array(table.texts(name)) for name in wanted}
 

@@ -7,17 +7,16 @@ block of rows goes through one after the other: what is kept is a mean and a sum
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..common.words import plural
-from ..data.tables.frame import Frame
 from ..errors import ConfigError, DataError
-from .model import TrainedModel, warn_user
+from .model import Note, TrainedModel, once, warn_user
 from .saved import Saved, read_saved
 
 __all__ = ["Pooled", "TrainedEnsemble", "load_all"]
@@ -43,16 +42,6 @@ class Pooled:
 
     mean: Array
     deviation: Array
-
-
-@dataclass(frozen=True)
-class _Taken:
-    """Columns of a table as the inputs of each preparation."""
-
-    inputs: list[list[Array]]
-
-    def __len__(self) -> int:
-        return len(self.inputs[0][0])
 
 
 class TrainedEnsemble:
@@ -86,29 +75,15 @@ class TrainedEnsemble:
                     f"{member.path} predicts something different from {self.first.path} (targets, "
                     "classes or kind of loss): there is no mean of both"
                 )
-        groups: dict[str, list[int]] = {}
-        for i, each in enumerate(saved):
-            state = each.checkpoint.state
-            prepared = json.dumps([state.get(key) for key in ("preprocessing", "table", "inputs")])
-            groups.setdefault(prepared, []).append(i)
-        self.groups = [*groups.values()]  # places of members with one preparation
+        states = [each.checkpoint.state for each in saved]
+        keys = "preprocessing", "table", "inputs"
+        # Members of which this is the same prepare rows alike.
+        self._preparations = [json.dumps([state.get(key) for key in keys]) for state in states]
 
     def __repr__(self) -> str:
         return f"TrainedEnsemble({self.first.config.name}, {self.chosen}, {self.first.path})"
 
-    @overload
-    def predict(
-        self, *inputs: Any, spread: Literal[False] = ..., threshold: float | None = ...
-    ) -> Array: ...
-
-    @overload
-    def predict(
-        self, *inputs: Any, spread: Literal[True], threshold: float | None = ...
-    ) -> tuple[Array, Array]: ...
-
-    def predict(
-        self, *inputs: Any, spread: bool = False, threshold: float | None = None
-    ) -> Array | tuple[Array, Array]:
+    def predict(self, *inputs: Any, spread: bool = False, threshold: float | None = None) -> Any:
         """Predictions for raw inputs, as `TrainedModel.predict` takes and gives them.
 
         Args:
@@ -158,27 +133,30 @@ class TrainedEnsemble:
         apart: Array = pooled.deviation[np.arange(len(codes)), codes]
         return apart
 
-    def outputs(self, *inputs: Any) -> Iterator[Pooled]:
+    def outputs(
+        self, *inputs: Any, note: Note = warn_user, kept: Iterable[str] = ()
+    ) -> Iterator[Pooled]:
         """What the members say of raw inputs, in the blocks of `TrainedModel.outputs`."""
-        if len(inputs) == 1 and (table := Frame.of(inputs[0])) is not None:
-            inputs = tuple(self.take_columns(table, warn_user))
+        note = once(note)
         for first, rows in self.first.blocks(*inputs):
-            yield self._pool(self._values(rows, first))
+            yield self._pool(self._values(rows, first, note, [*kept]))
 
-    def _values(self, rows: tuple[Any, ...], first: int) -> Iterator[Array]:
+    def _values(
+        self, rows: tuple[Any, ...], first: int, note: Note, kept: list[str]
+    ) -> Iterator[Array]:
         """What is averaged, of one member after the other."""
-        for place, group in enumerate(self.groups):
-            taken = rows[0].inputs[place] if isinstance(rows[0], _Taken) else rows
-            arrays = self.members[group[0]].prepare(*taken)
-            for member in (self.members[i] for i in group):
-                try:
-                    scores = member.scores(arrays, first)
-                except DataError as error:
-                    raise DataError(f"{member.path}: {error}") from error
-                if member.link == "softmax":
-                    yield member.probabilities(scores)
-                else:
-                    yield scores if member.classes is not None else member.decide(scores)
+        prepared: dict[str, list[Array]] = {}
+        for member, how in zip(self.members, self._preparations, strict=True):
+            if how not in prepared:
+                prepared[how] = member.prepare(*rows, note=note, kept=kept)
+            try:
+                scores = member.scores(prepared[how], first)
+            except DataError as error:
+                raise DataError(f"{member.path}: {error}") from error
+            if member.link == "softmax":
+                yield member.probabilities(scores)
+            else:
+                yield scores if member.classes is not None else member.decide(scores)
 
     def _pool(self, values: Iterable[Array]) -> Pooled:
         """Mean and deviation of values that come one by one, by Welford's method."""
@@ -188,20 +166,6 @@ class TrainedEnsemble:
             mean = mean + apart / count
             squares = squares + apart * (value - mean)
         return Pooled(mean, np.sqrt(squares / (count - 1)))
-
-    def take_columns(
-        self, table: Frame, note: Callable[[str], None], kept: Iterable[str] = ()
-    ) -> list[Any]:
-        """The inputs made of columns, for each preparation; `note` as `TrainedModel` has it."""
-        notes: dict[str, None] = {}
-        kept = [*kept]
-        members = [self.members[group[0]] for group in self.groups]
-        inputs = [
-            m.take_columns(table, lambda text: notes.update({text: None}), kept) for m in members
-        ]
-        for text in notes:
-            note(text)
-        return [_Taken(inputs)]
 
 
 def _predicts(member: TrainedModel) -> tuple[Any, ...]:

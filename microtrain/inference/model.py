@@ -20,7 +20,7 @@ from ..common.words import html_table, listed
 from ..config.components import GIVEN, build, is_import_path
 from ..creation import from_numpy
 from ..data import Source
-from ..data.preparation.survey import cast
+from ..data.rows import cast
 from ..data.source import BLOCK, as_source, check_finite, place, read_checked
 from ..data.tables.frame import Frame, shortened
 from ..data.tables.notation import Notation
@@ -35,9 +35,10 @@ from ..train.model_state import load_model_arrays
 from ..train.models_and_losses import one_prediction
 from .saved import Saved, Signature, read_saved
 
-__all__ = ["TrainedModel", "load", "warn_user"]
+__all__ = ["Note", "TrainedModel", "load", "once", "warn_user"]
 
 Array = NDArray[Any]
+Note = Callable[[str], None]
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,18}")
 
 
@@ -73,6 +74,28 @@ def load(
     """
     saved = read_saved(path, checkpoint, trust=trust, warn=warn_user)
     return TrainedModel(saved, model)
+
+
+def warn_user(text: str) -> None:
+    """Warn at the line of the user's that called."""
+    level, frame = 2, inspect.currentframe()
+    while (frame := frame and frame.f_back) and frame.f_back is not None:
+        if not frame.f_back.f_globals.get("__name__", "").startswith("microtrain."):
+            break
+        level += 1
+    warnings.warn(text, UserWarning, stacklevel=level + 1)
+
+
+def once(note: Note) -> Note:
+    """What passes each text on when it comes for the first time."""
+    said: set[str] = set()
+
+    def tell(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            note(text)
+
+    return tell
 
 
 class TrainedModel:
@@ -211,14 +234,17 @@ class TrainedModel:
             return np.array([int(name) for name in names], np.int64)
         return np.array(names)
 
-    def outputs(self, *inputs: Any) -> Iterator[Array]:
+    def outputs(
+        self, *inputs: Any, note: Note = warn_user, kept: Iterable[str] = ()
+    ) -> Iterator[Array]:
         """What the module gives for raw inputs, as `predict` takes them, in the target's own unit.
 
         Of a `Source` and of memory maps a block of rows at a time, of all else at once; at least
-        one block, perhaps without rows. Raises DataError as `predict`.
+        one block, perhaps without rows. `note` and `kept` as `take_columns` has them. Raises
+        DataError as `predict`.
         """
         for first, rows in self.blocks(*inputs):
-            yield self.scores(self.prepare(*rows), first)
+            yield self.scores(self.prepare(*rows, note=note, kept=kept), first)
 
     def blocks(self, *inputs: Any) -> Iterator[tuple[int, tuple[Any, ...]]]:
         """Raw inputs in the parts in which `outputs` takes them: the number of the first row, rows.
@@ -300,9 +326,7 @@ class TrainedModel:
         """How the cells of that table were read."""
         return Notation.of(self.of_table)
 
-    def take_columns(
-        self, table: Frame, note: Callable[[str], None], kept: Iterable[str] = ()
-    ) -> list[Array]:
+    def take_columns(self, table: Frame, note: Note, kept: Iterable[str] = ()) -> list[Array]:
         """The inputs, made of columns found by their names.
 
         `note` is told of columns that are neither used nor `kept`.
@@ -325,7 +349,9 @@ class TrainedModel:
             note(f"columns that the model does not use: {listed(unused)}")
         return arrays
 
-    def prepare(self, *inputs: Any) -> list[Array]:
+    def prepare(
+        self, *inputs: Any, note: Note = warn_user, kept: Iterable[str] = ()
+    ) -> list[Array]:
         """Raw inputs as the module wants them: by name, checked, standardised and cast."""
         wanted = self.signature.inputs
         if any(isinstance(value, str | os.PathLike) for value in inputs):
@@ -334,10 +360,7 @@ class TrainedModel:
                 "their columns, such as a dict of lists"
             )
         if len(inputs) == 1 and (table := Frame.of(inputs[0], self.notation)) is not None:
-            notes: list[str] = []
-            inputs = tuple(self.take_columns(table, notes.append))
-            for note in notes:
-                warn_user(note)
+            inputs = tuple(self.take_columns(table, note, kept))
         if len(inputs) != len(wanted):
             raise DataError(f"the model takes {len(wanted)} inputs, got {len(inputs)}")
         arrays = [self._prepare(i, value) for i, value in enumerate(inputs)]
@@ -414,13 +437,3 @@ def _module(saved: Saved, signature: Signature, model: object) -> Module:
     except RuntimeError as error:
         raise DataError(f"{checkpoint.path} does not fit the model: {error}") from error
     return module.eval()
-
-
-def warn_user(text: str) -> None:
-    """Warn at the line of the user's that called."""
-    level, frame = 2, inspect.currentframe()
-    while (frame := frame and frame.f_back) and frame.f_back is not None:
-        if not frame.f_back.f_globals.get("__name__", "").startswith("microtrain."):
-            break
-        level += 1
-    warnings.warn(text, UserWarning, stacklevel=level + 1)

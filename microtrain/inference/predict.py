@@ -10,6 +10,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,11 +23,12 @@ from ..data.readers.npy import npy_header
 from ..errors import ConfigError, DataError, LaunchError
 from .files import check_ending, read_inputs
 from .mean import TrainedEnsemble
-from .model import TrainedModel
+from .model import TrainedModel, once
 
 __all__ = ["check_place", "predict_file", "write_output"]
 
 Array = NDArray[Any]
+Arrays = Mapping[str, Array]
 T = TypeVar("T")
 
 
@@ -58,12 +60,20 @@ def predict_file(
     if output != "-":
         check_place(output, force, source)
     first = model.first if isinstance(model, TrainedEnsemble) else model
-    inputs, kept = read_inputs(source, first, note, delimiter, keep, model.take_columns)
+    note = once(note)
+    inputs, kept = read_inputs(source, first, note, delimiter, keep)
+
+    made: dict[str, Callable[..., Array]] = {}
+    made["prediction"] = partial(model.decide, threshold=threshold)
+    if isinstance(model, TrainedEnsemble):
+        made["spread"] = partial(model.spread, threshold=threshold)
+    if proba:
+        made["probability"] = model.probabilities
 
     def blocks(of: Callable[[Any], T]) -> Iterator[T]:
         """What is made of the outputs, block by block."""
         try:
-            yield from map(of, model.outputs(*inputs))
+            yield from map(of, model.outputs(inputs, note=note, kept=kept))
         except DataError as error:
             raise DataError(str(error) if source in str(error) else f"{source}: {error}") from error
 
@@ -71,45 +81,34 @@ def predict_file(
         # The latter two are arguments of numpy.savez.
         own = ("prediction", "spread", "probability", "classes", "file", "allow_pickle")
         _refuse_taken(output, kept, own)
-        made = {"prediction": blocks(lambda each: model.decide(each, threshold))}
-        if isinstance(model, TrainedEnsemble):
-            made["spread"] = blocks(lambda each: model.spread(each, threshold))
-        if proba:
-            made["probability"] = blocks(model.probabilities)
         arrays = kept | ({"classes": first.labels} if proba and first.classes is not None else {})
-        content = _npz(arrays, made, lambda: len(inputs[0]))
+        content = _npz(arrays, {name: blocks(of) for name, of in made.items()}, len(inputs))
     else:
-        made_of_blocks = blocks(
-            lambda each: (
-                model.decide(each, threshold),
-                model.spread(each, threshold) if isinstance(model, TrainedEnsemble) else None,
-                model.probabilities(each) if proba else None,
-            )
-        )
-        content = _csv(_tables(first, made_of_blocks, output, kept))
+        found = blocks(lambda each: {name: of(each) for name, of in made.items()})
+        content = _csv(_tables(first, found, output, kept))
     if output == "-":
         _to_stdout(content)
     else:
         write_output(Path(output), content)
-    return len(inputs[0])
+    return len(inputs)
 
 
 def _tables(
     model: TrainedModel,
-    blocks: Iterable[tuple[Any, Any, Any]],
+    blocks: Iterable[Arrays],
     output: str,
-    kept: Mapping[str, Array],
+    kept: Arrays,
 ) -> Iterator[dict[str, Array]]:
     """The columns of each block, with its rows of those that are kept."""
     start = 0
-    for prediction, spread, chance in blocks:
-        stop = start + len(prediction)
+    for found in blocks:
+        stop = start + len(found["prediction"])
         rows = {name: column[start:stop] for name, column in kept.items()}
-        yield _columns(model, prediction, spread, chance, output, rows)
+        yield _columns(model, found, output, rows)
         start = stop
 
 
-def _csv(blocks: Iterable[dict[str, Array]]) -> Iterator[bytes]:
+def _csv(blocks: Iterable[Arrays]) -> Iterator[bytes]:
     """The bytes of a table: its columns come by name, block after block."""
     for number, columns in enumerate(blocks):
         text = io.StringIO(newline="")
@@ -121,40 +120,31 @@ def _csv(blocks: Iterable[dict[str, Array]]) -> Iterator[bytes]:
         yield text.getvalue().encode()
 
 
-class _Pieces(io.RawIOBase):
+class _Pieces(list[bytes]):
     """A file that is handed on piece by piece."""
 
-    def __init__(self) -> None:
-        self._written: list[bytes] = []
-
-    def writable(self) -> bool:
-        return True
-
     def write(self, piece: Any) -> int:
-        self._written.append(bytes(piece))
-        return len(self._written[-1])
+        self.append(bytes(piece))
+        return len(piece)
 
-    def taken(self) -> bytes:
-        """What was written since."""
-        pieces, self._written = self._written, []
-        return b"".join(pieces)
+    def flush(self) -> None:
+        """Nothing is held back."""
 
 
-def _npz(
-    arrays: Mapping[str, Array], made: Mapping[str, Iterable[Array]], rows: Callable[[], int]
-) -> Iterator[bytes]:
-    """The bytes of a .npz file of arrays, and of such as are made block by block, of `rows()`."""
-    file = _Pieces()
+def _npz(arrays: Arrays, made: Mapping[str, Iterable[Array]], rows: int) -> Iterator[bytes]:
+    """The bytes of a .npz file of arrays, and of such as are made in blocks, of so many rows."""
+    file: Any = _Pieces()
     with zipfile.ZipFile(file, "w") as archive:
         for name, blocks in {**{key: [each] for key, each in arrays.items()}, **made}.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 for number, block in enumerate(blocks):
                     if number == 0:
-                        length = rows() if name in made else len(block)
+                        length = rows if name in made else len(block)
                         member.write(npy_header(block.dtype, (length, *block.shape[1:])))
                     member.write(block.tobytes())
-                    yield file.taken()
-    yield file.taken()
+                    yield b"".join(file)
+                    file.clear()
+    yield b"".join(file)
 
 
 def check_place(output: str, force: bool, source: str = "-") -> None:
@@ -174,15 +164,9 @@ def check_place(output: str, force: bool, source: str = "-") -> None:
         raise ConfigError(f"--output {output!r}: {error}") from error
 
 
-def _columns(
-    model: TrainedModel,
-    prediction: Array,
-    spread: Array | None,
-    chance: Array | None,
-    output: str,
-    kept: Mapping[str, Array],
-) -> dict[str, Array]:
+def _columns(model: TrainedModel, found: Arrays, output: str, kept: Arrays) -> dict[str, Array]:
     """What becomes the columns of a table, by name."""
+    prediction = found["prediction"]
     if prediction.ndim > 2:
         raise ConfigError(
             f"--output {output}: a prediction has shape {prediction.shape[1:]}; write .npz"
@@ -196,10 +180,10 @@ def _columns(
     labels = [f"probability_{name}" for name in model.classes or names]
     spreads = ["spread"] if model.classes is not None else [f"spread_{name}" for name in names]
     own = dict(zip(names, table.T, strict=True))
-    if spread is not None:
-        own.update(zip(spreads, _written(spread, model, chances).T, strict=True))
-    if chance is not None:
-        own.update(zip(labels, _written(chance, model, True).T, strict=True))
+    if "spread" in found:
+        own.update(zip(spreads, _written(found["spread"], model, chances).T, strict=True))
+    if "probability" in found:
+        own.update(zip(labels, _written(found["probability"], model, True).T, strict=True))
     _refuse_taken(output, kept, own)
     return {**kept, **own}
 
@@ -217,7 +201,7 @@ def _written(array: Array, model: TrainedModel, chances: bool) -> Array:
     return np.array([[f"{each:.6g}" for each in row] for row in wide.tolist()]).reshape(wide.shape)
 
 
-def _refuse_taken(output: str, kept: Mapping[str, Array], own: Collection[str]) -> None:
+def _refuse_taken(output: str, kept: Arrays, own: Collection[str]) -> None:
     """ConfigError for columns of the input whose names are those of what is predicted."""
     if taken := [name for name in kept if name in own]:
         raise ConfigError(

@@ -77,7 +77,7 @@ class Signature(BaseModel):
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Self:
-        """What `train.assembly.data_state` wrote; DataError for anything else."""
+        """What `train.run_data.data_state` wrote; DataError for anything else."""
         try:
             return cls.model_validate(checkpoint.state)
         except ValidationError as error:

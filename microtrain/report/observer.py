@@ -53,13 +53,13 @@ class Report(Callback):
 
     def _measure_importance(self, run: TrainingRun, ending: Ending) -> None:
         """Which columns matter goes into run.json, where it costs little; collective."""
+        if not from_root(run.comm, lambda: self.wanted and run.directory is not None):
+            return
         part = next((name for name in ("val", "test") if getattr(run.data, name) is not None), "")
         dataset = getattr(run.data, part or "train")
         columns = columns_of(run.data, dataset)
         parameters = sum(param.numel() for param in run.model.parameters())
         if not (part and ending.finished and quick(columns, len(dataset), parameters)):
-            return
-        if not from_root(run.comm, lambda: self.wanted and run.directory is not None):
             return
         by = choose(run.monitor, run.higher_is_better)
         found = importance(part, dataset, columns, partial(measure, run), *by, run.config.seed)

@@ -16,7 +16,7 @@ from ..config.components import build, import_paths, is_import_path, load, own, 
 from ..config.resolved import as_yaml
 from ..config.schema import TARGET_KEYS, Config, Data
 from ..data import ArrayDataset, Encoder, Prepared, Preprocessing, TargetScaling, prepare
-from ..data.kept.cache import CHECKED, find, keep, key_of, opened, stamps, written
+from ..data.kept.cache import CHECKED, keep, key_of, opened, stamps, written
 from ..data.kept.shared import during, share
 from ..data.rows import Rows, layout
 from ..distributed.agreement import agreed, all_equal, settled, together
@@ -180,7 +180,7 @@ def cached(config: Config, load: Callable[..., Prepared]) -> Callable[..., Prepa
         if key in first:  # asked twice where there are several hosts
             return first[key]
         words, data = "an earlier run has kept the rows in", None
-        if find(directory, key) is None or None in files:
+        if not (directory / key).is_dir() or None in files:
             data = load()  # says what is wrong with a file that is not there
             if data.cache:  # decoded, and kept so
                 return first.setdefault(key, data)

@@ -28,7 +28,7 @@ from ..config.components import load
 from ..config.library import library_config
 from ..config.resolved import compared
 from ..config.schema import Config
-from ..data.kept.npy_writer import PROGRESS
+from ..data.kept.cache import PROGRESS
 from ..data.kept.shared import during
 from ..data.rows import layout
 from ..distributed import process_monitor, watchdog

@@ -21,7 +21,7 @@ from resuming import facts, metrics, train, write_run
 
 from microtrain.config.load import load_config
 from microtrain.data import FunctionSource, Prepared, prepare
-from microtrain.data.kept import cache, npy_writer, shared
+from microtrain.data.kept import cache, shared
 from microtrain.data.kept.cache import opened
 from microtrain.data.kept.shared import share
 from microtrain.data.readers.stores import Chunked
@@ -279,12 +279,12 @@ import os, signal, sys
 import numpy as np
 from pathlib import Path
 from microtrain.data import prepare
-from microtrain.data.kept import cache, npy_writer, shared
+from microtrain.data.kept import cache, shared
 
 def die(file):
     os.kill(os.getpid(), signal.SIGKILL)
 
-npy_writer.to_disk = die
+cache.to_disk = die
 x = np.ones((1000, 3), np.float32)
 data = prepare((x, x[:, :1]))
 cache.keep(Path(sys.argv[1]), "key", lambda place: cache.written(place, data, ""))
@@ -298,7 +298,7 @@ def test_a_writer_that_is_killed_leaves_nothing_that_is_used(
     assert job.returncode == -9
     (left,) = tmp_path.iterdir()
     assert left.name.startswith(cache.UNFINISHED)
-    assert cache.find(tmp_path, "key") is None
+    assert not (tmp_path / "key").exists()
     keep(tmp_path, "other", lazy(), "")  # what is young may be another writer's
     assert left.exists()
     os.utime(left, (time.time() - 2 * cache.OLD,) * 2)
@@ -417,7 +417,6 @@ def test_chunks_are_decoded_once_and_in_order(tmp_path: Path) -> None:
 def test_one_of_several_ranks_decodes_and_the_others_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "QUIET", 0.1)  # what holds its lock is waited for nevertheless
     column = Slowly(tmp_path / "a", 0.05)
 
     def bits(comm: Communicator) -> bytes:
@@ -468,7 +467,7 @@ def test_a_bar_shows_how_far_decoding_is(tmp_path: Path) -> None:
             looks.append((step, self.total))
             return 0.0
 
-    with shared.during(npy_writer.PROGRESS, Watched()):
+    with shared.during(cache.PROGRESS, Watched()):
         Slowly(tmp_path / "a").decoded(None)
     assert looks[-1] == (len(X), len(X))
 

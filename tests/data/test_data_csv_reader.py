@@ -17,9 +17,9 @@ from microtrain.data import csv
 from microtrain.data.readers import csv as csv_reader
 from microtrain.data.readers.csv import parse_csv, read_csv
 from microtrain.data.tables.columns import Column, read_target, texts
-from microtrain.data.tables.encoder import Encoder
 from microtrain.data.tables.frame import Frame, OnFile
 from microtrain.data.tables.notation import Notation
+from microtrain.data.tables.table import Encoder
 from microtrain.errors import DataError
 
 NUMBERS = ["1", "-2.5", "0.123456", "123456.75"]
@@ -42,7 +42,6 @@ def by(rows, block, arrow):
         patch.setattr(csv_reader, "ROWS", rows)
         patch.setattr(csv_reader, "LARGE", 0)
         patch.setattr(csv_reader, "BLOCK", block)
-        patch.setattr(csv_reader, "SMALL", block)
         if not arrow:
             patch.setitem(sys.modules, "pyarrow", None)
         yield

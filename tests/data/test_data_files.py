@@ -16,8 +16,8 @@ import microtrain as mt
 from microtrain.data import DataLoader, Table, csv, npz, parquet, prepare
 from microtrain.data.readers import csv as csv_reader
 from microtrain.data.readers.csv import read_csv
-from microtrain.data.tables.encoder import Encoder
 from microtrain.data.tables.frame import Frame
+from microtrain.data.tables.table import Encoder
 from microtrain.errors import ConfigError, DataError
 
 IRIS = Path(__file__).parents[2] / "configs" / "data" / "iris.csv"

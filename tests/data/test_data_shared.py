@@ -179,7 +179,7 @@ except DataError as error:
     job = mpi_run.run_job([*in_a_container, *mpirun], env={"TMPDIR": str(tmp_path)})
     assert job.returncode == 0, job.stderr
     if room == "elsewhere":
-        assert f"share 80 MB of data through files in {tmp_path}: /dev/shm has" in job.stdout
+        assert f"share 80 MB of data through a file in {tmp_path}: /dev/shm has" in job.stdout
     elif room == "nowhere":
         assert "data: no room for the 80 MB that the ranks of host" in job.stdout
         assert "/dev/shm has" in job.stdout
@@ -264,7 +264,7 @@ def test_given_arrays_are_shared_only_where_a_copy_was_made(
     assert all(isinstance(array.base, np.ndarray) for array in views)
     data = replace(prepare((x, x[:, :1])), train=ArrayDataset(*views, *copied))
     monkeypatch.setattr(shared, "MEMORY", [str(tmp_path)])  # whose files nobody takes away
-    assert None not in shared._parcel(data, given=False).names["train"]
+    assert None not in shared._parcel(data, given=False).rest.train.arrays
     parcel = shared._parcel(data, given=True)
-    assert [name is None for name in parcel.names["train"]] == [True, True, False, False]
-    assert parcel.length == sum(array.nbytes for array in copied)
+    assert [span is None for span in parcel.rest.train.arrays] == [True, True, False, False]
+    assert sum(array.nbytes for array in copied) <= parcel.length < 64 + 10 * 4 * 4

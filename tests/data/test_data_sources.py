@@ -25,11 +25,10 @@ from microtrain.data import (
     prepare,
     zarr,
 )
-from microtrain.data.preparation.survey import Moments
 from microtrain.data.readers import npy as mapped
 from microtrain.data.readers import stores
 from microtrain.data.readers.csv import csv
-from microtrain.data.rows import is_lazy
+from microtrain.data.rows import Moments, is_lazy
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError, DataError
 from microtrain.random import begin_batch

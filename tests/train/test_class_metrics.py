@@ -17,7 +17,7 @@ from microtrain.data import ArrayDataset
 from microtrain.distributed import in_process
 from microtrain.errors import ConfigError, DataError
 from microtrain.train import evaluation
-from microtrain.train.evaluation import evaluate
+from microtrain.train.evaluation import evaluate, repeated
 from microtrain.train.metrics.base import (
     R2,
     ExplainedVariance,
@@ -44,7 +44,6 @@ from microtrain.train.metrics.probabilities import (
     CalibrationError,
     LogLoss,
     RocAuc,
-    repeated,
 )
 
 Arrays = tuple[np.ndarray, ...]

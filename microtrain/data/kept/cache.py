@@ -15,14 +15,16 @@ import fcntl
 import functools
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,24 +35,29 @@ from ...distributed.communicator import alone
 from ...errors import DataError
 from ..preparation.prepare import Prepared
 from ..preparation.split import PARTS
-from ..readers.npy import Mapped, Stored, changed, map_npy
+from ..readers.npy import Mapped, Stored, changed, map_npy, npy_header
 from ..rows import Known, Preprocessing, TargetScaling
-from ..source import ArrayDataset
-from ..tables.encoder import Encoder
-from .npy_writer import require_room, to_disk, write
+from ..source import ArrayDataset, Source, blocks
+from ..tables.table import Encoder
 
 Array = NDArray[Any]
 
-FORMAT: Final = 4  # of what is kept, and of how rows are prepared; another one is made anew
+FORMAT: Final = 5  # of what is kept, and of how rows are prepared; another one is made anew
 ABOUT: Final = "data.json"
+# Of prepared rows: what has its own way to JSON and back, and what is plain; and of a part.
+MAPS: Final[list[tuple[str, Any]]] = [
+    ("preprocessing", Preprocessing), ("target_scaling", TargetScaling), ("encoder", Encoder),
+]  # fmt: skip
+PLAIN: Final = ("in_features", "out_features", "classes", "notes", "digest")
+OF_PART: Final = ("weighted", "feature_names", "target_name", "classes", "truth")
 UNFINISHED: Final = ".part-"
 OLD: Final = 60.0  # seconds: what is younger may not be locked by its writer yet
-QUIET: Final = 3.0  # seconds without a byte more, from when a writer without a lock is gone
-PATIENCE: Final = 60.0  # the same where the file system has no locks, so that nobody knows
 LOOK: Final = 0.05  # seconds between two looks at what it has written
 
 # Whether another rank of this host has compared the checksums of what is decoded.
 CHECKED: ContextVar[bool] = ContextVar("CHECKED", default=False)
+# What shows how far writing is: an `Output`; None: nothing does.
+PROGRESS: ContextVar[Any] = ContextVar("PROGRESS", default=None)
 
 
 class Kept(ArrayDataset):
@@ -78,24 +85,16 @@ def _stamp(path: Path) -> Any:
         if not path.is_dir():
             return str(path.absolute()), found.st_size, found.st_mtime_ns
         digest = hashlib.blake2b(digest_size=16)
-        for entry in _files(path):
-            info = entry.stat()
-            name = os.path.relpath(entry.path, path)
-            digest.update(json.dumps([name, info.st_size, info.st_mtime_ns]).encode())
+        for place, folders, names in os.walk(path, followlinks=True):
+            folders.sort()
+            for name in sorted(names):
+                file = os.path.join(place, name)
+                info = os.stat(file)
+                what = os.path.relpath(file, path), info.st_size, info.st_mtime_ns
+                digest.update(json.dumps(what).encode())
         return str(path.absolute()), digest.hexdigest()
     except OSError:
         return None
-
-
-def _files(directory: str | os.PathLike[str]) -> Iterator[os.DirEntry[str]]:
-    """All files below a directory, in the order of their names."""
-    with os.scandir(directory) as entries:
-        found = sorted(entries, key=lambda entry: entry.name)
-    for entry in found:
-        if entry.is_dir():
-            yield from _files(entry.path)
-        else:
-            yield entry
 
 
 def key_of(*what: Any) -> str:
@@ -104,29 +103,13 @@ def key_of(*what: Any) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def find(directory: Path, key: str) -> Path | None:
-    """Where rows are kept under a key; None where they are not."""
-    place = directory / key
-    return place if place.is_dir() else None
-
-
 def opened(place: Path, *, checked: bool = False) -> Prepared:
     """Prepared rows that are kept at a place, mapped into memory; DataError as `_opened`."""
     with _usable(place):
         about, parts = _opened(place, checked)
-        found = {key: about[key] for key in ("in_features", "out_features", "digest")}
-        return Prepared(
-            train=parts["train"],
-            val=parts.get("val"),
-            test=parts.get("test"),
-            preprocessing=Preprocessing.from_json(about["preprocessing"]),
-            classes=_tuple(about["classes"]),
-            target_scaling=TargetScaling.from_json(about["target_scaling"]),
-            encoder=None if about["encoder"] is None else Encoder.from_json(about["encoder"]),
-            notes=tuple(about["notes"]),
-            found=str(place),
-            **found,
-        )
+        maps: Any = {name: about[name] and kind.from_json(about[name]) for name, kind in MAPS}
+        found: Any = {name: parts.get(name) for name in PARTS} | maps | _tuples(about, PLAIN)
+        return Prepared(**found, found=str(place))
 
 
 @contextlib.contextmanager
@@ -160,26 +143,17 @@ def _opened(place: Path, checked: bool) -> tuple[dict[str, Any], dict[str, Kept]
 
 
 def _part(place: Path, name: str, about: dict[str, Any]) -> Kept:
-    arrays = []
-    for number, (dtype, shape) in enumerate(about["arrays"]):
-        array = map_npy(place / f"{name}-{number}.npy")
-        if (array.dtype.str, [*array.shape]) != (dtype, shape):
-            raise ValueError(f"{name}-{number}.npy is {array.dtype} of shape {array.shape}")
-        arrays.append(array)
+    arrays = [map_npy(place / f"{name}-{number}.npy") for number in range(len(about["sha256"]))]
     part = Kept(*(array[:0] for array in arrays))
-    part.arrays = tuple(arrays)
-    part.weighted, part.target_name, part.truth = (
-        about[key] for key in ("weighted", "target_name", "truth")
-    )
-    part.feature_names, part.classes = _tuple(about["feature_names"]), _tuple(about["classes"])
-    if about["known"] is not None:
-        known = about["known"]
+    vars(part).update(_tuples(about, OF_PART), arrays=tuple(arrays))
+    if (known := about["known"]) is not None:
         part.known = Known(**{**known, "mean": np.float64(known["mean"])})
     return part
 
 
-def _tuple(names: Any) -> tuple[str, ...] | None:
-    return None if names is None else tuple(names)
+def _tuples(about: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    """Some values of JSON, which has lists for tuples."""
+    return {key: tuple(x) if isinstance(x := about[key], list) else x for key in keys}
 
 
 def decoded(columns: Sequence[Any], directory: Path | None) -> list[Mapped]:
@@ -198,7 +172,7 @@ def decoded(columns: Sequence[Any], directory: Path | None) -> list[Mapped]:
     ready = []
     require_room(
         directory,
-        [Stored([c]) for c, k in zip(columns, keys, strict=True) if not find(directory, k)],
+        [Stored([c]) for c, k in zip(columns, keys, strict=True) if not (directory / k).is_dir()],
     )
     for column, stamp, key in zip(columns, before, keys, strict=True):
 
@@ -227,17 +201,9 @@ def _home() -> Path:
 def written(place: Path, data: Prepared, digest: str) -> dict[str, Any]:
     """Write prepared rows; what is to be known of them."""
     parts = {name: getattr(data, name) for name in PARTS if getattr(data, name) is not None}
-    return {
-        "parts": write(place, parts, "keeps the prepared rows"),
-        "preprocessing": data.preprocessing.to_json(),
-        "target_scaling": None if (scaling := data.target_scaling) is None else scaling.to_json(),
-        "in_features": data.in_features,
-        "out_features": data.out_features,
-        "classes": data.classes,
-        "encoder": None if data.encoder is None else data.encoder.to_json(),
-        "notes": data.notes,
-        "digest": digest,
-    }
+    maps = {name: (each := getattr(data, name)) and each.to_json() for name, _ in MAPS}
+    plain = {name: getattr(data, name) for name in PLAIN} | {"digest": digest}
+    return {"parts": write(place, parts, "keeps the prepared rows"), **maps, **plain}
 
 
 def keep(directory: Path, key: str, make: Callable[[Path], dict[str, Any]]) -> tuple[Path, bool]:
@@ -249,36 +215,17 @@ def keep(directory: Path, key: str, make: Callable[[Path], dict[str, Any]]) -> t
 
     Raises DataError where they cannot be written; nothing is left then.
     """
-    final = directory / key
-    if final.is_dir():
-        return final, False
-    with _REFUSING():
-        directory.mkdir(parents=True, exist_ok=True)
-        _clear(directory)
-        place = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=directory))
-    lock, locked = os.open(place, os.O_RDONLY), False
-    try:
-        with contextlib.suppress(OSError):  # where the file system has no locks
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            locked = True
-        with _REFUSING(), open(place / ABOUT, "wb") as file:
-            place = _in_turn(place, directory / f"{UNFINISHED}{key}", final, locked)
-            if place == final:
-                return final, False
-            about = json.loads(json.dumps(make(place), default=_plain))
-            file.write(json.dumps(about | {"sha256": _sha256_of(about)}).encode())
-            to_disk(file)
-        with _REFUSING():
-            try:
-                place = place.rename(final)
-            except OSError:
-                if not final.is_dir():
-                    raise
-        return final, True
-    finally:
-        if place != final:
-            shutil.rmtree(place, ignore_errors=True)
-        os.close(lock)
+    final, made = directory / key, False
+    while not (made or final.is_dir()):
+        with _REFUSING(), _turn(directory, key) as place:
+            if place is not None:
+                about = json.loads(json.dumps(make(place), default=_plain))
+                with open(place / ABOUT, "wb") as file:
+                    file.write(json.dumps(about | {"sha256": _sha256_of(about)}).encode())
+                    to_disk(file)
+                place.rename(final)
+                made = True
+    return final, made
 
 
 _REFUSING = functools.partial(
@@ -286,45 +233,55 @@ _REFUSING = functools.partial(
 )
 
 
-def _in_turn(place: Path, turn: Path, final: Path, locked: bool) -> Path:
-    """The directory of this writer, under the name that shows who writes; `final`: another has.
+@contextlib.contextmanager
+def _turn(directory: Path, key: str) -> Iterator[Path | None]:
+    """A directory that nobody else writes into meanwhile, which is removed unless it is renamed.
 
-    Who waits sees what the other writes grow. A writer that has ended before it was done is
-    followed by one that waits. Without locks another writes the same beside one that is quiet.
+    None: another writer has come to its end. That of one that was killed loses its lock; who waits
+    for it goes on in its place. Without locks several may write, each in a place of its own.
     """
-    length, since = -1, time.monotonic()
-    with alone(f"it waits for {turn}") as busy:
-        while True:
-            with contextlib.suppress(OSError):  # it is there, and not empty
-                place = place.rename(turn)
-            if final.is_dir():
-                shutil.rmtree(place, ignore_errors=True)
-                return final
-            if place == turn:
-                return turn
-            with contextlib.suppress(OSError):  # it is there no more
-                grown = sum(each.stat().st_size for each in turn.iterdir())
-                if grown != length:
-                    length, since = grown, time.monotonic()
-                    busy(f"it waits for {turn}, {size(grown)} so far")
-            quiet = time.monotonic() - since
-            if quiet > QUIET:
-                _remove_unlocked(turn)
-            if quiet > PATIENCE and not locked:
-                return place
-            time.sleep(LOOK)
-
-
-def _remove_unlocked(place: Path) -> None:
-    """Remove what a writer that is gone has left: its lock is gone, too."""
-    with contextlib.suppress(OSError):
-        lock = os.open(place, os.O_RDONLY)
+    directory.mkdir(parents=True, exist_ok=True)
+    for old in directory.glob(f"{UNFINISHED}*"):
+        with contextlib.suppress(OSError):  # of a writer that was killed, or is there no more
+            if time.time() - old.stat().st_mtime > OLD:
+                with _locked(old):
+                    shutil.rmtree(old)
+    place, final, ended = directory / f"{UNFINISHED}{key}", directory / key, False
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(lock).st_ino == place.stat().st_ino:
-                shutil.rmtree(place)
-        finally:
-            os.close(lock)
+            place.mkdir(exist_ok=True)
+            with alone(f"it waits for {place}") as busy:
+                while not final.is_dir():
+                    with contextlib.suppress(BlockingIOError):
+                        stack.enter_context(_locked(place))
+                        break
+                    grown = sum(each.stat().st_size for each in place.iterdir())
+                    busy(f"it waits for {place}, {size(grown)} so far")
+                    time.sleep(LOOK)
+        except FileNotFoundError:
+            ended = True
+        except OSError:
+            with contextlib.suppress(OSError):
+                place.rmdir()
+            place = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=directory))
+        if ended or final.is_dir():
+            yield None
+            return
+        stack.callback(shutil.rmtree, place, ignore_errors=True)
+        yield place
+
+
+@contextlib.contextmanager
+def _locked(place: Path) -> Iterator[None]:
+    """The lock of a directory; BlockingIOError where another has it, OSError without locks."""
+    handle = os.open(place, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(handle).st_ino != place.stat().st_ino:
+            raise FileNotFoundError(place)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _sha256_of(about: dict[str, Any]) -> str:
@@ -336,9 +293,81 @@ def _plain(value: Any) -> Any:
     return value.tolist()
 
 
-def _clear(directory: Path) -> None:
-    """Remove what writers that were killed have left."""
-    for place in directory.glob(f"{UNFINISHED}*"):
-        with contextlib.suppress(OSError):
-            if time.time() - place.stat().st_mtime > OLD:
-                _remove_unlocked(place)
+def write(place: Path, parts: Mapping[str, Source], what: str) -> dict[str, Any]:
+    """Write all rows of some parts, a few megabytes at a time; what is to be known of them.
+
+    what: in words, for those that wait.
+
+    Raises DataError, before anything is written, where there is no room.
+    """
+    needed = require_room(place.parent, [*parts.values()])
+    bar, total = PROGRESS.get(), sum(map(len, parts.values()))
+    found: dict[str, Any] = {}
+    done, look = 0, math.inf if bar is None else bar.start_bar(total, noun="row")
+    try:
+        with alone(f"it {what}") as busy:
+            for name, part in parts.items():
+                for rows in _write_part(place, name, part, found):
+                    done += rows
+                    busy(f"it {what}, {done / total:.0%} so far")
+                    look = bar.look(done) if done >= look else look
+    except OSError as error:
+        raise DataError(
+            f"data.cache: {error.strerror}: {place.parent}, where {size(needed)} of rows were "
+            "being written; nothing was left there\nhint: name a directory with more in data.cache"
+        ) from error
+    finally:
+        if bar is not None:
+            bar.end_bar()
+    return found
+
+
+def require_room(directory: Path, parts: Sequence[Source]) -> int:
+    """The bytes that the rows of some parts take; DataError where there is no room for them."""
+    needed = sum(
+        array.dtype.itemsize * math.prod(array.shape[1:]) * len(part)
+        for part in parts
+        for array in part.read(slice(0, 0))
+    )
+    there = next(each for each in (directory, *directory.absolute().parents) if each.is_dir())
+    free = shutil.disk_usage(there).free
+    if free < needed:
+        raise DataError(
+            f"data.cache: no room for the {size(needed)} of rows: {directory} has {size(free)}\n"
+            "hint: name a directory with more in data.cache, or delete what is kept there"
+        )
+    return needed
+
+
+def _write_part(place: Path, name: str, part: Source, found: dict[str, Any]) -> Iterator[int]:
+    """Write the arrays of a part, and what is known of it into `found`; rows as they are done."""
+    arrays = [(array.dtype, [len(part), *array.shape[1:]]) for array in part.read(slice(0, 0))]
+    digests = [hashlib.sha256() for _ in arrays]
+    with contextlib.ExitStack() as stack:
+        files = []
+        for number, (dtype, shape) in enumerate(arrays):
+            file = stack.enter_context(open(place / f"{name}-{number}.npy", "wb"))
+            header = npy_header(dtype, shape)
+            file.write(header)
+            digests[number].update(header)
+            files.append(file)
+        for _, block in blocks(part):
+            for file, digest, array in zip(files, digests, block, strict=True):
+                content = np.ascontiguousarray(array).data.cast("B")
+                digest.update(content)
+                file.write(content)
+            yield len(block[0])
+        for file in files:
+            to_disk(file)
+    known: Known | None = getattr(part, "known", None)
+    found[name] = {
+        "sha256": [digest.hexdigest() for digest in digests],
+        "known": None if known is None else asdict(known),
+        **{key: getattr(part, key) for key in OF_PART},
+    }
+
+
+def to_disk(file: BinaryIO) -> None:
+    """After a power failure a name that is there stands for a file that is whole."""
+    file.flush()
+    os.fsync(file.fileno())

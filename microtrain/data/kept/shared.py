@@ -1,8 +1,8 @@
 """Data once a host: one rank reads and prepares them, and all ranks of the host map one memory.
 
-The arrays go into .npy files in memory that nobody else can open: all ranks have opened them, and
-they have no names any more, before the first row is written, so a job that is killed leaves nothing
-behind. Ranks that are threads of one process have the same arrays without files.
+The arrays go one after another into a file in memory that nobody else can open: all ranks have
+opened it, and it has no name any more, before the first row is written, so a job that is killed
+leaves nothing behind. Ranks that are threads of one process have the same arrays without a file.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ import contextlib
 import copy
 import ctypes
 import gc
+import mmap
 import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...common.files import reason
+from ...common.files import refusing
 from ...common.words import size
 from ...distributed.agreement import settled
 from ...distributed.communicator import alone
@@ -31,7 +32,6 @@ from ...distributed.in_process import InProcessCommunicator
 from ...errors import DataError, UserError
 from ..preparation.prepare import Prepared
 from ..preparation.split import PARTS
-from ..readers.npy import npy_header, read_npy
 from ..rows import is_lazy
 
 if TYPE_CHECKING:
@@ -40,9 +40,10 @@ if TYPE_CHECKING:
 __all__ = ["share"]
 
 Array = NDArray[Any]
-OfArrays = dict[str, list[Any]]  # by part, something for each of its arrays
 Load = Callable[..., Prepared]
 MEMORY: Final = ["/dev/shm"]  # where a file is memory; then comes the temporary directory
+ALIGNED: Final = 64  # bytes: a multiple of them is where an array begins
+NOT_SEEN: Final = ": the ranks of a host share data there; do they not see the same directories?"
 WHY: Final = "it reads and prepares the data for all ranks of its host"
 
 
@@ -57,21 +58,28 @@ def during(variable: ContextVar[Any], value: Any) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
+class Span:
+    """Where an array is in the file."""
+
+    start: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    order: Any
+
+
+@dataclass(frozen=True)
 class Parcel:
     """What the first rank of a host tells the others.
 
     Attributes:
-        found: in rows that are read when they are used, of which there are no files.
-        rest: the data without arrays.
-        place: the directory of the files.
-        names: of the files; None for an array that each rank keeps.
-        length: the bytes of the files.
+        found: in rows that are read when they are used, of which there is no file.
+        rest: the data, in which a `Span` stands for each array; None for one that each rank keeps.
+        path, length: of the file, in bytes.
     """
 
     found: Any
     rest: Prepared | None = None
-    place: str = ""
-    names: OfArrays = field(default_factory=dict)
+    path: str = ""
     length: int = 0
 
 
@@ -97,143 +105,121 @@ def share(
     Raises, on every rank, a UserError of any rank; and DataError where no directory has the room.
     """
     node = comm.node()
-    data: Prepared | None = None
     with settled(comm):  # a rank that fails in here has left out no collective call
-        if node.size == 1:
-            data = load()
-        elif isinstance(node, InProcessCommunicator):
-            data = _same_objects(node, load, everyone)
-        else:
-            data = _same_memory(node, load, everyone, given)
+        data = load() if node.size == 1 else _of_first(node, load, everyone, given)
     assert data is not None  # else the first rank of the host has raised
     return data
 
 
-def _same_objects(node: InProcessCommunicator, load: Load, everyone: bool) -> Prepared | None:
-    """For threads: what the first one got."""
-    data: Prepared | None = None
-    error: UserError | None = None
-    try:
-        if everyone:
-            data = load()
-        elif node.rank == 0:
-            with alone(WHY):
-                data = load()
-    except UserError as caught:
-        error = caught
-    same: Prepared | None = node.exchange("shares its data", data, lambda ranks: ranks[0])
-    if error is not None:
-        raise error
-    if same is not None and is_lazy(same.train) and node.rank > 0:
-        return data if everyone else load(same.found)
-    return same
-
-
-def _same_memory(node: Communicator, load: Load, everyone: bool, given: bool) -> Prepared | None:
-    """For processes: the arrays in files that all of them map."""
+def _of_first(node: Communicator, load: Load, everyone: bool, given: bool) -> Prepared | None:
+    """What the first of several ranks has loaded."""
     data = load() if everyone else None
     if data is not None and is_lazy(data.train):
         return data
+    threads = node if isinstance(node, InProcessCommunicator) else None
     parcel: Parcel | None = None
     error: UserError | None = None
-    files: OfArrays = {}
+    try:
+        if node.rank == 0:
+            with alone(WHY):
+                data = load() if data is None else data
+                if is_lazy(data.train):
+                    parcel = Parcel(data.found)
+                else:
+                    parcel = Parcel(None, data) if threads else _parcel(data, given)
+    except UserError as caught:
+        error = caught
+    if threads:
+        parcel = threads.exchange("shares its data", parcel, lambda ranks: ranks[0])
+    else:
+        parcel = node.broadcast_object(parcel)
+    if error is not None:  # what the first rank raises is raised on all
+        raise error
+    if parcel is None:
+        return None
+    if parcel.rest is None:
+        return load(parcel.found) if data is None else data
+    if threads:
+        return parcel.rest
+    own: list[Array] = []
+    if data is not None:
+        _with(data, own.append)
+    del data
+    return _in_memory(node, parcel, own)
+
+
+def _in_memory(node: Communicator, parcel: Parcel, own: list[Array]) -> Prepared:
+    """The data of a parcel, with arrays in the file that all ranks map.
+
+    own: the arrays of this rank, if it has loaded them; each is freed once it is written.
+    """
+    assert parcel.rest is not None
+
+    def mapped(span: Span | None) -> Array:
+        array = own.pop(0) if own else None
+        if span is None:
+            assert array is not None
+            return array
+        if array is not None and node.rank == 0:
+            _write(array, file, span, parcel)
+        return np.ndarray(span.shape, span.dtype, memory, span.start, order=span.order)
+
     with contextlib.ExitStack() as stack:
         try:
-            if node.rank == 0:
-                with alone(WHY):
-                    data = load() if data is None else data
-                    parcel = Parcel(data.found) if is_lazy(data.train) else _parcel(data, given)
-        except UserError as caught:
-            error = caught
-        parcel = node.broadcast_object(parcel)
-        if parcel is None:
-            if error is None:  # what the first rank raises is raised on all
-                return None
-            raise error
-        try:
-            for part, names in parcel.names.items():
-                paths = [name and os.path.join(parcel.place, name) for name in names]
-                files[part] = [path and stack.enter_context(open(path, "r+b")) for path in paths]
-        except OSError as caught:
-            error = DataError(
-                f"data: {reason(caught)}: the first rank of this host shares the data there; do "
-                "its ranks not see the same directories?"
-            )
+            with refusing("data", NOT_SEEN, DataError):
+                file = stack.enter_context(open(parcel.path, "r+b"))
         finally:
             node.barrier()
-            if node.rank == 0 and parcel.place:
-                shutil.rmtree(parcel.place)
-        if error is not None:
-            raise error
-        if parcel.rest is None:
-            return load(parcel.found) if data is None else data
-        arrays: OfArrays = {part: [None] * len(some) for part, some in files.items()}
-        if data is not None:
-            arrays = _apart(data)[1]
-            del data  # each array is freed once it is written
-        with alone(WHY):
-            for part, some in files.items():
-                for number, file in enumerate(some):
-                    if file is not None:
-                        mapped = read_npy(file, 0, "what the ranks of a host share")
-                        if node.rank == 0:
-                            _write(arrays[part][number], file, parcel)
-                        arrays[part][number] = mapped
-            gc.collect()
-            if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
-                trim(0)  # glibc keeps what the preparation has freed
-    return _with(parcel.rest, arrays)
+            if node.rank == 0:
+                os.unlink(parcel.path)
+        stack.enter_context(alone(WHY))
+        memory = mmap.mmap(file.fileno(), parcel.length, access=mmap.ACCESS_READ)
+        data = _with(parcel.rest, mapped)
+        gc.collect()
+        if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+            trim(0)  # glibc keeps what the preparation has freed
+    return data
 
 
-def _apart(data: Prepared) -> tuple[Prepared, OfArrays]:
-    """The data without arrays, and these; nothing that is returned holds them but the lists."""
-    parts = {name: getattr(data, name) for name in PARTS}
-    arrays = {name: [*part.arrays] for name, part in parts.items() if part is not None}
-    return _with(data, {name: [] for name in arrays}), arrays
-
-
-def _with(data: Any, arrays: Mapping[str, Sequence[Any]]) -> Prepared:
-    """The data with other arrays, of which nothing is checked."""
-    parts = {name: copy.copy(getattr(data, name)) for name in arrays}
-    for name, part in parts.items():
-        part.arrays = tuple(arrays[name])
-    found: Prepared = replace(data, **parts)
-    return found
+def _with(data: Any, change: Callable[[Any], Any]) -> Prepared:
+    """The data with something different for each array, of which nothing is checked."""
+    parts = {name: copy.copy(getattr(data, name)) for name in PARTS}
+    for part in parts.values():
+        if part is not None:
+            part.arrays = tuple(map(change, part.arrays))
+    changed: Prepared = replace(data, **parts)
+    return changed
 
 
 def _parcel(data: Prepared, given: bool) -> Parcel:
-    """New files, which take no room yet but for what they begin with."""
-    rest, arrays = _apart(data)
-    names: OfArrays = {
-        part: [
-            None if given and isinstance(array.base, np.ndarray) else f"{part}-{number}.npy"
-            for number, array in enumerate(some)
-        ]
-        for part, some in arrays.items()
-    }
-    pairs = [pair for part in names for pair in zip(names[part], arrays[part], strict=True)]
-    length = sum(array.nbytes for name, array in pairs if name)
-    tried: list[str] = []
+    """A new file, which takes no room yet, and what is where in it."""
+    length = 0
+
+    def span(array: Array) -> Span | None:
+        nonlocal length
+        if given and isinstance(array.base, np.ndarray):
+            return None
+        start = -(-length // ALIGNED) * ALIGNED
+        length = start + array.nbytes
+        return Span(start, array.dtype, array.shape, "F" if array.flags.fnc else "C")
+
+    rest, tried = _with(data, span), list[str]()
     for directory in filter(os.path.isdir, (*MEMORY, tempfile.gettempdir())):
         total, _, free = shutil.disk_usage(directory)
         if total and free < length:
             tried.append(f"{directory} has {size(free)}")
             continue
-        place = ""
         try:
-            place = tempfile.mkdtemp(prefix="microtrain-", dir=directory)
-            for name, array in pairs:
-                if name:
-                    with open(os.path.join(place, name), "xb") as file:
-                        file.truncate(file.write(_header(array)) + array.nbytes)
+            file, path = tempfile.mkstemp(prefix="microtrain-", dir=directory)
         except OSError as error:
-            shutil.rmtree(place, ignore_errors=True)
             tried.append(f"{directory}: {error.strerror}")
             continue
-        where = f"the ranks of a host share {size(length)} of data through files in {directory}"
+        with open(file, "wb") as empty:
+            empty.truncate(length := max(length, 1))
+        where = f"the ranks of a host share {size(length)} of data through a file in {directory}"
         if tried:
             rest = replace(rest, notes=(*rest.notes, f"{where}: {', '.join(tried)}"))
-        return Parcel(None, rest, place, names, length)
+        return Parcel(None, rest, path, length)
     raise DataError(
         f"data: no room for the {size(length)} that the ranks of host {socket.gethostname()} "
         f"share: {', '.join(tried)}\nhint: name a directory with more in TMPDIR, give a container "
@@ -241,23 +227,14 @@ def _parcel(data: Prepared, given: bool) -> Parcel:
     )
 
 
-def _header(array: Array) -> bytes:
-    return npy_header(array.dtype, array.shape, array.flags.fnc)
-
-
-def _write(array: Array, file: BinaryIO, parcel: Parcel) -> None:
-    """Write an array behind its header.
+def _write(array: Array, file: BinaryIO, span: Span, parcel: Parcel) -> None:
+    """Write an array into its place.
 
     Room that is missing after all is an error of `write`; a mapped page without it would end the
     process.
     """
-    file.seek(len(_header(array)))
-    rows = np.ascontiguousarray(array.T if array.flags.fnc else array)
-    try:
-        file.write(rows.data.cast("B"))
+    where = f": {parcel.path}, through which the ranks of host {socket.gethostname()} share"
+    with refusing("data", f"{where} {size(parcel.length)} of data", DataError):
+        file.seek(span.start)
+        file.write(np.ascontiguousarray(array.T if span.order == "F" else array).data.cast("B"))
         file.flush()
-    except OSError as error:
-        raise DataError(
-            f"data: {error.strerror}: {parcel.place}, through which the ranks of host "
-            f"{socket.gethostname()} share {size(parcel.length)} of data"
-        ) from error

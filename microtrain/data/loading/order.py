@@ -37,7 +37,6 @@ class Order(abc.ABC):
 
     def __init__(self, rows: int) -> None:
         self._length = rows
-        self._kept: NDArray[np.uint32] | None = None  # all rows, where a subclass has a table
 
     def __len__(self) -> int:
         return self._length
@@ -52,9 +51,6 @@ class Order(abc.ABC):
                 f"positions from {positions.min()} to {positions.max()} of an order of "
                 f"{self._length} rows, which has 0 to {self._length - 1}"
             )
-        if self._kept is not None:
-            found = self._kept.take(positions.astype(np.intp, copy=False), mode="clip")
-            return found.astype(np.intp)
         flat = positions.astype(np.uint64).reshape(-1)
         for start in range(0, len(flat), CHUNK):
             flat[start : start + CHUNK] = self._rows_at(flat[start : start + CHUNK])

@@ -12,8 +12,8 @@ from ...common.spelling import did_you_mean
 from ...common.words import listed
 from ...errors import DataError
 from ..readers.npy import Stored
-from ..rows import layout
-from ..source import RowNumbers, Source, location_in
+from ..rows import Rows, layout
+from ..source import RowNumbers, Source
 from ..tables.columns import Codes
 from ..tables.frame import missing
 
@@ -22,7 +22,7 @@ __all__ = ["match_schema"]
 Array = NDArray[Any]
 
 
-class Matched(Source):
+class Matched(Rows):
     """Rows of a source under the names of others.
 
     Args:
@@ -35,17 +35,14 @@ class Matched(Source):
     def __init__(
         self, source: Source, like: Source, columns: Sequence[int] | None, codes: Array | None
     ) -> None:
-        self._source, self._columns, self._codes = source, columns, codes
+        super().__init__(source)
+        self._columns, self._codes = columns, codes
         self.feature_names, self.classes = like.feature_names, like.classes
-        self.target_name, self.weighted = like.target_name, like.weighted
-        self.kept = getattr(source, "kept", [])
-
-    def __len__(self) -> int:
-        return len(self._source)
+        self.target_name, self.kept = like.target_name, getattr(source, "kept", [])
 
     def read(self, rows: RowNumbers) -> tuple[Array, ...]:
         """Rows of the source, columns and codes exchanged."""
-        first, *others = self._source.read(rows)
+        first, *others = super().read(rows)
         if self._columns is not None:
             first = first[:, self._columns]
         if self._codes is not None:
@@ -53,16 +50,8 @@ class Matched(Source):
             others[at] = self._codes[others[at]]
         return first, *others
 
-    def location(self, row: int) -> str:
-        """Where the source has the row."""
-        return self._source.location(row)
-
-    def location_in(self, array: int, row: int) -> str:
-        """Where the source has the row of an array."""
-        return location_in(self._source, array, row)
-
     def __repr__(self) -> str:
-        return repr(self._source)
+        return repr(self.source)
 
 
 def match_schema(other: Source, data: Source, origin: str) -> Source:

@@ -6,6 +6,8 @@ on the seed alone, and the statistics of the standardisation come from the train
 
 from __future__ import annotations
 
+import hashlib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,23 +19,29 @@ from numpy.typing import DTypeLike, NDArray
 from ...common.words import listed, size
 from ...errors import ConfigError, DataError
 from ..rows import (
+    Known,
+    Moments,
     Preprocessing,
     Rows,
+    Statistic,
     TargetScaling,
+    TargetSurvey,
+    as_trained,
+    cast,
     in_memory,
     is_lazy,
     layout,
-)
-from ..source import Source, as_source, checked
-from ..tables.encoder import Encoder
-from ..tables.table import Table
+)  # fmt: skip
+from ..source import BLOCK, Source, as_source, blocks, check_array, checked, name_of
+from ..tables.table import Encoder, Table
 from .match_schema import match_schema
 from .split import PartRows, split_rows, way_to_split
-from .survey import Survey, check_fit, refuse_negative, survey
 
 __all__ = ["Prepared", "check_names", "prepare"]
 
 Array = NDArray[Any]
+Names = tuple[str, ...] | None
+Ends = list[tuple[Array, Array]]  # of each array, the least and largest values over its rows
 
 
 @dataclass(frozen=True)
@@ -62,7 +70,7 @@ class Prepared:
     preprocessing: Preprocessing
     in_features: int | None
     out_features: int | None
-    classes: tuple[str, ...] | None
+    classes: Names
     encoder: Encoder | None = None
     target_scaling: TargetScaling | None = None
     notes: tuple[str, ...] = ()
@@ -144,7 +152,7 @@ def prepare(
     lazy = any(map(is_lazy, (data, *(others or {}).values())))
     if isinstance(data, Table) and lazy:
         raise ConfigError(f"{origin}: is a table with columns; other parts are read from files")
-    whole: Any = data if isinstance(data, Table) else checked(data, origin, lazy)
+    whole: Any = data if isinstance(data, Table) else checked(data, origin)
     if found is None:
         how = way_to_split(whole, origin, stratify, group, time, fold)
         rows: Mapping[str, Any] = split_rows(len(whole), split, seed, origin, **how)
@@ -154,7 +162,7 @@ def prepare(
     if isinstance(whole, Table):
         if encoder is None or preprocessing is None:
             encoder, preprocessing = whole.fit(rows["train"], standardize)
-        whole = checked(whole.arrays(encoder, notes.setdefault), origin, lazy)
+        whole = checked(whole.arrays(encoder, notes.setdefault), origin)
     inputs, target = layout(whole)
     standardize = standardize if preprocessing is None else not preprocessing.is_identity
     if len(inputs) > 1 and standardize and encoder is None:
@@ -185,29 +193,24 @@ def prepare(
                 f"{origin}: the target has rows of {target.shape[1:]}, but the model was trained "
                 f"on rows of {wanted}"
             )
-    if log_target and not lazy:
-        refuse_negative(whole, at, whole.target, origin)
-    raw = {name: _part(whole, chosen, lazy) for name, chosen in rows.items()}
+    numbers = {n: r.table(not lazy) if isinstance(r, PartRows) else r for n, r in rows.items()}
+    raw = {name: Rows(whole, chosen) for name, chosen in numbers.items()}
+    origins = dict.fromkeys(rows, origin)
     for name, other in (others or {}).items():
-        where = f"{origin}, {name}"
+        origins[name] = where = f"{origin}, {name}"
         if isinstance(other, Table):
             if encoder is None:
                 raise ConfigError(f"{where}: is a table with columns, but the training data is not")
             notes |= dict.fromkeys(other.notes)
             other = other.arrays(encoder, notes.setdefault)
-        same: Any = match_schema(checked(as_source(other, where), where, lazy), whole, where)
-        if log_target and not lazy:
-            refuse_negative(same, at, same.target, where)
-        raw[name] = _part(same, slice(None), lazy)
-    surveys: dict[str, Survey] = {
-        name: survey(part, origin, dtype, lazy, moments if name == "train" else (), log_target)
-        if found is None
-        else found[name][1]
-        for name, part in raw.items()
-    }
-    ends = {name: (each.low[at].min(), each.high[at].max()) for name, each in surveys.items()}
+        raw[name] = Rows(match_schema(checked(as_source(other, where), where), whole, where))
+    surveys = {name: each for name, (_, each) in (found or {}).items()}
+    for name, part in raw.items() if found is None else ():
+        means = moments if name == "train" else []
+        surveys[name] = survey(part, origins[name], dtype, lazy, means, log_target)
+    ends = {name: (np.min(s.ends[at]), np.max(s.ends[at])) for name, s in surveys.items()}
     bounds = min(ends[name][0] for name in rows), max(ends[name][1] for name in rows)
-    classes = class_names(whole.classes, target, bounds, len(whole), origin)
+    classes = class_names(whole, target, bounds, origin)
     for name in others or {}:
         low, high = ends[name]
         if classes is not None and not 0 <= low <= high < len(classes):
@@ -215,7 +218,7 @@ def prepare(
                 f"{origin}, {name}: class {low} to {high}, but the training data have classes 0 to "
                 f"{len(classes) - 1}"
             )
-    if whole.weighted and not np.asarray(surveys["train"].high[-1], dtype) > 0:
+    if whole.weighted and not np.asarray(surveys["train"].ends[-1][1], dtype) > 0:
         which = "training rows" if preprocessing is None else "rows"
         raise DataError(f"{origin}: the weights of all {which} are 0")
     if preprocessing is None:
@@ -223,7 +226,7 @@ def prepare(
         preprocessing = surveys["train"].standardizing(0, origin) if standardize else identity
     if scaled:
         train = surveys["train"]
-        low, high = train.ends()
+        low, high = train.of_target()
         affine = Preprocessing(np.zeros(low.shape), np.ones(low.shape))
         if standardize_target:
             affine = train.standardizing(at, origin, log_target)
@@ -257,24 +260,139 @@ def prepare(
         encoder=encoder,
         target_scaling=target_scaling,
         notes=tuple(notes),
-        found={name: (raw[name].rows, surveys[name]) for name in raw} if lazy else None,
+        found={name: (rows.get(name), each) for name, each in surveys.items()} if lazy else None,
         cache=_where_kept(kept) if kept else "",
     )
 
 
-def class_names(
-    named: tuple[str, ...] | None,
-    target: NDArray[Any],
-    bounds: tuple[float, float],
-    rows: int,
-    origin: str,
-) -> tuple[str, ...] | None:
-    """The names of the classes: given, or the codes themselves for a 1-d target of integers, which
-    go from the first to the last of `bounds`.
+@dataclass(frozen=True)
+class Survey:
+    """What a pass over a part has found before it is prepared; nothing is kept of its rows.
+
+    Attributes:
+        known: of the target as it is trained on, and the hash.
+        ends: of each array, the least and largest values over its rows.
+        counted: the same of the targets of rows whose weight is not 0.
+        moments: of the arrays, by number, of which they were asked for.
     """
-    if named is not None or target.dtype.kind == "f" or target.ndim > 1:
-        return named
-    low, high = map(int, bounds)
+
+    known: Known
+    ends: Ends
+    counted: Ends
+    moments: Mapping[int, Moments]
+
+    def of_target(self) -> tuple[Statistic, Statistic]:
+        """The least and largest targets of rows that count, of which there are some; float64."""
+        low, high = (np.atleast_1d(end).astype(np.float64) for end in self.counted[0])
+        return low, high
+
+    def standardizing(self, number: int, origin: str, log: bool = False) -> Preprocessing:
+        """The map that gives an array of these rows, or its log(1 + x), mean 0 and deviation 1."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, std = self.moments[number].mean_and_std()
+        if number == 0:
+            low, high = (end.astype(np.float64) for end in self.ends[0])
+            return Preprocessing.of_statistics(mean, std, low, high, origin)
+        low, high = (np.log1p(end) if log else end for end in self.of_target())
+        mean, std = np.atleast_1d(mean), np.atleast_1d(std)
+        return Preprocessing.of_statistics(mean, std, low, high, origin, "target")
+
+
+def survey(
+    part: Rows,
+    origin: str,
+    dtype: DTypeLike,
+    lazy: bool = True,
+    moments: Sequence[int] = (),
+    log: bool = False,
+) -> Survey:
+    """Go through all rows of a part that are not yet prepared.
+
+    lazy: block by block, and with a hash of them; else they are one block, in memory.
+    moments: of these arrays, too, of the target by the weights of rows; `log`: of the target's
+        log(1 + t).
+
+    Raises DataError that names row and column of the first value that is not finite, of a class
+    code without a name, of a target below 0 whose logarithm is wanted, or of a weight below 0.
+    """
+    found, sums = TargetSurvey(), {number: Moments() for number in moments}
+    head = part.read(slice(0, 0))
+    at = len(head) - 1 - part.weighted
+    digests = [hashlib.blake2b(digest_size=16) for _ in head]
+    ends: Ends = []
+    counted: Ends = []
+    for first, arrays in blocks(part, BLOCK if lazy else sys.maxsize):
+        ends = _wider(ends, arrays)
+        for number, each in enumerate(ends):
+            if arrays[number].dtype.kind == "f" and not np.isfinite(each).all():
+                check_array(part, number, arrays[number], origin, first)
+        for digest, array in zip(digests, arrays, strict=True) if lazy else ():
+            digest.update(np.ascontiguousarray(array).data)
+        target = arrays[at]
+        _check_values(part, first, at, arrays, origin, log)
+        counts = target[arrays[-1] > 0] if part.weighted else target
+        if len(counts):
+            counted = _wider(counted, [counts])
+        with np.errstate(over="ignore", invalid="ignore"):  # refused by its extremes
+            found.add(as_trained(target, dtype, column=True))
+            for number, moments_of in sums.items():
+                x = arrays[number]
+                if number == 0:
+                    moments_of.add(x)
+                    continue
+                weights = arrays[-1] if part.weighted else None
+                moments_of.add(np.log1p(x, dtype=np.float64) if log else x, weights)
+    return Survey(found.known("".join(d.hexdigest() for d in digests)), ends, counted, sums)
+
+
+def _wider(ends: Ends, arrays: Sequence[Array]) -> Ends:
+    """The least and largest values of arrays over their rows, and of those before."""
+    found = [(array.min(axis=0), array.max(axis=0)) for array in arrays]
+    return [
+        (np.minimum(low, least), np.maximum(high, most))
+        for (low, high), (least, most) in zip(ends or found, found, strict=True)
+    ]
+
+
+def _check_values(
+    part: Rows, first: int, at: int, arrays: Sequence[Array], origin: str, log: bool
+) -> None:
+    """DataError for a target that has no logarithm or no name, and for a weight below 0."""
+    target, count = arrays[at], len(part.classes or ())
+    wrong = [
+        (at, log and target < 0, "a number of at least 0: data.log_target takes log(1 + target)"),
+        (
+            at,
+            part.classes is not None and (target < 0) | (target >= count),
+            f"a code from 0 to {count - 1}, of {count} classes",
+        ),
+        (at + 1, part.weighted and arrays[-1] < 0, "a number of at least 0"),
+    ]
+    for number, bad, expected in wrong:
+        if np.any(bad):
+            row, *rest = np.argwhere(bad)[0].tolist()
+            where = part.location_in(number, first + row)
+            raise DataError(
+                f"{origin}: {name_of(part, number)} at {where} is {arrays[number][(row, *rest)]}, "
+                f"expected {expected}\nhint: rows count from 0"
+            )
+
+
+def check_fit(found: Survey, maps: Mapping[int, Any], dtype: DTypeLike, origin: str) -> None:
+    """DataError where values of a part do not fit the dtype that they are cast to."""
+    for number, ends in enumerate(map(np.stack, found.ends)):
+        with np.errstate(over="ignore"):  # cast refuses what overflows
+            ends = maps[number].apply(ends) if number in maps else ends
+        cast(ends, dtype if ends.dtype.kind == "f" else np.int64, origin)
+
+
+def class_names(data: Source, target: Array, ends: Sequence[Any], origin: str) -> Names:
+    """The names of the classes: given, or the codes themselves for a 1-d target of integers, which
+    go from the first to the last of `ends`.
+    """
+    if data.classes is not None or target.dtype.kind == "f" or target.ndim > 1:
+        return data.classes
+    (low, high), rows = map(int, ends), len(data)
     # Years or counts would silently ask for a model with two thousand outputs.
     if low < 0 or high >= max(rows, 2):
         raise DataError(
@@ -289,14 +407,6 @@ def _where_kept(places: Sequence[Path]) -> str:
     """Where decoded rows are, and how large they are, in words."""
     length = sum(each.stat().st_size for place in {*places} for each in place.iterdir())
     return f"decoded rows are kept in {places[0].parent} ({size(length)})"
-
-
-def _part(source: Source, rows: Any, lazy: bool) -> Rows:
-    """Some rows of a source; in memory they are those of a data set of their own, in its order."""
-    if lazy:
-        return Rows(source, rows)
-    chosen = np.sort(rows[:]) if isinstance(rows, PartRows) else rows
-    return Rows(in_memory(source, chosen))
 
 
 def check_names(data: Prepared, columns: Sequence[str] | None, classes: Any, kind: str) -> None:

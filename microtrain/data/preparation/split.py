@@ -19,6 +19,7 @@ from ...random import brief_generator, generator
 from ..loading.order import CHUNK, TABLE, Order, Permutation
 from ..rows import layout, targets
 from ..source import Source, blocks
+from ..tables.columns import Column, dates, texts
 from ..tables.frame import missing
 from ..tables.table import Table
 
@@ -26,8 +27,7 @@ __all__ = ["PARTS", "PartRows", "split_rows", "split_sizes"]
 
 PARTS = ("train", "val", "test")
 REGION = 1024  # rows that are split by themselves, at least
-NEAR = 8  # rows of a part in a region, from which on rounding moves a row by one region at most
-KEPT = 2**24  # rows of all parts up to which the numbers of a part are kept: 4 bytes each
+KEPT = 2**24  # rows of all parts up to which the numbers of a part become a table
 
 
 def split_sizes(rows: int, split: Mapping[str, float], origin: str = "data") -> dict[str, int]:
@@ -77,8 +77,7 @@ class PartRows(Order):
     """The rows of one part of a large data set, read like an index array.
 
     The parts' rows come region by region, from the front of the data to its back, and within a
-    region shuffled. A region is 1,024 rows, or as many as leave 65,536 regions. Once many are
-    wanted at positions, as in shuffled epochs, all numbers are kept, of data of up to `KEPT` rows.
+    region shuffled. A region is 1,024 rows, or as many as leave 65,536 regions.
 
     Args:
         rows: of all parts.
@@ -110,22 +109,21 @@ class PartRows(Order):
         earlier = [np.diff(until[part]) for part in PARTS[: PARTS.index(name)] if part in sizes]
         self._shift = (sum(earlier, np.zeros(count, np.int64)) - self._until[:-1]).view(np.uint64)
         self._region, self._last = np.uint64(region), np.uint64(count - 1)
-        self._share = sizes[name] * region / rows  # rows of this part in a region, on average
         self._of = rows
         self._inside = Permutation(region, seed, "split", 0)
         self._in_last = Permutation(rows - (count - 1) * region, seed, "split", 1)
 
-    def __getitem__(self, positions: slice | NDArray[Any]) -> NDArray[np.intp]:
-        many = isinstance(positions, np.ndarray) and positions.size > REGION
-        if many and self._kept is None and self._of <= KEPT:
-            kept = np.empty(len(self), np.uint32)
-            for start in range(0, len(kept), CHUNK):
-                kept[start : start + CHUNK] = self[start : start + CHUNK]
-            self._kept = kept
-        return super().__getitem__(positions)
+    def table(self, sort: bool) -> PartRows | NDArray[Any]:
+        """The numbers of all rows, 4 bytes each where these do; by themselves if they are many."""
+        if self._of > KEPT and not sort:
+            return self
+        found = np.empty(len(self), np.uint32 if self._of <= KEPT else np.intp)
+        for start in range(0, len(found), CHUNK):
+            found[start : start + CHUNK] = self[start : start + CHUNK]
+        return np.sort(found) if sort else found
 
     def _rows_at(self, positions: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        number = self._regions_of(positions.view(np.int64))
+        number = np.searchsorted(self._until, positions.view(np.int64), "right") - 1
         places: NDArray[np.uint64] = positions + self._shift[number]
         regions = number.view(np.uint64)
         last = np.flatnonzero(regions == self._last)
@@ -134,18 +132,6 @@ class PartRows(Order):
         places[last] = self._in_last.among(in_last, None)
         places += regions * self._region
         return places
-
-    def _regions_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The region that each position is in."""
-        if self._share < NEAR:
-            return np.searchsorted(self._until, positions, "right") - 1
-        # As far as rounding goes positions lie evenly: at most one region beside, which takes a
-        # tenth of the time to see.
-        found = (positions * (1 / self._share)).astype(np.int64)
-        np.minimum(found, len(self._until) - 2, out=found)
-        found -= self._until[found] > positions
-        found += self._until[found + 1] <= positions
-        return found
 
 
 def way_to_split(
@@ -174,7 +160,7 @@ def way_to_split(
     if name is None:
         return {}
     if isinstance(data, Table):
-        values = data.values(name, as_time=time is not None)
+        values = _values(data, name, as_time=time is not None)
     elif name in (data.feature_names or ()):
         column = (data.feature_names or ()).index(name)
         values = np.concatenate([arrays[0][:, column] for _, arrays in blocks(data)])
@@ -187,6 +173,27 @@ def way_to_split(
             f"data.columns, such as columns: {{{name}: {kind}}}"
         )
     return {"units": values, "in_order": time is not None}
+
+
+def _values(table: Table, name: str, as_time: bool) -> NDArray[Any]:
+    """A value for each row of any column of a table, by which the rows can be split."""
+    frame, column = table.frame, table.columns.get(name, Column())
+    if not as_time:
+        return np.array(texts(frame, name, Column(type="category")))  # none is empty
+    plain = frame.floats(name) is not None  # of which none is a date
+    if column.type == "date" or (not plain and frame.column(name).dtype.kind in "OM"):
+        try:  # not filled in: without a value there is no order
+            return dates(frame, name, Column(type="date", format=column.format))
+        except DataError:
+            if column.type == "date":
+                raise
+    try:
+        return frame.numbers(name)
+    except DataError as error:
+        raise DataError(
+            f"{error}\nhint: split.time takes numbers, and dates such as 2024-12-31; for other "
+            f'forms write columns: {{{name}: {{type: date, format: "%d/%m/%Y"}}}}'
+        ) from error
 
 
 def split_rows(

@@ -1,8 +1,8 @@
 """CSV files: what Python's `csv` and `float` find in them.
 
 Large ones are read by pyarrow where it is installed, else, where all cells are plain numbers, by
-NumPy or as JSON; all find the numbers to the last bit. What these may read in another way is left
-to `csv`, which also says what is wrong. Texts of columns of numbers are read when they are asked
+NumPy; all find the numbers to the last bit. What these may read in another way is left to `csv`,
+which also says what is wrong. Texts of columns of numbers are read when they are asked
 for.
 """
 
@@ -49,10 +49,11 @@ _OTHERS = {
     b"PK\x03\x04": ("a zip archive or a spreadsheet", "unpack it, or save the sheet as CSV"),
     b"PAR1\x15": ("a Parquet file", "data of type parquet are read from such"),
 }
+UTF8 = "UTF-8"
+NOT_UTF8 = "; save the file as UTF-8, or name what it is, such as encoding: cp1252 (Windows)"
 ROWS = 1_000  # that `csv` reads at once; what a column holds is what it begins with
 LARGE = 1 << 20  # bytes of a file that are worth another reader
 BLOCK = 1 << 22  # that it reads at once
-SMALL = 1 << 18  # the same of NumPy, whose arrays stay in the processor's cache then
 _BLANKS = re.compile(r'("(?:[^"]|"")*")|[ \t]+')
 
 
@@ -184,7 +185,8 @@ class _File:
                 r'a tab is written "\t", in double quotes'
             )
         try:
-            self._encoding = codecs.lookup(encoding).name
+            name = codecs.lookup(encoding).name
+            self._encoding = UTF8 if name in ("utf-8", "utf-8-sig", "ascii") else name
             "a".encode(encoding)
         except LookupError as error:
             raise ConfigError(f"encoding: {error}; such are utf-8, utf-16, cp1252") from error
@@ -203,11 +205,10 @@ class _File:
                 asked = texts is None or names[j] in texts
                 is_text[j] = asked or self._notation.floats([*map(str.strip, cells)]) is None
         found, lines = self._read(is_text, itertools.chain(head, rows))
-        numbers, full = found.numbers(), found.is_full()
+        numbers = found.numbers()
         texts_of = [found.texts if is_text.get(j) else self._texts for j in range(len(names))]
         columns = [
-            OnFile(len(lines), partial(texts_of[j], j), numbers.get(j), full)
-            for j in range(len(names))
+            OnFile(len(lines), partial(texts_of[j], j), numbers.get(j)) for j in range(len(names))
         ]
         return Frame(self._origin, names, columns, lines, self._notation)
 
@@ -249,10 +250,9 @@ class _File:
             if length < LARGE or b"\r" in file.readline().rstrip(b"\r\n"):
                 return None
             given = is_text, len(row), self._delimiter, self._notation
-            read, size = by_pyarrow(*given), BLOCK
-            if read is None:
-                read, size = by_numpy(*given), SMALL
-            for block in blocks(file, size):
+            if (read := by_pyarrow(*given) or by_numpy(*given)) is None:
+                return None
+            for block in blocks(file, BLOCK):
                 starts = range(0, len(block) - half, half)
                 odd = b"\r" in block or b'"' in block
                 odd = odd or any(block.find(delimiter, i, i + half) < 0 for i in starts)
@@ -288,7 +288,9 @@ class _File:
             except python_csv.Error as error:
                 raise DataError(f"{self._origin}, line {line}: {error}") from error
             except UnicodeDecodeError:
-                require_utf8(self._origin, text.detach())
+                file = text.detach()
+                file.seek(0)
+                self._decoded(file.read())
                 raise
             if not names:
                 raise DataError(
@@ -308,8 +310,7 @@ class _File:
         """The file, which must be the one that was read before, and still be so at the end."""
         with self._opening() as file:
             self._look(file)
-            utf8 = self._encoding in ("utf-8", "utf-8-sig", "ascii")
-            yield file if utf8 else io.BytesIO(self._decoded(file.read()))
+            yield file if self._encoding == UTF8 else io.BytesIO(self._decoded(file.read()))
             self._look(file)
 
     def _decoded(self, content: bytes) -> bytes:
@@ -320,7 +321,7 @@ class _File:
             line = 1 + content.count(b"\n", 0, error.start)
             raise DataError(
                 f"{self._origin}, line {line}: byte 0x{content[error.start]:02x} is not "
-                f"{self._encoding} text"
+                f"{self._encoding} text{NOT_UTF8 * (self._encoding == UTF8)}"
             ) from error
 
     def _look(self, file: BinaryIO) -> None:
@@ -370,10 +371,6 @@ class _Columns:
         columns = zip(self.numeric, self._numbers[: self.rows].T, strict=True)
         return {j: column for j, column in columns if j not in self._odd}
 
-    def is_full(self) -> bool:
-        """Whether no cell among the numbers is empty."""
-        return not np.isnan(self._numbers[: self.rows].min(initial=0.0))
-
     def texts(self, j: int, rows: int | None = None) -> tuple[Array, Array]:
         """The different cells of a column, and which of them each row has."""
         code_of, codes = self._codes[j]
@@ -396,16 +393,3 @@ def require_text(origin: str, head: bytes) -> None:
             f"{origin}, line 1: {line} tells a spreadsheet what separates cells, and is not a "
             f"header; delete this line, and write delimiter: {separator!r}"
         )
-
-
-def require_utf8(origin: str, file: BinaryIO) -> None:
-    """DataError for the first byte that is not UTF-8."""
-    file.seek(0)
-    for line, text in enumerate(file, start=1):
-        try:
-            text.decode()
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{origin}, line {line}: byte 0x{text[error.start]:02x} is not UTF-8 text; "
-                "save the file as UTF-8, or name what it is, such as encoding: cp1252 (Windows)"
-            ) from error

@@ -23,8 +23,6 @@ from ..source import RowNumbers, Source
 
 Array = NDArray[Any]
 
-TOUCHED = 512  # rows of which the processor still knows where they are when they are copied
-WIDE = 256  # bytes of a row below which that costs more than it saves
 LOOK = 1.0  # seconds between looks at the files: a map of one that shrank ends the process
 
 
@@ -196,14 +194,11 @@ class Mapped:
             return part
         if isinstance(rows, slice):
             start, stop, _ = rows.indices(self.shape[0])
-            first = self._file_of(start)
-            parts = [self._arrays[0][:0]]
-            while start < stop:
-                begin, end = self._starts[first], min(stop, self._starts[first + 1])
-                parts.append(self._whole(first)[start - begin : end - begin])
-                start, first = end, first + 1
-            parts = [part for part in parts if len(part)] or parts[:1]
-            return parts[0] if len(parts) == 1 else np.concatenate(parts, dtype=self.dtype)
+            file = self._file_of(start)
+            begin, end = self._starts[file : file + 2]
+            if stop <= end:
+                return self._whole(file)[start - begin : max(start, stop) - begin]
+            rows = np.arange(start, stop)
         files = np.searchsorted(self._starts, rows, "right") - 1
         taken = np.empty((len(rows), *self.shape[1:]), self.dtype)
         for file in np.unique(files):
@@ -238,27 +233,12 @@ class Mapped:
 
 
 def _take(array: Array, rows: NDArray[np.intp]) -> Array:
-    """`array.take(rows, 0)`, faster of a large map.
-
-    One number of each wide row is read before the row. These reads wait for the memory (and for
-    where the page is, which is what a map costs) side by side; copies of rows, one after another.
-    """
-    if not array.size or not (array.flags.aligned or array.flags.c_contiguous):
-        return array[rows]
-    if not array.flags.aligned:  # as in npz files: `take` would copy the whole of it every time
-        bare = array[:, None] if array.ndim == 1 else array
-        taken = _take(bare.view(np.uint8), rows).view(array.dtype)
-        return taken[:, 0] if array.ndim == 1 else taken
-    if array.strides[0] < WIDE:
+    """`array.take(rows, 0)`, without a copy of an array that is not aligned, as in npz files."""
+    if array.flags.aligned or not array.flags.c_contiguous:
         return array.take(rows, 0)
-    inner: tuple[Any, ...] = (slice(None), *[0] * (array.ndim - 1))
-    firsts = array[inner]
-    taken = np.empty((len(rows), *array.shape[1:]), array.dtype)
-    for first in range(0, len(rows), TOUCHED):
-        some = rows[first : first + TOUCHED]
-        firsts[some]  # raises IndexError for a row that there is not, which `wrap` would not
-        array.take(some, 0, taken[first : first + TOUCHED], "wrap")
-    return taken
+    bare = array[:, None] if array.ndim == 1 else array
+    taken = bare.view(np.uint8).take(rows, 0).view(array.dtype)
+    return taken[:, 0] if array.ndim == 1 else taken
 
 
 def changed(path: Path) -> DataError:
@@ -323,15 +303,21 @@ def read_npy(file: BinaryIO, start: int, where: str) -> Array:
             f"{where} holds Python objects, which only pickle reads, and pickle can run any "
             "program; save numbers: np.save(path, array.astype(float))"
         )
-    if dtype.kind not in "biuf" or not shape or not all(type(n) is int and n >= 0 for n in shape):
+    check_numbers(where, shape, dtype)
+    begin = file.tell()
+    needed, size = dtype.itemsize * int(np.prod(shape, dtype=object)), file.seek(0, 2) - begin
+    if size < needed:
+        raise DataError(f"{where} is cut off: {size:,} bytes of numbers, expected {needed:,}")
+    return np.asarray(np.memmap(file, dtype, "r", begin, shape, "F" if fortran else "C"))
+
+
+def check_numbers(where: str, shape: Sequence[Any], dtype: Any) -> None:
+    """DataError for what is not rows of numbers."""
+    sizes = all(type(n) is int and n >= 0 for n in shape)
+    if getattr(dtype, "kind", "O") not in "biuf" or not shape or not sizes:
         raise DataError(
             f"{where} has shape {shape} and dtype {dtype}; expected rows of booleans, integers or "
             "floats"
         )
     if 0 in shape:
         raise DataError(f"{where} has shape {shape}: the data set is empty")
-    begin = file.tell()
-    needed, size = dtype.itemsize * int(np.prod(shape, dtype=object)), file.seek(0, 2) - begin
-    if size < needed:
-        raise DataError(f"{where} is cut off: {size:,} bytes of numbers, expected {needed:,}")
-    return np.asarray(np.memmap(file, dtype, "r", begin, shape, "F" if fortran else "C"))

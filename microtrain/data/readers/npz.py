@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import zipfile
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
-import numpy as np
+from numpy.lib import format as npy_format
 
 from ...common.files import reading
 from ...errors import DataError
@@ -42,30 +45,35 @@ def npz(
     return rows_in_memory(source, slice(None)) if in_memory else source
 
 
-def load_npz(path: Path, name: str) -> Loaded:
-    """An array of a .npz file, read without pickle; nothing is read of others.
-
-    Raises DataError for all that is wrong with it.
-    """
-    where = f'{path}, array "{name}"'
+@contextlib.contextmanager
+def _member(path: Path, name: str) -> Iterator[tuple[BinaryIO, zipfile.ZipFile, zipfile.ZipInfo]]:
+    """An open .npz file, and what in it is the array of a name; nothing is read of others."""
     with reading(path) as file:
-        # What is not a zip NumPy takes for a pickle, and says how to load one unsafely.
-        if file.peek(2)[:2] != b"PK":  # type: ignore[attr-defined]
+        try:
+            archive = zipfile.ZipFile(file)
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            if name in members:
+                archive.open(members[name]).close()  # begins where the directory says
+        except Exception as error:  # of zipfile and struct
             raise DataError(
-                f"{path} is not a readable npz file: numpy.savez(path, x=..., y=...) "
-                "writes one, tables are data of type csv or parquet"
-            )
+                f"{path} is not a readable npz file: numpy.savez(path, x=..., y=...) writes one, "
+                f"tables are data of type csv or parquet ({error})"
+            ) from error
+        if name not in members:
+            raise DataError(missing(path, "array", [name], [*members]))
+        yield file, archive, members[name]
+
+
+def load_npz(path: Path, name: str) -> Loaded:
+    """An array of a .npz file, read without pickle; DataError for all that is wrong with it."""
+    where = f'{path}, array "{name}"'
+    with _member(path, name) as (_, archive, info):
         try:
-            stored = np.load(file, allow_pickle=False)
+            with archive.open(info) as member:
+                array = npy_format.read_array(member, allow_pickle=False)
         except Exception as error:  # of zipfile, zlib, struct, NumPy, or for want of memory
-            raise DataError(f"{path} is not a readable npz file: {error}") from error
-        if name not in stored.files:
-            raise DataError(missing(path, "array", [name], stored.files))
-        try:
-            array = stored[name]
-        except Exception as error:
             raise DataError(f"{where} cannot be read: {error}") from error
-    if not isinstance(array, np.ndarray) or not array.ndim:  # or it is not a .npy file
+    if not array.ndim:
         raise DataError(f"{where} is not an array of rows")
     return Loaded(where, array)
 
@@ -75,17 +83,8 @@ def map_npz(path: Path, name: str) -> Mapped:
 
     Raises DataError for all that is wrong with the file, and for a compressed array.
     """
-    with reading(path) as file:
-        try:
-            archive = zipfile.ZipFile(file)
-            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            if name in members:
-                archive.open(members[name]).close()  # begins where the directory says
-        except Exception as error:  # of zipfile and struct
-            raise DataError(f"{path} is not a readable npz file: {error}") from error
-        if name not in members:
-            raise DataError(missing(path, "array", [name], [*members]))
-        where, info = f'{path}, array "{name}"', members[name]
+    where = f'{path}, array "{name}"'
+    with _member(path, name) as (file, _, info):
         if info.compress_type != zipfile.ZIP_STORED:
             raise DataError(
                 f"{where} is compressed and cannot be mapped; save it by numpy.savez or "

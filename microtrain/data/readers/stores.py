@@ -21,7 +21,7 @@ from ...errors import ConfigError, DataError
 from ..kept.cache import decoded
 from ..source import Source
 from ..tables.frame import missing
-from .npy import Column, Mapped, Stored, changed, sign_of
+from .npy import Column, Mapped, Stored, changed, check_numbers, sign_of
 
 Array = NDArray[Any]
 
@@ -160,16 +160,10 @@ def source_of(
 
 def _check_numbers(where: str, array: Any) -> None:
     try:
-        kind = getattr(array.dtype, "kind", "O")
+        dtype = array.dtype
     except TypeError as error:  # of h5py
         raise DataError(f"{where} has a type that NumPy does not have: {error}") from error
-    if kind not in "biuf" or not array.shape:
-        raise DataError(
-            f"{where} has shape {array.shape} and dtype {array.dtype}; expected rows of booleans, "
-            "integers or floats"
-        )
-    if 0 in array.shape:
-        raise DataError(f"{where} has shape {array.shape}: the data set is empty")
+    check_numbers(where, array.shape, dtype)
 
 
 def mapped(columns: Sequence[Column], cache: Path | None) -> list[Column]:

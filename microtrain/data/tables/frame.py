@@ -75,13 +75,11 @@ class OnFile:
             of so many rows as are asked for.
         numbers: the cells as float64, NaN for what is empty; None: not all are such, or nobody has
             looked.
-        full: whether none of the numbers is NaN.
     """
 
     rows: int
     texts: Callable[..., tuple[Array, Array]]
     numbers: NDArray[np.float64] | None = None
-    full: bool = False
 
     def __len__(self) -> int:
         return self.rows
@@ -146,6 +144,8 @@ class Frame:
     @classmethod
     def of(cls, value: Any, notation: Notation = PLAIN) -> Frame | None:
         """The columns of a dict, a data frame, a table or a structured array; None of all else."""
+        if isinstance(value, Frame):
+            return value
         if isinstance(value, Mapping):
             return cls("the table", value.keys(), value.values(), notation=notation)
         names: Any = getattr(getattr(value, "dtype", None), "names", None)
@@ -182,7 +182,7 @@ class Frame:
                 return cells[used], which
 
             numbers = None if column.numbers is None else column.numbers[kept]
-            return OnFile(len(kept), texts, numbers, column.full)
+            return OnFile(len(kept), texts, numbers)
 
         lines = None if self.lines is None else [self.lines[row] for row in kept.tolist()]
         return self._made_of(some, lines, self.notation)
@@ -249,8 +249,8 @@ class Frame:
 
         Raises DataError naming the first value that is neither.
         """
-        column, found = self._one(name), self.floats(name)
-        if found is not None and (gaps or (isinstance(column, OnFile) and column.full)):
+        found = self.floats(name)
+        if found is not None and gaps:
             return found
         if found is None:
             cells, which = self.different(name)

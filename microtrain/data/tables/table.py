@@ -1,17 +1,18 @@
 """A table with columns of all kinds, and how it becomes the numbers that a model takes.
 
 The statistics that stand for empty cells, the categories and the scales are those of the training
-part.
+part. What was found there is plain numbers and names, so that a run needs no pickle.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from ...common.words import listed, plural
@@ -21,6 +22,7 @@ from ..source import ArrayDataset
 from .columns import (
     MOST_ONE_HOT,
     STATISTICS,
+    Codes,
     Column,
     Specification,
     as_columns,
@@ -30,14 +32,183 @@ from .columns import (
     read_target,
     texts,
 )  # fmt: skip
-from .encoder import Encoder, Fitted, values_of
-from .frame import Frame, together
+from .dates import encoded, inputs_of
+from .frame import Frame, shortened, together
 
-__all__ = ["Table", "table_or_arrays"]
+__all__ = ["Encoder", "Fitted", "Table", "table_or_arrays"]
 
 Array = NDArray[Any]
 Rows = slice | NDArray[np.intp]
 Note = Callable[[str], None]
+MOST_SHOWN = 3  # unknown categories: a file has many columns, and its results come after them
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """One input column, and what was found of it in the training part.
+
+    Attributes:
+        fill: what stands for an empty cell: a number, days, or a category; None: nothing.
+        categories: those of the training part, sorted.
+    """
+
+    name: str
+    column: Column
+    fill: float | str | None = None
+    categories: tuple[str, ...] = ()
+
+    @property
+    def feature_names(self) -> list[str]:
+        """The inputs that it becomes, the codes of an embedding apart."""
+        return [name for name, _ in self._inputs]
+
+    @property
+    def _inputs(self) -> list[tuple[str, bool]]:
+        """The name of each, and whether it is 0 or 1."""
+        column, each = self.column, [(self.name, False)]
+        if column.type == "category":
+            one_hot = column.encode == "one_hot"
+            each = [(f"{self.name}={category}", True) for category in self.categories if one_hot]
+        elif column.parts:
+            names = [name for part in column.parts for name in inputs_of(part)]
+            each = [(f"{self.name} {name}", "=" in name) for name in names]
+        return [*each, (f"{self.name} missing", True)] if column.indicator else each
+
+    def scales(self, standardize: bool) -> Sequence[str]:
+        """How each of these is scaled; 0 and 1 stay."""
+        by_itself = standardize or self.column.type == "date"  # days are tens of thousands
+        how = self.column.scale or ("standard" if by_itself else "none")
+        return ["none" if is_flag else how for _, is_flag in self._inputs]
+
+    def encode(self, frame: Frame, note: Note) -> tuple[list[Array], Array | None]:
+        """The inputs, each of shape (n, k); and the codes of an embedding: 0 where a category is
+        none of those known, which one-hot has as zeros.
+        """
+        if self.column.type == "category":
+            cells = np.array(texts(frame, self.name, self.column), object)  # one may be long
+            empty = cells == ""
+            cells = np.where(empty, str(self.fill), cells)
+            codes = np.array([self._code[cell] for cell in cells.tolist()], np.int64)
+            self._tell(frame, np.where(empty, "", cells), codes, note)
+            embedded = self.column.encode == "embedding"
+            inputs = [codes[:, None] == np.arange(1, 1 + len(self.categories) * (not embedded))]
+        else:
+            values, codes, embedded = values_of(frame, self.name, self.column), None, False
+            if self.column.missing is not None:  # else none is empty
+                empty = np.isnan(values)
+                values = np.where(empty, 0.0 if self.fill is None else self.fill, values)
+            parts = self.column.parts
+            inputs = [encoded(values, part) for part in parts] if parts else [values[:, None]]
+        if self.column.indicator:
+            inputs.append(empty[:, None])
+        return inputs, codes if embedded else None
+
+    @cached_property
+    def _code(self) -> Codes:
+        return Codes(self.categories, first=1)
+
+    def _tell(self, frame: Frame, cells: Array, codes: Array, note: Note) -> None:
+        """Refuse unknown categories, or say that there are some."""
+        unknown = np.flatnonzero(codes == 0)
+        if not len(unknown):
+            return
+        words = np.unique(cells[unknown]).tolist()
+        found = [f'"{shortened(each)}"' if each else "an empty cell" for each in words[:MOST_SHOWN]]
+        more = f" and {len(words) - MOST_SHOWN:,} more" if len(words) > MOST_SHOWN else ""
+        if self.column.unknown == "error":
+            raise frame.refusal(
+                self.name, unknown.tolist(), f"expected one of {listed(self.categories)}"
+            )
+        note(
+            f'column "{self.name}": {plural(len(unknown), "row")} with categories not seen in '
+            f"training: {listed(found)}{more}; treated as unknown"
+        )
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """How the columns of a table become inputs: fitted values, which JSON keeps to the last bit.
+
+    Attributes:
+        columns: of the input, in order.
+        ids: columns that say which row it is.
+    """
+
+    columns: tuple[Fitted, ...]
+    ids: tuple[str, ...] = ()
+
+    @classmethod
+    def of_numbers(cls, names: Iterable[str]) -> Encoder:
+        """Columns of finite numbers, which are inputs as they are."""
+        return cls(tuple(Fitted(name, Column()) for name in names))
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Of the first input: `plan=basic` of a category, `age missing` of an indicator."""
+        names = tuple(name for column in self.columns for name in column.feature_names)
+        return names or tuple(self.names)
+
+    @property
+    def in_features(self) -> int:
+        """Columns of the first input: 0 where all columns are embedded."""
+        return sum(len(column.feature_names) for column in self.columns)
+
+    @property
+    def names(self) -> list[str]:
+        """The columns that a table must have."""
+        return [column.name for column in self.columns]
+
+    @property
+    def categories(self) -> tuple[int, ...]:
+        """For each embedded column its number of categories, one more for all that are unknown."""
+        return tuple(1 + len(c.categories) for c in self.columns if c.column.encode == "embedding")
+
+    def encode(self, frame: Frame, note: Note | None = None) -> list[Array]:
+        """The inputs: float64 of shape (n, features), and for embedded columns int64 codes of shape
+        (n, columns), 0 for an unknown category; one alone where the other would have no columns.
+
+        Raises DataError that names every column which is missing or holds what it should not.
+        """
+        frame.require(self.names)
+        tell = note or (lambda text: None)
+        attempts = [partial(column.encode, frame, tell) for column in self.columns]
+        found = together(frame.origin, attempts)
+        columns = [column for inputs, _ in found for column in inputs]
+        codes = [part for _, part in found if part is not None]
+        inputs = [side_by_side(columns)] if self.in_features else []
+        return [*inputs, np.stack(codes, axis=1)] if codes else inputs
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        columns = [{**asdict(c), "categories": [*c.categories]} for c in self.columns]
+        return {"columns": columns, "ids": [*self.ids]}
+
+    @classmethod
+    def from_json(cls, state: Mapping[str, Any]) -> Encoder:
+        """From `to_json`; ValueError, TypeError or KeyError for anything else."""
+        columns = [
+            Fitted(c["name"], Column(**c["column"]), c["fill"], tuple(c["categories"]))
+            for c in state["columns"]
+        ]
+        return cls(tuple(columns), tuple(state["ids"]))
+
+
+def values_of(frame: Frame, name: str, column: Column) -> NDArray[np.float64]:
+    """Numbers, or dates as days, NaN where there is no value; perhaps a read-only view."""
+    if column.type == "date":
+        return dates(frame, name, column)
+    return frame.numbers(name, gaps=column.missing is not None)
+
+
+def side_by_side(columns: Sequence[Array]) -> NDArray[np.float64]:
+    """Columns, each of shape (rows, k), as one matrix: a view where they are neighbours in one."""
+    first, base = columns[0], columns[0].base
+    if isinstance(base, np.ndarray) and base.ndim == 2 and base.dtype == np.float64:
+        start, (step, width) = first.ctypes.data, base.strides
+        side = [(id(base), (len(first), 1), step, start + i * width) for i in range(len(columns))]
+        if side == [(id(c.base), c.shape, c.strides[0], c.ctypes.data) for c in columns]:
+            return as_strided(first, (len(first), len(columns)), base.strides)
+    return np.concatenate(columns, axis=1, dtype=np.float64)
 
 
 class Table:
@@ -102,7 +273,7 @@ class Table:
         if target in (features or ()):
             raise ConfigError(f"{frame.origin}: the target {target!r} is also one of the features")
         self.target_name, self.weight = target, weight
-        self._categorical, self._hint = categorical, hint
+        self._how = categorical, hint
         given = as_columns(columns)
         named = {"columns": [*given], "drop": [*drop], "weight": [weight] if weight else []}
         frame.require(
@@ -126,16 +297,14 @@ class Table:
                     "number (pandas: to_csv(index=False) leaves it out)? features: [...] names "
                     "those to use"
                 )
-        self.columns = {name: given.get(name, Column()) for name in features}
+        self.ids = tuple(name for name, column in given.items() if not column.is_input)
+        self.columns = {n: given.get(n, Column()) for n in features if n not in self.ids}
         self._filled = set[str]()  # what their gaps are called, their categories decide
         for name, column in self.columns.items() if missing == "fill" else ():
-            if column.is_input and column.missing is None:
+            if column.missing is None:
                 self._filled.add(name)
                 filled = "none" if column.type == "category" else "median"
                 self.columns[name] = replace(column, missing=filled)
-        self.ids = tuple(name for name, column in given.items() if not column.is_input)
-        for name in self.ids:
-            self.columns.pop(name, None)
         if unused := [name for name in given if name not in (*self.columns, *self.ids)]:
             raise ConfigError(f"{frame.origin}: {listed(unused)} in columns, but not in features")
         if not self.columns:
@@ -146,7 +315,7 @@ class Table:
 
     @cached_property
     def _target(self) -> tuple[Array, tuple[str, ...] | None]:
-        return read_target(self.frame, self.target_name, self._categorical, self._hint)
+        return read_target(self.frame, self.target_name, *self._how)
 
     @property
     def target(self) -> Array:
@@ -157,26 +326,6 @@ class Table:
     def classes(self) -> tuple[str, ...] | None:
         """The names of the classes; None for a regression."""
         return self._target[1]
-
-    def values(self, name: str, as_time: bool = False) -> Array:
-        """A value for each row of any column, by which the rows can be split."""
-        column = self.columns.get(name, Column())
-        if not as_time:
-            return np.array(texts(self.frame, name, Column(type="category")))  # none is empty
-        plain = self.frame.floats(name) is not None  # of which none is a date
-        if column.type == "date" or (not plain and self.frame.column(name).dtype.kind in "OM"):
-            try:  # not filled in: without a value there is no order
-                return dates(self.frame, name, Column(type="date", format=column.format))
-            except DataError:
-                if column.type == "date":
-                    raise
-        try:
-            return self.frame.numbers(name)
-        except DataError as error:
-            raise DataError(
-                f"{error}\nhint: split.time takes numbers, and dates such as 2024-12-31; for other "
-                f'forms write columns: {{{name}: {{type: date, format: "%d/%m/%Y"}}}}'
-            ) from error
 
     def fit(
         self, rows: Rows = slice(None), standardize: bool = False
@@ -242,41 +391,35 @@ def table_or_arrays(
 
 def _fit(frame: Frame, name: str, column: Column, rows: Rows, own: bool) -> Fitted:
     """What is found of a column in `rows`; `own`: its gaps are a category that no cell is of."""
-    statistic = column.missing if column.missing in STATISTICS else None
-    if column.type == "category":
-        every = texts(frame, name, column)
-        if own:
-            column = replace(column, missing=name_of_gaps({*every}))
-        cells = np.array(every, object)[rows]
-        empty = cells == ""
-        fill: Any = column.missing
-        if statistic:
-            fill = _impute(cells, empty, "most_frequent", frame, name)
-        seen = sorted({*map(str, np.where(empty, fill, cells))})
-        if len(seen) > MOST_ONE_HOT and column.encode == "one_hot":
-            raise DataError(
-                f'{frame.origin}, column "{name}": {len(seen):,} categories would be as many inputs'
-                f"; write {{type: category, encode: embedding}}, or drop it"
-            )
-        return Fitted(name, column, fill, tuple(seen))
-    values = values_of(frame, name, column)[rows]
-    fill = column.missing
-    if statistic:
-        fill = float(_impute(values, np.isnan(values), statistic, frame, name))
+    is_category = column.type == "category"
+    if is_category:
+        every: Array = np.array(texts(frame, name, column), object)
+        column = replace(column, missing=name_of_gaps({*every})) if own else column
+    else:
+        every = values_of(frame, name, column)
+    cells = every[rows]
+    fill: Any = column.missing
+    empty = (cells == "") if is_category else np.isnan(cells)
+    if fill in STATISTICS:
+        if empty.all():
+            raise DataError(f'{frame.origin}, column "{name}": no training row has a value')
+        filled = cells[~empty]
+        if fill == "most_frequent":  # of several the first in order
+            values, counts = np.unique(filled, return_counts=True)
+            fill = values[counts.argmax()]
+        else:
+            fill = np.median(filled) if fill == "median" else np.mean(filled)
     elif column.type == "date" and fill is not None:
-        fill = float(dates(Frame("missing", [name], [[fill]]), name, column)[0])
-    return Fitted(name, column, None if fill is None else float(fill))
-
-
-def _impute(cells: Array, empty: Array, statistic: str, frame: Frame, name: str) -> Any:
-    """What stands for empty cells; of the most frequent values the first in order."""
-    if empty.all():
-        raise DataError(f'{frame.origin}, column "{name}": no training row has a value')
-    filled = cells[~empty]
-    if statistic == "most_frequent":
-        values, counts = np.unique(filled, return_counts=True)
-        return values[counts.argmax()]
-    return np.median(filled) if statistic == "median" else np.mean(filled)
+        fill = dates(Frame("missing", [name], [[fill]]), name, column)[0]
+    if not is_category:
+        return Fitted(name, column, None if fill is None else float(fill))
+    seen = sorted({*map(str, np.where(empty, fill, cells))})
+    if len(seen) > MOST_ONE_HOT and column.encode == "one_hot":
+        raise DataError(
+            f'{frame.origin}, column "{name}": {len(seen):,} categories would be as many inputs'
+            f"; write {{type: category, encode: embedding}}, or drop it"
+        )
+    return Fitted(name, column, fill, tuple(seen))
 
 
 def _scaled(how: str, x: NDArray[np.float64], origin: str) -> tuple[float, float]:

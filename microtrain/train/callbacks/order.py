@@ -25,9 +25,8 @@ from ...config.texts import Measure
 from ...data import Source
 from ...distributed.replicas import check_replicas
 from ..build_run import EVALUATE, STOP
-from ..evaluation import evaluate, own_step
+from ..evaluation import evaluate, own_step, repeated
 from ..metrics.base import Metric
-from ..metrics.probabilities import repeated
 from ..run import TrainingRun, next_multiple
 from .base import Callback, Ending, Event
 

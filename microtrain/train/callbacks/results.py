@@ -16,7 +16,7 @@ from ...distributed.agreement import from_root, settled
 from ...distributed.communicator import alone
 from ...errors import DivergedError, LaunchError, UserError
 from ...runs.run import ClassCounts, Run
-from ..evaluation import target_mean
+from ..evaluation import repeated, target_mean
 from ..metrics.base import BesideMean, Metric, predicts_numbers
 from ..metrics.classification import (
     Confusion,
@@ -26,7 +26,6 @@ from ..metrics.classification import (
     never_predicted,
     not_better,
 )
-from ..metrics.probabilities import repeated
 from ..model_state import load_model_arrays, model_arrays
 from ..models_and_losses import truth_beside
 from ..run import TrainingRun

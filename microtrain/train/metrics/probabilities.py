@@ -7,13 +7,12 @@ scikit-learn's; a row of weight 0 is not there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge
 
-from ...nn import BCEWithLogitsLoss, CrossEntropyLoss
-from .base import Array, Metric, Sums, ratio
+from .base import Array, Sums, ratio
 from .classification import ClassMetric, Codes, LogOdds, shares
 
 # Probabilities ------------------------------------------------------------------------------------
@@ -36,16 +35,6 @@ class LogLoss(ClassMetric):
 
     def value(self, sums: Sums) -> float:
         return ratio(sums[1], sums[0])
-
-
-def repeated(loss: Any, metrics: Sequence[Metric], own_step: Any = None) -> set[str]:
-    """The names of the metrics that are the number of the loss once more, of `own_step` none."""
-    if not isinstance(loss, CrossEntropyLoss | BCEWithLogitsLoss) or own_step is not None:
-        return set()
-    more = (getattr(loss, name, None) for name in ("weight", "pos_weight"))
-    plain = loss.reduction == "mean" and not getattr(loss, "label_smoothing", 0)
-    plain = plain and all(each is None for each in more)
-    return {metric.name for metric in metrics if plain and type(metric) is LogLoss}
 
 
 class Brier(LogLoss):
