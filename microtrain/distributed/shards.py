@@ -4,14 +4,13 @@ Floating-point sums depend on their order, and a product of matrices on how many
 run whose bits must not depend on the number of ranks may do neither differently: every global batch
 is cut into S shards, each is a pass of its own on whichever rank has it, and the shards' gradients
 are added as a tournament: neighbours in pairs, their sums in pairs, a last one without a partner
-goes on alone. A rank holds S / W consecutive shards; it adds what it has all of, the rest is added
-on all ranks, element by element in the same order.
+goes on alone. A rank holds S / W consecutive shards; it adds them as long as their number is even,
+what is left is added on all ranks, element by element in the same order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -40,91 +39,32 @@ def local_shards(shards: int, comm: Communicator) -> int:
     return shards // comm.size
 
 
-def tree_sum(comm: Communicator, arrays: list[Array], shards: int) -> Array:
+def tree_sum(comm: Communicator, arrays: list[Array]) -> Array:
     """The sum of all ranks' shards, in the fixed order; the same bits at every number of ranks.
 
-    Collective. `arrays`: those of this rank, one-dimensional, of one size and dtype; overwritten.
+    Collective. `arrays`: those of this rank, one-dimensional, of one size and dtype, as many on
+    every rank; overwritten.
     """
-    sums = _own(arrays, comm.rank * len(arrays), shards)
+    while len(arrays) > 1 and (comm.size == 1 or len(arrays) % 2 == 0):
+        for one, other in zip(arrays[::2], arrays[1::2], strict=False):
+            one += other
+        arrays = arrays[::2]
     if comm.size == 1:
-        return sums[0]
-    size, dtype = arrays[0].size, arrays[0].dtype
-    levels, most = _left(comm.size, len(arrays), shards)
+        return arrays[0]
+    (size,), dtype = arrays[0].shape, arrays[0].dtype
     # Every rank adds up its part of the elements; what is small is not worth being parted.
-    parts = 1 if comm.size * most * size * dtype.itemsize <= WHOLE else comm.size
+    parts = 1 if comm.size * len(arrays) * size * dtype.itemsize <= WHOLE else comm.size
     part = -(-size // parts)
-    sent = np.zeros((parts, most, part), dtype)
-    whole, rest = divmod(size, part or 1)
-    for number, total in enumerate(sums):
-        sent[:whole, number] = total[: whole * part].reshape(whole, part)
-        if rest:
-            sent[whole, number, :rest] = total[whole * part :]
+    mine = np.zeros((len(arrays), parts * part), dtype)
+    for row, array in zip(mine, arrays, strict=True):
+        row[:size] = array
+    sent = np.ascontiguousarray(mine.reshape(len(arrays), parts, part).swapaxes(0, 1))
     found = comm.all_gather(sent[0]) if parts == 1 else comm.all_to_all(sent)
-    result = _joined(levels, found.reshape(comm.size * most, part))
-    return result if parts == 1 else comm.all_gather(result).reshape(-1)[:size]
-
-
-def _own(arrays: list[Array], first: int, shards: int) -> list[Array]:
-    """What a rank has left when it has added up all that it can; its shards begin at `first`."""
-    here, left = {first + n: array for n, array in enumerate(arrays)}, []
-    while shards > 1 and here:
-        above = {}
-        for number, total in here.items():
-            if number % 2 == 0 and number + 1 in here:
-                total += here[number + 1]
-                above[number // 2] = total
-            elif number % 2 == 0 and number + 1 == shards:  # goes on alone
-                above[number // 2] = total
-            elif number % 2 == 0 or number - 1 not in here:  # the other half is elsewhere
-                left.append(total)
-        here, shards = above, (shards + 1) // 2
-    return [*left, *here.values()]
-
-
-@lru_cache(8)
-def _left(ranks: int, each: int, shards: int) -> tuple[list[tuple[Array, Array]], int]:
-    """What `_own` leaves on every rank, by level, and the most that it leaves on one.
-
-    A level is the numbers of its sums, in order, and where they lie: rank * most + place.
-    """
-    first = np.arange(ranks) * each
-    stop = first + each  # what a rank has of a level: numbers from `first` to before `stop`
-    place = np.zeros(ranks, np.int64)
-    found = []
-    whole = False
-    while not whole:
-        whole = shards == 1
-        odd = (first < stop) & ((first % 2 == 1) | whole)  # the half before it is elsewhere
-        even = (first < stop) & (stop % 2 == 1) & (stop != shards)  # the half behind it is
-        level = []
-        for there, numbers in ((odd, first), (even, stop - 1)):
-            ours = np.flatnonzero(there)
-            level.append((numbers[ours], ours, place[ours]))
-            place[ours] += 1
-        found.append([np.concatenate(column) for column in zip(*level, strict=True)])
-        first, stop = (first + odd + 1) // 2, stop - even
-        stop, shards = (stop + 1) // 2, (shards + 1) // 2
-    most = int(place.max())
-    levels = []
-    for numbers, owners, places in found:
-        order = np.argsort(numbers)
-        levels.append((numbers[order], (owners * most + places)[order]))
-    return levels, most
-
-
-def _joined(levels: list[tuple[Array, Array]], sums: Array) -> Array:
-    """The sum of all rows of `sums`, of which `levels` says where in the tree they are."""
-    here = np.empty((0, sums.shape[1]), sums.dtype)
-    at = np.empty(0, np.int64)
-    for numbers, rows in levels:
-        # A sum is there with its other half, or it is the last of its level, without one.
-        above = here[::2].copy()
-        above[: len(at) // 2] += here[1::2]
-        at, here = np.concatenate([at[::2] // 2, numbers]), np.concatenate([above, sums[rows]])
-        order = np.argsort(at)
-        at, here = at[order], here[order]
-    total: Array = here[0]
-    return total
+    sums = found.reshape(comm.size * len(arrays), part)
+    while len(sums) > 1:
+        sums[:-1:2] += sums[1::2]
+        sums = sums[::2]
+    return sums[0] if parts == 1 else comm.all_gather(sums[0]).reshape(-1)[:size]
 
 
 class Shards(Reducer):
@@ -143,7 +83,7 @@ class Shards(Reducer):
         self, comm: Communicator, storage: FlatStorage, shards: int, module: Module
     ) -> None:
         super().__init__(comm, storage)
-        self.shards, self.each = shards, local_shards(shards, comm)
+        self.each = local_shards(shards, comm)
         self._staged = [Staging(buffer.wide) for buffer in storage.buffers]
         self.gradients = [
             [np.zeros(b.wide.size, b.wide.dtype) for _ in range(self.each)] for b in storage.buffers
@@ -219,25 +159,21 @@ class Shards(Reducer):
     def _sum(self) -> None:
         """The gradients of all shards into the flat gradients, and the mean of their buffers."""
         for staged, kept in zip(self._staged, self.gradients, strict=True):
-            staged.host[...] = tree_sum(self.comm, kept, self.shards)
+            staged.host[...] = tree_sum(self.comm, kept)
             staged.put()
         if self._before is not None:
             for after in self._after:
                 if not after[-1]:
                     after[:-1] = 0
-            total = tree_sum(self.comm, self._after, self.shards)
+            total = tree_sum(self.comm, self._after)
             buffers = [tensor._array for _, tensor in self.module.named_buffers()]
             _put(buffers, total[:-1] / total[-1] if total[-1] else self._before)
 
     def discard(self) -> None:
         """As in the base class. Raises RuntimeError in the middle of a step."""
-        text = "zero_grad() has discarded the passes of some shards of a step: with shards="
-        text += (
-            f"{self.shards} gradients are there after {self.each} backward passes on each rank. "
-        )
-        text += (
-            "Take zero_grad() and the optimizer's step out of `for batch in micro_batches`, with "
-        )
+        text = "zero_grad() has discarded the passes of some shards of a step: gradients are there "
+        text += f"after {self.each} backward passes on each rank. Take zero_grad() and the "
+        text += "optimizer's step out of `for batch in micro_batches`, with "
         text += "DataLoader(..., shards=...).steps()"
         need(self.complete, "DataParallel", text)
 
