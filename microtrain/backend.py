@@ -26,24 +26,6 @@ from .numerics.matrix_exponential import matrix_exp
 from .numerics.sums import SHORT, add_rows, blocked_sum, way_of
 from .random import forward_numbers, forward_words, where_to_draw
 
-__all__ = [
-    "ARRAYS",
-    "INSTRUCTIONS",
-    "LISTENERS",
-    "MASKED",
-    "MODES",
-    "XP",
-    "Modes",
-    "Namespace",
-    "cuda_device_count",
-    "device",
-    "get_default_dtype",
-    "register",
-    "resolve_device",
-    "set_default_dtype",
-    "to_host",
-]
-
 # What kernels may use. Every name is both NumPy's and CuPy's; Namespace adds the few that differ.
 INSTRUCTIONS = tuple(
     """absolute add all any arange arccos arccosh arcsin arcsinh arctan arctan2 arctanh argmax

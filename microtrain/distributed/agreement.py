@@ -18,8 +18,6 @@ import numpy as np
 from ..errors import ConfigError, UserError
 from .communicator import Communicator, by_rank
 
-__all__ = ["agreed", "all_equal", "first_word", "from_root", "same", "settled", "together"]
-
 T = TypeVar("T")
 E = TypeVar("E", bound=UserError)
 

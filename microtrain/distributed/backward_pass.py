@@ -18,8 +18,6 @@ from .find_terms import find
 from .replayed_pass import whole
 from .weighted_loss import Denominators, Term, correction
 
-__all__ = ["backward"]
-
 
 def backward(
     told: Sequence[Any], roots: Any, edges: Any, seeds: Any, retain: bool, create_graph: bool,

@@ -30,8 +30,6 @@ from ..tensor import TENSORS, Tensor, wrap
 from .collectives import Collective, exchange
 from .communicator import Array, Communicator
 
-__all__ = ["Across", "batch_norm"]
-
 # Rows of what a rank knows after the exchange, each in the shape of the statistics: its distance to
 # the global mean, 1 / standard deviation, mean, unbiased variance, 1 / count, and whether there are
 # any rows at all.

@@ -23,8 +23,6 @@ from ..ops.pointwise.elementwise import add, div, mul
 from ..ops.shape.joining import cat_operation, split_parts, unbind_parts
 from ..tensor import TENSORS
 
-__all__ = ["WEIGHED", "Call", "Survey", "only", "shape_of"]
-
 FEW = 100  # edges that are looked at without care for those that were seen already
 MOST = 1000  # objects that are looked at for Tensors
 IsRows = Callable[[Any, int], bool]

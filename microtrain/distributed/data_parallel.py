@@ -43,8 +43,6 @@ from .step_counts import Passes
 from .strategy import check_options, strategy
 from .weighted_loss import Denominators
 
-__all__ = ["DataParallel"]
-
 
 class DataParallel(Module):
     """A model that is equal on all ranks and learns from all ranks' samples.

@@ -13,8 +13,6 @@ from ..tensor import TENSORS, Tensor
 from .calls import WEIGHED, Survey
 from .weighted_loss import ONE, SUMS, Denominators, Plain, Term, is_mean, is_scalars
 
-__all__ = ["find", "of_batch"]
-
 
 def of_batch(
     loss: Tensor, given: Mapping[Tensor, tuple[Any, int]], n: int

@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 from ..optim.flat import LANE
 
-__all__ = ["NOTHING", "SILENT", "Outcome", "Totals", "pack", "split", "values_of"]
-
 NOTES = 7  # the place of the first
 SILENT = (0.0,) * (LANE - NOTES)  # notes that say nothing, and a mark that does not
 

@@ -19,8 +19,6 @@ from .communicator import FORBIDDEN, Array, Communicator, refuse_alone
 from .footer import NOTES, SILENT, Outcome, Totals, pack
 from .shared_memory import SharedMemory
 
-__all__ = ["NativeStep", "native_step"]
-
 _CODES = {"f": "reduce32", "d": "reduce64"}  # by NumPy's letter
 
 

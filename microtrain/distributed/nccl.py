@@ -23,8 +23,6 @@ from .footer import pack
 from .reducer import Reducer, Summed
 from .step_counts import Passes
 
-__all__ = ["Nccl", "ready"]
-
 WAY_OUT = "or set distributed.backend to auto, which adds up gradients over MPI"
 
 

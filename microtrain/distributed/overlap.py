@@ -26,8 +26,6 @@ from .footer import pack
 from .reducer import Reducer, Summed
 from .step_counts import Passes
 
-__all__ = ["Overlap", "worth"]
-
 BUCKET: Final = 4 * 2**20  # bytes, where nobody has asked for another size
 
 

@@ -16,8 +16,6 @@ from .communicator import Communicator
 from .footer import Totals, pack, values_of
 from .step_counts import Passes
 
-__all__ = ["AtOnce", "Reducer"]
-
 Summed = Sequence[float]  # the values of an `Outcome`
 
 

@@ -16,8 +16,6 @@ from .footer import Totals
 from .native_reduction import native_step
 from .reducer import AtOnce, Reducer
 
-__all__ = ["Whole", "whole"]
-
 
 def whole(parallel: Any, root: Any, rows: int | None) -> Whole | None:
     """How to note the next pass of a `DataParallel`, from the array `root`; None: step by step."""

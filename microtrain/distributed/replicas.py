@@ -32,8 +32,6 @@ from .agreement import all_equal
 from .communicator import Communicator, by_rank, ranks_named
 from .connection import ranks_of
 
-__all__ = ["Alike", "check_replicas", "difference", "digest", "take_values_of_rank_0"]
-
 SAMPLE: Final = 2**16  # bytes of a buffer that are looked at in a step, each time others
 STEPS: Final = 24  # for so many a new choice of what requires grad is compared
 BITS: Final = 24  # of a number of the lane

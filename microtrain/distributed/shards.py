@@ -24,8 +24,6 @@ from .footer import pack
 from .reducer import Reducer, Summed
 from .step_counts import Passes
 
-__all__ = ["Shards", "tree_sum"]
-
 WHOLE = 2**16  # bytes received up to which every rank adds up everything, and not a part of it
 
 

@@ -16,8 +16,6 @@ from .overlap import BUCKET, Overlap, worth
 from .reducer import AtOnce, Reducer
 from .shards import Shards
 
-__all__ = ["check_options", "strategy"]
-
 
 def strategy(
     comm: Communicator, storage: FlatStorage, module: Module, overlap: str,

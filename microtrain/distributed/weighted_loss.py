@@ -47,11 +47,6 @@ from .calls import SCALES, shape_of
 from .collectives import exchange
 from .communicator import Communicator, by_rank
 
-__all__ = [
-    "ONE", "SUMS", "Denominators", "Plain", "Term", "UnequalDenominators", "correction", "is_mean",
-    "is_scalars",
-]  # fmt: skip
-
 # The means of a root ------------------------------------------------------------------------------
 
 
