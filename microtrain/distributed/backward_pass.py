@@ -114,7 +114,6 @@ def _begin(one: Any, roots: Any, create_graph: bool, n: Any, weights: Any) -> An
     capture = MODES.capture
     if not capture.on:
         return one.begin(roots, create_graph, n, weights)
-    hosted = None if weights is None else weights.hosted()
     at_end = None
     if weights is None and not create_graph and len(roots) == 1:
         at_end = functools.partial(whole, one, rows=n)
@@ -122,7 +121,7 @@ def _begin(one: Any, roots: Any, create_graph: bool, n: Any, weights: Any) -> An
     label = f"a backward pass over {n if given is None else given} samples"
 
     def begin(roots: Any) -> Any:
-        return one.begin(roots, create_graph, n, hosted)
+        return one.begin(roots, create_graph, n, weights)
 
     scale = capture.listen(one, label, begin, roots, at_end)
     single = None if weights is None or one.shares(weights) else weights.single

@@ -44,6 +44,10 @@ from .strategy import check_options, strategy
 from .weighted_loss import Denominators
 
 
+def _of_outcome(name: str) -> Any:
+    return property(operator.attrgetter(f"_outcome.{name}"))
+
+
 class DataParallel(Module):
     """A model that is equal on all ranks and learns from all ranks' samples.
 
@@ -283,7 +287,6 @@ class DataParallel(Module):
         text = "expected one synchronised backward pass from the loss in the closure, got "
         text += f"{found}; add losses up, or accumulate under no_sync()"
         need(made == 1 and self.loss is not None, "DataParallel", text)
-        assert self.loss is not None
         return result, self.loss
 
     # Backward: called by backward_pass.py ---------------------------------------------------------
@@ -431,21 +434,11 @@ class DataParallel(Module):
         # Not by assignment, for which a Module looks at what the value is.
         self.__dict__["_outcome"] = outcome
 
-    @property
-    def loss(self) -> float | None:
-        return self._outcome.loss
-
-    @property
-    def samples(self) -> int | None:
-        return self._outcome.samples
-
-    @property
-    def weight(self) -> float:
-        return self._outcome.weight
-
-    @property
-    def noted(self) -> Sequence[float]:
-        return self._outcome.noted
+    # Typed as what they give.
+    loss: float | None = _of_outcome("loss")
+    samples: int | None = _of_outcome("samples")
+    weight: float = _of_outcome("weight")
+    noted: Sequence[float] = _of_outcome("noted")
 
     def _set_aside(self) -> list[Any] | None:
         """Gradients of earlier steps, taken away: they are global and not to be reduced again."""

@@ -71,7 +71,7 @@ class Term:
     Attributes:
         name: of the loss, such as cross_entropy.
         node: that divides its total by its count.
-        total, count: 0-d arrays; in a captured step those of the recorder.
+        total, count: 0-d arrays; in a captured step the memory of its replays.
         elements: how many there are where each counts 1 or 0, else None.
         fixed: whether the count has no gradient of its own.
         inner: whether a compiled step has computed it, and its gradient is computed as one.
@@ -87,10 +87,9 @@ class Term:
             raise freed(node)
         total, count, _, self.name, self.elements = node._saved
         self.node = self.key = node  # terms of one key have one count
-        self.total, self.count = total._array, count._array
         self.inner = call is not None
-        if call is not None:
-            self.total, self.count = call.value(self.total), call.value(self.count)
+        values = (v._array if call is None else call.value(v._array) for v in (total, count))
+        self.total, self.count = map(replayed, values)
         self.fixed = node._edges[1] is None
 
     def begin(self) -> None:
@@ -132,14 +131,6 @@ class Term:
             problem = f"the weights of {self.name} add up to 0 on a rank, but there is a loss "
             problem += "(weights of both signs, or label_smoothing where all classes have weight 0)"
             raise unequal(problem, "use weights above 0")
-
-    def hosted(self) -> Term:
-        """The same with the memory that holds the values of each replay."""
-        found = object.__new__(type(self))
-        found.__dict__.update(self.__dict__, count=replayed(self.count))
-        if not isinstance(self, Plain):
-            found.total = replayed(self.total)
-        return found
 
     def value(self) -> tuple[Any, Any]:
         """The loss, as a total and what that was divided by."""
@@ -344,13 +335,6 @@ class Denominators:
         """Whether this rank's value of the root is NaN because a mean has no rows here."""
         empty = any(isinstance(term, Plain) and term.empty for term in self.terms)
         return empty and self.rest != "rows"
-
-    def hosted(self) -> Denominators:
-        """What is to be asked at every replay of the step that is being captured."""
-        terms, mixed = ([term.hosted() for term in each] for each in (self.terms, self.mixed))
-        return Denominators(
-            terms, mixed, self.rows, self.counts, self.unknown, self.shared, self.rest, self.base
-        )
 
     def share(self, comm: Any, n: int, like: Any) -> None:
         """Let every term be its share of the whole; collective.
