@@ -287,6 +287,7 @@ class DataParallel(Module):
         text = "expected one synchronised backward pass from the loss in the closure, got "
         text += f"{found}; add losses up, or accumulate under no_sync()"
         need(made == 1 and self.loss is not None, "DataParallel", text)
+        assert self.loss is not None
         return result, self.loss
 
     # Backward: called by backward_pass.py ---------------------------------------------------------
