@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import numerics
-from .common.recording import EAGER, Tracing
+from .common.recording import EAGER
 from .errors import install
 from .numerics.matrix_exponential import matrix_exp
 from .numerics.sums import SHORT, add_rows, blocked_sum, way_of
@@ -467,7 +467,7 @@ class Modes(threading.local):
         self.inference = False
         self.anomaly: Any = None
         self.capture: Any = EAGER
-        self.tracer: Tracing | None = None
+        self.tracer: Any = None
         self.devices: list[device] = []
         self.default_dtype = float32
         self.answers: list[Any] = []

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -301,18 +302,9 @@ def reaches(edges: Any, leaves: frozenset[Tensor]) -> bool:
     return any(found in leaves for found in below(edges))
 
 
-def leaves_of(edges: Any, means: list[Node] | None = None) -> dict[Tensor, int]:
-    """The leaves that a backward pass from `edges` can reach, and how often.
-
-    Nodes of the operations `MEANS` on the way are added to `means`.
-    """
-    count: dict[Tensor, int] = {}
-    for found in below(edges):
-        if type(found) in TENSORS:
-            count[found] = count.get(found, 0) + 1
-        elif means is not None and found._op in MEANS:
-            means.append(found)
-    return count
+def leaves_of(edges: Any) -> Counter[Tensor]:
+    """The leaves that a backward pass from `edges` can reach, and how often."""
+    return Counter(found for found in below(edges) if type(found) in TENSORS)
 
 
 def nodes_towards(edges: Any, targets: set[Any]) -> set[Any]:

@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from ..autograd import no_grad
-from ..autograd.graph import freed, unbroadcast
+from ..autograd.graph import below, freed, unbroadcast
 from ..backend import ARRAYS, MODES, XP
 from ..capture.backward_outside import CompiledNode
 from ..errors import ConfigError
@@ -191,17 +191,7 @@ PLAIN: dict[Any, tuple[Callable[..., int], Callable[..., Any]]] = {
 
 def _leads(value: Any, goal: Any) -> bool:
     """Whether a Tensor is computed from the result of the node `goal`."""
-    stack = [value._edge] if type(value) in TENSORS else []
-    seen: set[Any] = set()
-    while stack:
-        edge = stack.pop()
-        node = edge[0] if type(edge) is tuple else edge
-        if node is goal:
-            return True
-        if node is not None and type(node) not in TENSORS and node not in seen:
-            seen.add(node)
-            stack += node._edges if node._seq > goal._seq else ()
-    return False
+    return type(value) in TENSORS and any(node is goal for node in below([value._edge]))
 
 
 def _dot(flat: Any) -> Any:
