@@ -114,7 +114,7 @@ class Node:
             op = self._op
             rules = op.backward_tensors if record else op.backward_arrays
             found = [
-                g if g is None or edge is None else unbroadcast(g, _shape_of(edge), self)
+                g if g is None or edge is None else unbroadcast(g, shape_of(edge), self)
                 for edge, g in zip(self._edges, rules(self, arguments), strict=True)
             ]
         finally:
@@ -258,7 +258,8 @@ def freed(node: Node) -> RuntimeError:
     )
 
 
-def _shape_of(edge: Any) -> tuple[int, ...]:
+def shape_of(edge: Any) -> tuple[int, ...]:
+    """The shape of the value at `edge`."""
     if type(edge) in TENSORS:
         return edge.shape
     shape: tuple[int, ...] = edge[0]._shapes[edge[1]] if type(edge) is tuple else edge._shape

@@ -13,7 +13,7 @@ from typing import Any
 from ..autograd.engine import Scaling, run
 from ..backend import MODES, XP
 from ..errors import need
-from .calls import Survey, only
+from .calls import NO_ROWS, Survey, only
 from .find_terms import find
 from .replayed_pass import whole
 from .weighted_loss import Denominators, Term, correction
@@ -87,10 +87,8 @@ def _counted(told: Sequence[Any], edges: Any, retain: bool) -> list[tuple[Any, A
     seen = Survey(edges, [one.forwards() for one in told], freed)
     found = None
     if seen.means or seen.selects or seen.loops or len(seen.calls) > 1:
-        every = 0
-        for key, call in seen.calls.items():
-            every |= seen.bit(key, call.rows)
-        found = find(edges, seen, every)
+        every = (seen.known(key, call.rows) for key, call in seen.calls.items())
+        found = find(edges, seen, NO_ROWS.union(*every))
     counts = []
     for one in told:
         mine = [call.rows for call in seen.calls.values() if call.passes is one.passes]

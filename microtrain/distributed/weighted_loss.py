@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from ..autograd import no_grad
-from ..autograd.graph import below, freed, unbroadcast
+from ..autograd.graph import below, freed, shape_of, unbroadcast
 from ..backend import ARRAYS, MODES, XP
 from ..capture.backward_outside import CompiledNode
 from ..errors import ConfigError
@@ -43,7 +43,7 @@ from ..ops.loss.regression_losses import mse
 from ..ops.reduce.reductions import count_of, mean_dims
 from ..tensor import TENSORS, wrap
 from .agreement import agreed
-from .calls import SCALES, shape_of
+from .calls import SCALES, Rows
 from .collectives import exchange
 from .communicator import Communicator, by_rank
 
@@ -146,7 +146,7 @@ class Plain(Term):
 
     fixed, inner = True, False
 
-    def __init__(self, node: Any, sources: int, count: float) -> None:
+    def __init__(self, node: Any, sources: Rows, count: float) -> None:
         self.node, self.key, self.count, self.elements = node, sources, count, count
         self.name = node._op.name
         size, self._total = PLAIN[node._op]
