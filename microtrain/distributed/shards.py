@@ -89,8 +89,8 @@ class Shards(Reducer):
         self.module = module
         self.passes = 0
         self._entered = False
-        self._before: Array | None = None
-        self._after: list[Array] = []
+        self._before: Array = np.empty(0)  # the buffers at the beginning of a step
+        self._after: list[Array] = []  # what each shard made of them, and 1 where it did
 
     def enter(self) -> None:
         """As in the base class: the buffers become those that this shard knows.
@@ -100,52 +100,55 @@ class Shards(Reducer):
         if self._entered:
             return
         self._entered = True
-        buffers = [tensor._array for _, tensor in self.module.named_buffers()]
-        if not buffers:
-            return
-        number = self.passes % self.each
         if self.passes == 0:
-            self._before = np.concatenate(
-                [np.asarray(to_host(a), np.float64).reshape(-1) for a in buffers]
-            )
-            self._after = [np.append(self._before * 0, 0.0) for _ in range(self.each)]
-        assert self._before is not None
-        _put(buffers, self._after[number][:-1] if self._after[number][-1] else self._before)
+            self._before = self._values()
+            self._after = [np.zeros(self._before.size + 1) for _ in range(self.each)]
+        after = self._after[self.passes % self.each]
+        self._put(after[:-1] if after[-1] else self._before)
+
+    @property
+    def _buffers(self) -> list[Any]:
+        return [tensor._array for _, tensor in self.module.named_buffers()]
+
+    def _values(self) -> Array:
+        found = (np.asarray(to_host(array), np.float64).reshape(-1) for array in self._buffers)
+        return np.concatenate([np.empty(0), *found])
+
+    def _put(self, values: Array) -> None:
+        start = 0
+        for array in self._buffers:
+            piece = values[start : start + array.size].reshape(array.shape)
+            start += array.size
+            array[...] = XP[type(array)].asarray(piece.astype(array.dtype))
 
     def reduce(self, passes: Passes, notes: Sequence[float], last: bool) -> Summed | None:
         """As in the base class: keep what the pass left; after those of all shards add them up."""
-        used = self.used()
+        used = self.cleared()
         if not (last and (self.passes + 1) % self.each == 0):
             notes = *notes[:-1], 0.0  # a rank has one mark in a step
-        self._leave(pack(passes.totals(), notes, used), passes.current, used)
+        self._leave(pack(passes.totals(), notes, used), passes.current)
         passes.clear_totals()
         if not (last and self.complete):
             return None
         self._sum()
         return self.summed(self._staged[0].host[self.storage.buffers[0].grad.size :])
 
-    def _leave(self, lane: list[float], rows: int | None, there: Sequence[bool]) -> None:
-        slots = self.storage.slots
+    def _leave(self, lane: list[float], rows: int | None) -> None:
         number = self.passes % self.each
-        fresh = self.passes < self.each
         for place, buffer in enumerate(self.storage.buffers):
             wide = self._staged[place].fetch()
-            kept = self.gradients[place][number]
             wide[buffer.grad.size :] = lane if place == 0 else 0
-            for slot, flag in zip(slots, there, strict=True):
-                if slot.buffer is buffer and (not flag or rows == 0):
-                    wide[slot.start : slot.stop] = 0
-            if fresh:
+            if rows == 0:
+                wide[: buffer.grad.size] = 0
+            kept = self.gradients[place][number]
+            if self.passes < self.each:
                 kept[...] = wide
             else:
                 kept += wide
-        for slot in slots:
+        for slot in self.storage.slots:
             slot.drop()
-        if self._before is not None and rows != 0:
-            buffers = [tensor._array for _, tensor in self.module.named_buffers()]
-            after = self._after[number]
-            after[:-1] = np.concatenate([to_host(a).reshape(-1) for a in buffers])
-            after[-1] = 1
+        if self._before.size and rows != 0:
+            self._after[number][:] = np.append(self._values(), 1)
         self.passes += 1
         self._entered = False
 
@@ -159,13 +162,9 @@ class Shards(Reducer):
         for staged, kept in zip(self._staged, self.gradients, strict=True):
             staged.host[...] = tree_sum(self.comm, kept)
             staged.put()
-        if self._before is not None:
-            for after in self._after:
-                if not after[-1]:
-                    after[:-1] = 0
+        if self._before.size:
             total = tree_sum(self.comm, self._after)
-            buffers = [tensor._array for _, tensor in self.module.named_buffers()]
-            _put(buffers, total[:-1] / total[-1] if total[-1] else self._before)
+            self._put(total[:-1] / total[-1] if total[-1] else self._before)
 
     def discard(self) -> None:
         """As in the base class. Raises RuntimeError in the middle of a step."""
@@ -179,15 +178,4 @@ class Shards(Reducer):
         """Begin a step anew."""
         self.passes = 0
         self._entered = False
-        self._before = None
-
-
-def _put(buffers: list[Any], values: Array) -> None:
-    start = 0
-    for array in buffers:
-        piece = values[start : start + array.size].reshape(array.shape)
-        start += array.size
-        if type(array) is np.ndarray:
-            array[...] = piece.astype(array.dtype)
-        else:
-            array[...] = XP[type(array)].asarray(piece.astype(array.dtype))
+        self._before = np.empty(0)
