@@ -16,7 +16,7 @@ import numpy as np
 from ..capture import c_compiler
 from ..optim.flat import LANE, FlatStorage
 from .communicator import FORBIDDEN, Array, Communicator, refuse_alone
-from .footer import NOTES, SILENT, Outcome, Totals, pack
+from .footer import NOTES, SILENT, Summed, Totals, pack
 from .shared_memory import SharedMemory
 
 _CODES = {"f": "reduce32", "d": "reduce64"}  # by NumPy's letter
@@ -52,7 +52,7 @@ class NativeStep:
         self._comm, self._run, self._code = comm, memory.run, code
         self._doing = "all_reduce", (wide,)
 
-    def __call__(self, notes: Sequence[float], mark: float) -> Outcome:
+    def __call__(self, notes: Sequence[float], mark: float) -> Summed:
         if FORBIDDEN:
             refuse_alone("all_reduce")
         place = self._notes
@@ -65,7 +65,8 @@ class NativeStep:
         finally:
             comm._doing = None
         comm._done += 1
-        return Outcome(self._found.tolist())
+        found: Summed = self._found.tolist()
+        return found
 
 
 def native_step(

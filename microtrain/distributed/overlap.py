@@ -22,8 +22,8 @@ from ..autograd.graph import leaves_of
 from ..backend import MODES
 from ..optim.flat import FlatStorage, Slot
 from .communicator import Communicator
-from .footer import pack
-from .reducer import Reducer, Summed
+from .footer import Summed, pack
+from .reducer import Reducer
 from .step_counts import Passes
 
 BUCKET: Final = 4 * 2**20  # bytes, where nobody has asked for another size

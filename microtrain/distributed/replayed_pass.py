@@ -76,12 +76,12 @@ class Whole:
         def share() -> None:
             started = time.perf_counter()
             mark = alike.mark(passes.made) if alike.watching else 0.0
-            outcome = reduce(parallel.notes, mark)
+            values = reduce(parallel.notes, mark)
             parallel.communicated(started)
-            if mark or outcome.mark:
-                alike.check(outcome.mark)
+            if mark or values[-1]:
+                alike.check(values[-1])
             passes.made += 1
-            parallel.publish(outcome)
+            parallel.publish(values, True)
 
         return self._noting(share)
 

@@ -20,8 +20,8 @@ from ..errors import ConfigError, need
 from ..nn.module import Module
 from ..optim.flat import FlatStorage
 from .communicator import Array, Communicator
-from .footer import pack
-from .reducer import Reducer, Summed
+from .footer import Summed, pack
+from .reducer import Reducer
 from .step_counts import Passes
 
 WHOLE = 2**16  # bytes received up to which every rank adds up everything, and not a part of it

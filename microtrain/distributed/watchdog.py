@@ -376,7 +376,7 @@ class Watchdog:
         elif first and self.waited >= max(self.warn_s, 2 * self.told):
             self.told = self.waited
             after = "" if left else f"  after {limit:.4g} s the job ends ({whose})\n"
-            _say(f"microtrain: {self.situation(mine, seen)}\n{after}")
+            process_monitor.write(2, f"microtrain: {self.situation(mine, seen)}\n{after}")
 
     def first(self, seen: dict[int, Record]) -> bool:
         """Whether no lower rank of these waits as this one does, for about as long."""
@@ -406,7 +406,7 @@ class Watchdog:
                 found = self.board.elsewhere(0.0) | seen
                 alike = self.alike(found)
                 if min(alike) == self.comm.rank and not any(found[r]["ends"] for r in alike):
-                    _say(f"microtrain: {self.are_here(alike)}")
+                    process_monitor.write(2, f"microtrain: {self.are_here(alike)}")
         elif any(x["ending"] for x in seen.values()) or self.board.ends_elsewhere():
             self.here = _stacks()
             self.board.write(mine | self.at_its_end())
@@ -504,11 +504,3 @@ def _stacks() -> str:
             lines = "".join(stack.format())
             found.append(f"thread {names.get(ident, ident)} (most recent call last):\n{lines}")
     return "".join(found)
-
-
-def _say(text: str) -> None:
-    """Print in one piece: the lines of several ranks do not mix."""
-    try:
-        os.write(2, text.encode(errors="replace"))
-    except OSError:
-        return
