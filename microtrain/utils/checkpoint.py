@@ -8,6 +8,7 @@ again, with the random numbers of the first time.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -102,23 +103,17 @@ def checkpoint_sequential(
         )
     size = len(chain) // segments
     for number in range(segments - 1):
-        part = _Chain(chain[number * size : (number + 1) * size])
+        part = functools.partial(_one_by_one, chain[number * size : (number + 1) * size])
         input = checkpoint(
             part, input, use_reentrant=use_reentrant, preserve_rng_state=preserve_rng_state
         )
-    return _Chain(chain[(segments - 1) * size :])(input)
+    return _one_by_one(chain[(segments - 1) * size :], input)
 
 
-class _Chain:
-    """One function after the other."""
-
-    def __init__(self, functions: Sequence[Callable[..., Any]]) -> None:
-        self.functions = functions
-
-    def __call__(self, input: Any) -> Any:
-        for function in self.functions:
-            input = function(input)
-        return input
+def _one_by_one(functions: Sequence[Callable[..., Any]], input: Any) -> Any:
+    for function in functions:
+        input = function(input)
+    return input
 
 
 class _Call:
