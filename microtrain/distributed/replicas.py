@@ -28,7 +28,7 @@ from ..backend import LIBRARIES, XP, to_host
 from ..nn.module import Module
 from ..nn.normalization import BatchNorm
 from ..optim.flat import FlatStorage
-from .agreement import all_equal
+from .agreement import all_equal, differing
 from .communicator import Communicator, by_rank, ranks_named
 from .connection import ranks_of
 
@@ -234,24 +234,20 @@ class Alike:
         grads = {name: str(param._rg) for name, param in self.module.named_parameters()}
         values = {name: digest(self._tensor(name)) for name in self._places}
         everyone = self.comm.all_gather_object((grads, values, self._moving))
-        for name in grads:
-            found = [theirs.get(name, "missing") for theirs, _, _ in everyone]
-            if len({*found}) > 1:
-                raise RuntimeError(
-                    f"DataParallel: requires_grad of {name} is {by_rank(found)}: the ranks would "
-                    "train different models; set it alike on all of them, in the same step"
-                )
-        for name in sorted({name for _, theirs, _ in everyone for name in theirs}):
-            digests = [theirs.get(name) for _, theirs, _ in everyone]
-            others = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
-            if others:
-                raise RuntimeError(
-                    f"DataParallel: the ranks' buffers have become different: {name} of "
-                    f"{ranks_named(others)} is not that of rank 0. A model that updates a buffer "
-                    "from its rows sees those of its own rank: update it from sums over all ranks, "
-                    "mt.distributed.all_reduce(x.sum(0)) / mt.distributed.all_reduce(count); or "
-                    "keep a Tensor that is each rank's own in an attribute that is not a buffer"
-                )
+        for name, found in differing([theirs for theirs, _, _ in everyone]):
+            raise RuntimeError(
+                f"DataParallel: requires_grad of {name} is {by_rank(found)}: the ranks would "
+                "train different models; set it alike on all of them, in the same step"
+            )
+        for name, digests in differing([theirs for _, theirs, _ in everyone]):
+            others = [rank for rank, digest in digests.items() if digest != digests.get(0)]
+            raise RuntimeError(
+                f"DataParallel: the ranks' buffers have become different: {name} of "
+                f"{ranks_named(others)} is not that of rank 0. A model that updates a buffer "
+                "from its rows sees those of its own rank: update it from sums over all ranks, "
+                "mt.distributed.all_reduce(x.sum(0)) / mt.distributed.all_reduce(count); or "
+                "keep a Tensor that is each rank's own in an attribute that is not a buffer"
+            )
         self._moving = self._moving.union(*(moving for _, _, moving in everyone))
 
 
