@@ -40,19 +40,14 @@ BITS: Final = 24  # of a number of the lane
 def difference(comm: Communicator, module: Module, options: dict[str, Any]) -> str:
     """The first difference between the ranks' options or tensors, as text; collective."""
     params, buffers = dict(module.named_parameters()), dict(module.named_buffers())
-    mine = [f"{name}={value!r}" for name, value in options.items()]
-    mine += [f"{n}: {t.dtype.name}{list(t.shape)}" for n, t in (params | buffers).items()]
-    mine += [f"requires_grad of {name}: {param._rg}" for name, param in params.items()]
-    if all_equal(comm, "\n".join(mine).encode()):
+    mine = {name: repr(value) for name, value in options.items()}
+    mine |= {n: f"{t.dtype.name}{list(t.shape)}" for n, t in (params | buffers).items()}
+    mine |= {f"requires_grad of {name}": str(param._rg) for name, param in params.items()}
+    mine["the list of tensors"] = ", ".join(params | buffers)
+    if all_equal(comm, repr(mine).encode()):
         return ""
-    everyone = comm.all_gather_object(mine)
-    rank = next(n for n, theirs in enumerate(everyone) if theirs != everyone[0])
-    pairs = zip(everyone[0], everyone[rank], strict=False)
-    return next(
-        (f"rank 0 has {a} where rank {rank} has {b}" for a, b in pairs if a != b),
-        f"rank 0 has {len(everyone[0]) - len(options)} tensors, rank {rank} has "
-        f"{len(everyone[rank]) - len(options)}",
-    )
+    found = differing(comm.all_gather_object(mine))
+    return next(f"{name} is {by_rank(values)}" for name, values in found)
 
 
 def take_values_of_rank_0(comm: Communicator, module: Module, storage: FlatStorage) -> None:
