@@ -300,9 +300,7 @@ def test_values_of_rank_0_are_taken_and_models_are_compared():
     def differ(comm):
         return DataParallel(mt.nn.Linear(3, 2 + comm.rank), comm)
 
-    with pytest.raises(
-        RuntimeError, match=r"weight is float32\[2, 3\] on rank 0, float32"
-    ):
+    with pytest.raises(RuntimeError, match=r"weight is float32\[2, 3\] on rank 0, float32"):
         in_process.run(2, differ)
 
 

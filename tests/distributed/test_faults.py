@@ -192,10 +192,10 @@ FAULTS = {
     "another model": Fault(
         "pass", 1,
         (r"RuntimeError: DataParallel\(\): the models of the ranks differ: weight is "
-         r"float32\[1, 2\] on rank 0, float32\[1, 3\] on rank 1",),
+         r"float32\[1, 2\] on ranks? 0(, \d)*, float32\[1, 3\] on ranks? 1",),
         in_run=(
-            r"^error: model \S+model\.py:Net: inner\.weight is float32\[1, 2\] on rank 0, "
-            r"float32\[1, 3\] on rank 1; every rank must build the same",
+            r"^error: model \S+model\.py:Net: inner\.weight is float32\[1, 2\] on ranks? 0(, \d)*, "
+            r"float32\[1, 3\] on ranks? 1(, \d)*; every rank must build the same",
         ),
         run_code=2, features="3 if odd else 2", in_a_step=False,
     ),
