@@ -20,29 +20,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import numerics
-from .common.recording import EAGER, Tracing
+from .common.recording import EAGER
 from .errors import install
 from .numerics.matrix_exponential import matrix_exp
 from .numerics.sums import SHORT, add_rows, blocked_sum, way_of
 from .random import forward_numbers, forward_words, where_to_draw
-
-__all__ = [
-    "ARRAYS",
-    "INSTRUCTIONS",
-    "LISTENERS",
-    "MASKED",
-    "MODES",
-    "XP",
-    "Modes",
-    "Namespace",
-    "cuda_device_count",
-    "device",
-    "get_default_dtype",
-    "register",
-    "resolve_device",
-    "set_default_dtype",
-    "to_host",
-]
 
 # What kernels may use. Every name is both NumPy's and CuPy's; Namespace adds the few that differ.
 INSTRUCTIONS = tuple(
@@ -485,7 +467,7 @@ class Modes(threading.local):
         self.inference = False
         self.anomaly: Any = None
         self.capture: Any = EAGER
-        self.tracer: Tracing | None = None
+        self.tracer: Any = None
         self.devices: list[device] = []
         self.default_dtype = float32
         self.answers: list[Any] = []

@@ -236,12 +236,20 @@ def _split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
     return ops.tensor_split(ary, count, axis)
 
 
-def _repeat(a: Any, repeats: Any, axis: Any = None) -> Any:
-    return ops.repeat_interleave(a, repeats, axis)
-
-
 def _like(make: Any) -> Any:
     return lambda a, dtype=None: make(a, dtype=dtype)
+
+
+def _alike(operation: Any, names: list[str]) -> Any:
+    """`operation` with these names of its first arguments."""
+    own = dict(zip(names, inspect.signature(operation).parameters, strict=False))
+
+    def function(**given: Any) -> Any:
+        return operation(**{own[name]: value for name, value in given.items()})
+
+    parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return function
 
 
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {
@@ -258,45 +266,24 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.count_nonzero: lambda a, axis=None: ops.count_nonzero(a, _axes(axis)),
     np.cumsum: _flat(ops.cumsum), np.cumprod: _flat(ops.cumprod),
     np.sort: _sorted, np.argsort: _argsorted, np.clip: _clip, np.where: _where,
-    np.round: lambda a: ops.round(a), np.around: lambda a: ops.round(a),
-    np.isclose: lambda a, b, rtol=1e-5, atol=1e-8, equal_nan=False: ops.isclose(
-        a, b, rtol, atol, equal_nan
-    ),
-    np.nan_to_num: lambda x, nan=0.0, posinf=None, neginf=None: ops.nan_to_num(
-        x, nan, posinf, neginf
-    ),
     # shapes
     np.shape: lambda a: a.shape, np.ndim: lambda a: a.ndim,
     np.size: lambda a, axis=None: numel(a) if axis is None else a.shape[axis],
-    np.reshape: lambda a, shape: ops.reshape(a, shape), np.ravel: lambda a: ops.flatten(a),
+    np.reshape: lambda a, shape: ops.reshape(a, shape),
     np.transpose: _reversed_or, np.permute_dims: _reversed_or,
     np.matrix_transpose: lambda x: x.mT,
-    np.swapaxes: lambda a, axis1, axis2: ops.transpose(a, axis1, axis2),
-    np.moveaxis: lambda a, source, destination: ops.movedim(a, source, destination),
     np.squeeze: lambda a, axis=None: ops.squeeze(a, axis), np.expand_dims: _expand_dims,
-    np.broadcast_to: lambda array, shape: ops.broadcast_to(array, shape),
     np.flip: lambda m, axis=None: ops.flip(m, range(m.ndim) if axis is None else axis),
-    np.fliplr: lambda m: ops.fliplr(m), np.flipud: lambda m: ops.flipud(m),
-    np.roll: lambda a, shift, axis=None: ops.roll(a, shift, axis),
-    np.rot90: lambda m, k=1, axes=(0, 1): ops.rot90(m, k, axes),
     np.tile: lambda A, reps: ops.tile(A, reps if isinstance(reps, tuple | list) else (reps,)),
-    np.repeat: _repeat,
     np.concatenate: lambda arrays, axis=0: ops.cat(
         [ops.flatten(one) for one in arrays] if axis is None else arrays, axis or 0
     ),
-    np.stack: lambda arrays, axis=0: ops.stack(arrays, axis),
-    np.hstack: lambda tup: ops.hstack(tup), np.vstack: lambda tup: ops.vstack(tup),
-    np.dstack: lambda tup: ops.dstack(tup), np.column_stack: lambda tup: ops.column_stack(tup),
     np.split: _split,
-    np.array_split: lambda ary, indices_or_sections, axis=0: ops.tensor_split(
-        ary, indices_or_sections, axis
-    ),
     np.atleast_1d: lambda *arys: ops.atleast_1d(*arys),
     np.atleast_2d: lambda *arys: ops.atleast_2d(*arys),
     np.meshgrid: lambda *xi, indexing="xy": ops.meshgrid(*xi, indexing=indexing),
-    np.diff: lambda a, n=1, axis=-1: ops.diff(a, n, axis),
     np.take_along_axis: lambda arr, indices, axis=-1: ops.take_along_dim(arr, indices, axis),
-    np.nonzero: lambda a: ops.nonzero(a, as_tuple=True), np.copy: lambda a: ops.clone(a),
+    np.nonzero: lambda a: ops.nonzero(a, as_tuple=True),
     np.zeros_like: _like(creation.zeros_like), np.ones_like: _like(creation.ones_like),
     np.empty_like: _like(creation.empty_like),
     np.full_like: lambda a, fill_value, dtype=None: creation.full_like(a, fill_value, dtype=dtype),
@@ -304,18 +291,27 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.dot: _dot, np.inner: _inner, np.outer: lambda a, b: ops.outer(
         ops.flatten(a), ops.flatten(b)
     ),
-    np.tensordot: lambda a, b, axes=2: ops.tensordot(a, b, axes),
-    np.einsum: lambda *operands: ops.einsum(*operands), np.kron: lambda a, b: ops.kron(a, b),
-    np.trace: lambda a: ops.trace(a), np.diag: lambda v, k=0: ops.diag(v, k),
-    np.diagonal: lambda a, offset=0, axis1=0, axis2=1: ops.diagonal(a, offset, axis1, axis2),
-    np.tril: lambda m, k=0: ops.tril(m, k), np.triu: lambda m, k=0: ops.triu(m, k),
-    np.linalg.norm: _norm, np.linalg.inv: lambda a: linalg.inv(a),
-    np.linalg.det: lambda a: linalg.det(a), np.linalg.slogdet: lambda a: linalg.slogdet(a),
-    np.linalg.solve: lambda a, b: linalg.solve(a, b),
-    np.linalg.cholesky: lambda a: linalg.cholesky(a),
-    np.linalg.matrix_power: lambda a, n: linalg.matrix_power(a, n),
-    np.linalg.multi_dot: lambda arrays: linalg.multi_dot(arrays),
+    np.einsum: lambda *operands: ops.einsum(*operands), np.linalg.norm: _norm,
 }  # fmt: skip
+
+# Those that are an operation with the same arguments in this order, under NumPy's names, and with
+# the same defaults: NumPy's name, the operation's where that is another, and the arguments.
+_ALIKE = {
+    np: """round a, around=round a, isclose a b rtol atol equal_nan, nan_to_num x nan posinf neginf,
+    ravel=flatten a, swapaxes=transpose a axis1 axis2, moveaxis=movedim a source destination,
+    broadcast_to array shape, fliplr m, flipud m, roll a shift axis, rot90 m k axes,
+    repeat=repeat_interleave a repeats axis, stack arrays axis, hstack tup, vstack tup, dstack tup,
+    column_stack tup, array_split=tensor_split ary indices_or_sections axis, diff a n axis,
+    copy=clone a, tensordot a b axes, kron a b, trace a, diag v k, tril m k, triu m k,
+    diagonal a offset axis1 axis2""",
+    np.linalg: """inv a, det a, slogdet a, solve a b, cholesky a, matrix_power a n,
+    multi_dot arrays""",
+}
+for _module, _text in _ALIKE.items():
+    for _name, *_arguments in map(str.split, _text.split(",")):
+        _theirs, _, _ours = _name.partition("=")
+        _operation = getattr(ops if _module is np else linalg, _ours or _theirs)
+        _FUNCTIONS[getattr(_module, _theirs)] = _alike(_operation, _arguments)
 
 setattr(Tensor, "__array_ufunc__", array_ufunc)  # noqa: B010  a stub describes the class
 setattr(Tensor, "__array_function__", array_function)  # noqa: B010

@@ -599,9 +599,3 @@ def _rebuild(kind: type[Tensor], array: Any, requires_grad: bool) -> Tensor:
     out._edge = out._grad = out._version = out._extra = None
     out._rg = requires_grad
     return out
-
-
-__all__ = [
-    "INFERENCE", "TENSORS", "Size", "Tensor", "Version", "kind_of", "normalise", "one_dtype",
-    "placed", "wrap", "write",
-]  # fmt: skip

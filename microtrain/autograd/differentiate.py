@@ -1,6 +1,6 @@
 """`backward` and `grad`: what the user asks for, checked, and handed to the engine as one pass.
 
-Listeners (data parallelism, see listeners.py) hear of a `backward` before it starts and when it has
+Listeners (data parallelism) hear of a `backward` before it starts and when it has
 filled the gradients; post-accumulate hooks run after them, when every gradient is final.
 """
 
@@ -13,8 +13,7 @@ from ..backend import LISTENERS, MODES, XP
 from ..errors import need, wrong
 from ..tensor import TENSORS, Tensor, normalise, wrap
 from .engine import run
-from .graph import edge_of, next_seq
-from .listeners import announced, derived
+from .graph import edge_of, next_seq, reaches
 
 
 def backward(
@@ -55,7 +54,7 @@ def backward(
     if not LISTENERS.refs:
         touched = run(edges, seeds, retain, create_graph, wanted, True)[1]
     else:
-        touched = announced(roots, edges, seeds, retain, create_graph, wanted)[1]
+        touched = _announced(roots, edges, seeds, retain, create_graph, wanted)[1]
     if touched:
         _finish(touched)
 
@@ -109,7 +108,7 @@ def grad(
     first = next_seq() if create_graph else 0
     captured, _ = run(edges, seeds, retain, create_graph, wanted, False)
     if create_graph and LISTENERS.refs:
-        derived(edges, first, [*captured.values()])
+        _derived(edges, first, [*captured.values()])
     found: list[Any] = []
     for number, tensor in enumerate(wanted):
         value = captured.get(edge_of(tensor))
@@ -124,6 +123,31 @@ def grad(
             text = f"input {number} was not used in the graph of the outputs"
             raise wrong("grad", f"{text}; pass allow_unused=True to get None for it")
     return tuple(found)
+
+
+def _announced(
+    roots: Any, edges: Any, seeds: Any, retain: bool, create_graph: bool, wanted: Any
+) -> Any:
+    """`engine.run`, which accumulates, by the listeners whose leaves it reaches."""
+    told = [
+        one
+        for one in LISTENERS
+        if (reaches(edges, one.members) if wanted is None else one.members & {*wanted})
+    ]
+    if told:
+        return told[0].backward(told, roots, edges, seeds, retain, create_graph, wanted)
+    first = next_seq() if create_graph else 0
+    found = run(edges, seeds, retain, create_graph, wanted, True)
+    if create_graph:
+        _derived(edges, first, [*found[1]])
+    return found
+
+
+def _derived(edges: Any, first: int, results: Any) -> None:
+    """A pass with `create_graph` from `edges` has made nodes from number `first` on."""
+    for one in LISTENERS:
+        if reaches(edges, one.members):  # not one of another thread, whose calls are meanwhile
+            one.derived(edges, first, results)
 
 
 def _tuple(tensors: Any) -> tuple[Tensor, ...]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -113,7 +114,7 @@ class Node:
             op = self._op
             rules = op.backward_tensors if record else op.backward_arrays
             found = [
-                g if g is None or edge is None else unbroadcast(g, _shape_of(edge), self)
+                g if g is None or edge is None else unbroadcast(g, shape_of(edge), self)
                 for edge, g in zip(self._edges, rules(self, arguments), strict=True)
             ]
         finally:
@@ -257,7 +258,8 @@ def freed(node: Node) -> RuntimeError:
     )
 
 
-def _shape_of(edge: Any) -> tuple[int, ...]:
+def shape_of(edge: Any) -> tuple[int, ...]:
+    """The shape of the value at `edge`."""
     if type(edge) in TENSORS:
         return edge.shape
     shape: tuple[int, ...] = edge[0]._shapes[edge[1]] if type(edge) is tuple else edge._shape
@@ -301,18 +303,9 @@ def reaches(edges: Any, leaves: frozenset[Tensor]) -> bool:
     return any(found in leaves for found in below(edges))
 
 
-def leaves_of(edges: Any, means: list[Node] | None = None) -> dict[Tensor, int]:
-    """The leaves that a backward pass from `edges` can reach, and how often.
-
-    Nodes of the operations `MEANS` on the way are added to `means`.
-    """
-    count: dict[Tensor, int] = {}
-    for found in below(edges):
-        if type(found) in TENSORS:
-            count[found] = count.get(found, 0) + 1
-        elif means is not None and found._op in MEANS:
-            means.append(found)
-    return count
+def leaves_of(edges: Any) -> Counter[Tensor]:
+    """The leaves that a backward pass from `edges` can reach, and how often."""
+    return Counter(found for found in below(edges) if type(found) in TENSORS)
 
 
 def nodes_towards(edges: Any, targets: set[Any]) -> set[Any]:

@@ -11,6 +11,8 @@ from ..errors import CaptureError
 from ..tensor import TENSORS, Tensor, wrap
 from .program import ALIGNED
 
+SEQUENCES = tuple, list  # a union would be made at every call
+
 
 @dataclass(frozen=True, slots=True)
 class Output:
@@ -27,7 +29,7 @@ class Output:
 
 def replaced(value: Any, change: Callable[[Any], Any]) -> Any:
     """`value` with `change` of what is in its tuples, lists and dicts."""
-    if isinstance(value, tuple | list):
+    if isinstance(value, SEQUENCES):
         parts = [replaced(v, change) for v in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if type(value) is dict:
@@ -41,7 +43,7 @@ def rebuilt(structure: Any, outputs: list[Any], node: Any) -> Any:
     def tensor(value: Any) -> Any:
         if type(value) is not Output:
             return value
-        found = wrap(outputs[value.number].copy())
+        found = wrap(outputs[value.number].copy("K"))
         if value.place is not None:
             found._rg, found._edge = True, (node, value.place)
         return found

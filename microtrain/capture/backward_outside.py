@@ -2,9 +2,9 @@
 
 Where a step returns Tensors that require grad, and has not called backward itself, the graph of its
 capture is kept. Every call puts one node behind its results, which leads to the arguments and the
-state that require grad. At the first two backward passes the engine runs over the kept graph with
-the recorder on; from then on what it wrote down is replayed. Which results got a gradient, and in
-which memory order, is the key of such a program.
+state that require grad. The engine's pass over the kept graph is a step like any other, compiled:
+its arguments are the gradients of the results, of which some may be absent, and it returns those of
+the ends of the graph.
 
 The graph reads the memory of the last call. A call that finds results of the one before still to be
 differentiated copies that memory for them first.
@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..autograd.engine import run
@@ -23,31 +21,10 @@ from ..autograd.graph import MARKS, MEANS, Backward, Node, NodeOfMany, below, ed
 from ..backend import LIBRARIES, MODES, owner_of
 from ..errors import CaptureError
 from ..ops.coercion import stale, version_of
-from ..tensor import TENSORS, Tensor, wrap
-from .arguments_and_results import copies_like, replaced
-from .executors import EXECUTORS
-from .program import DRAWS, Program
-from .python_calls import optimise
+from ..tensor import TENSORS, Tensor, normalise, wrap
+from .arguments_and_results import replaced
 from .recorder import Recorder
-from .switch import ended, recording
 from .trace import Traced
-
-MOST = 32  # programs of one capture
-
-
-@dataclass(slots=True)
-class _Way:
-    """A second program, for certain results and memory orders of their gradients."""
-
-    program: Any = None
-    given: Sequence[bool] = ()  # which ends have a gradient: its outputs
-    run: Any = None
-    text: Any = None
-
-    def gradients(self) -> list[Any]:
-        """What it has computed, for each end."""
-        outputs = iter(self.program.outputs)
-        return [next(outputs).copy("K") if given else None for given in self.given]
 
 
 class Outside:
@@ -61,8 +38,8 @@ class Outside:
     Raises CaptureError for graphs that reach out of the step, or have hooks.
 
     Attributes:
-        executor: the name of the one that replays.
-        ways: the second programs, by what they are given.
+        compiled: `backward` as a compiled step.
+        known: for what records that, all memory that outlives the first program, and its kind.
         roots: the edges of the kept graph that the results come from.
         ends: what stands in it for a leaf, with that leaf, or the number of an argument.
         means: its nodes that divide a loss.
@@ -71,35 +48,38 @@ class Outside:
         surveys: of each result, what data parallelism has found in the graph.
     """
 
+    compiled: Any
+
     def __init__(
         self, recorder: Recorder, results: list[Tensor], arguments: dict[Tensor, int]
     ) -> None:
         MEANS.add(OPERATION)
-        self.recorder, self.forwards = recorder, recorder.forwards
+        self.forwards = recorder.forwards
         self.lock = threading.RLock()  # the collector may come by while this thread holds it
-        self.executor, self.ways = "numpy", dict[Any, _Way]()
         self.surveys: dict[int, Any] = {}
         self._shapes = tuple(result._array.shape for result in results)
         self._last: Any = lambda: None  # weakly, the node of the last call
         self.ends: list[tuple[Tensor, Any]] = []
         self._watched: list[tuple[Any, str, Tensor]] = []  # what nodes saved of the state
-        self.roots = tuple(self._end(edge_of(result), arguments) for result in results)
+        self.roots = tuple(self._end(edge_of(result), arguments, recorder) for result in results)
         kinds, kept = recorder.program.kinds, list[Any]()
         # Youngest first: the order in which the engine comes to its leaves.
         found = (node for node in below(self.roots) if type(node) not in TENSORS)
         nodes = sorted(found, key=lambda node: -node._seq)
         for node in nodes:
-            self._take(node, arguments)
-            replaced((node._saved, getattr(node, "__dict__", ())), lambda v: kept.append(_array(v)))
+            self._take(node, arguments, recorder)
+            replaced((node._saved, getattr(node, "__dict__", ())), kept.append)
         self.means = [node for node in nodes if node._op in MEANS]
+        kept = [value._array if type(value) in TENSORS else value for value in kept]
+        self._traced = [value for value in kept if type(value) is Traced]
+        kept = [value.host if type(value) is Traced else value for value in kept]
         owners = {id(owner_of(a)): owner_of(a) for a in kept if type(a) in LIBRARIES}
         kinds.update({n: "kept" for n in owners if kinds.get(n) == "made"})
         self._memory = [a for n, a in owners.items() if kinds.get(n) in ("kept", "input")]
-        # An executor lets go of what its own program does not need.
-        self._kinds = {number: kind for number, kind in kinds.items() if kind != "made"}
-        self._owners = [a for a in recorder.program.memory if id(a) in self._kinds]
+        memory = {id(a): a for a in recorder.program.memory}
+        self.known = [(a, kinds[n]) for n, a in memory.items() if kinds[n] != "made"]
 
-    def _end(self, edge: Any, arguments: dict[Tensor, int]) -> Any:
+    def _end(self, edge: Any, arguments: dict[Tensor, int], recorder: Recorder) -> Any:
         """An edge of the kept graph: a stand-in for every leaf, each time that one is reached.
 
         What reaches a leaf is added to its gradient one by one, as in the eager pass.
@@ -110,25 +90,25 @@ class Outside:
         if goal is edge and type(edge._array) is Traced:
             return None  # a leaf that the step made
         if goal is not edge and edge._extra is not None and edge._extra.hooks:
-            self.recorder.refuse_hook("a hook of a Tensor")
+            recorder.refuse_hook("a hook of a Tensor")
         place = wrap(edge._array)
         place._rg = True
         self.ends.append((place, goal))
         return place
 
-    def _take(self, node: Any, arguments: dict[Tensor, int]) -> None:
+    def _take(self, node: Any, arguments: dict[Tensor, int], recorder: Recorder) -> None:
         """Cut `node` off from leaves, and from the state's version counters, which are watched.
 
         One whose values were written over in the step stays as it is, and raises in every pass.
         """
-        if node._seq < self.recorder.born:
+        if node._seq < recorder.born:
             raise CaptureError(
                 "compile: what the step returns is computed from a Tensor of the state with a "
                 f"graph of its own ({node._op.node_name}); pass that Tensor as an argument"
             )
         if node._hooks is not None:
-            self.recorder.refuse_hook("a hook of a Tensor or node")
-        node._edges = tuple([self._end(edge, arguments) for edge in node._edges])
+            recorder.refuse_hook("a hook of a Tensor or node")
+        node._edges = tuple([self._end(edge, arguments, recorder) for edge in node._edges])
         user = hasattr(node, "_function")
         values, watched = [], []
         for place, value in enumerate(node._saved):
@@ -165,6 +145,15 @@ class Outside:
         self._last = weakref.ref(node)
         return node
 
+    def backward(self, *given: Tensor | None) -> list[Tensor | None]:
+        """The gradient of each end, None where there is none, from those of the results."""
+        for array in self._traced:  # of another recorder
+            array.recorder = MODES.capture
+        seeds = [v if v is None else v._array for v in given]
+        ends = tuple(place for place, _ in self.ends)
+        found, _ = run(self.roots, seeds, True, False, ends, False)
+        return [wrap(found[end]) if end in found else None for end in ends]
+
     def gradients(self, call: CompiledNode, given: list[Any]) -> list[Any]:
         """What the kept graph makes of the gradients `given`, one for each edge of the node."""
         _, versions, memory = call._saved
@@ -176,66 +165,22 @@ class Outside:
         for (node, what, tensor), then in zip(self._watched, versions, strict=True):
             if version_of(tensor) != then:
                 raise stale(node, what, version_of(tensor), (then,), 0)
-        arrays = [v if v is None else self.recorder.xp.asarray(v) for v in given]
-        key = tuple([v if v is None else (v.strides, v.dtype) for v in arrays])
+        arguments = [v if v is None else wrap(normalise(v)) for v in given]
+        before = MODES.anomaly, MODES.apart
         with self.lock:
-            if key not in self.ways and len(self.ways) >= MOST:
-                del self.ways[next(iter(self.ways))]
-            way = self.ways.setdefault(key, _Way())
             now = [array.copy() for array in self._memory] if memory else []
             try:
                 self._put(memory)
-                if way.run is None:
-                    return self._record(way, arrays)
-                there = (v for v in arrays if v is not None)
-                for buffer, v in zip(way.program.inputs, there, strict=True):
-                    buffer[...] = v
-                way.run()
-                return way.gradients()
+                MODES.anomaly, MODES.apart = None, True  # it changes nothing that is shared
+                found = self.compiled(*arguments)
             finally:
+                MODES.anomaly, MODES.apart = before
                 self._put(now)
+        return [v if v is None else v._array for v in found]
 
     def _put(self, values: list[Any]) -> None:
         for array, value in zip(self._memory, values, strict=False):
             array[...] = value
-
-    def _record(self, way: _Way, given: list[Any]) -> list[Any]:
-        """A pass over the kept graph, written down, and kept if the last one did the same."""
-        recorder, anomaly, before = self.recorder, MODES.anomaly, way.program
-        first, ends = recorder.program, tuple(place for place, _ in self.ends)
-        program = Program(recorder.xp, kinds=dict(self._kinds), memory=list(self._owners))
-        program.inputs = [copies_like([v])[0] for v in given if v is not None]
-        try:
-            recorder.program, MODES.anomaly = program, None
-            with recording(recorder):
-                inputs = iter(program.inputs)
-                seeds = [v if v is None else recorder.traced(next(inputs), "input") for v in given]
-                found, _ = run(self.roots, seeds, True, False, ends, False)
-                program.outputs = [recorder.host(found[end]) for end in ends if end in found]
-        finally:
-            ended(recorder)
-            recorder.program, MODES.anomaly = first, anomaly
-        for line in program.lines:
-            if getattr(line, "name", "") in DRAWS:
-                raise CaptureError(f"{line.where}: a backward that draws random numbers")
-        way.given = [end in found for end in ends]
-        way.program = program
-        result = way.gradients()  # an executor may move it
-        if before is not None:
-            if problem := before.difference(program):
-                raise CaptureError(
-                    "compile: the backward pass of a captured step does something different each "
-                    f"time, so a replay would be wrong. Between the last two: {problem}"
-                )
-            optimise(program)
-            way.run, way.text = EXECUTORS[self.executor](program)
-        return result
-
-
-def _array(value: Any) -> Any:
-    """The array of a Tensor or of this capture, as it is without the recorder."""
-    value = value._array if type(value) in TENSORS else value
-    return value.host if type(value) is Traced else value
 
 
 class _Operation(Backward):
@@ -278,7 +223,7 @@ class CompiledNode(NodeOfMany):
 
     def value(self, array: Any) -> Any:
         """What a kept array held in this call."""
-        array = _array(array)
+        array = array.host if type(array) is Traced else array
         pairs = zip(self.outside._memory, self._saved[2], strict=False)
         return next((then for now, then in pairs if now is array), array)
 

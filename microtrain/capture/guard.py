@@ -89,7 +89,7 @@ class Guard:
         self.plain, self.again = set[int](), set[int]()
         self.positional, self.thread = len(args), threading.current_thread()
         self.add("the thread", self.thread, "MODES.__dict__ is modes")
-        self.equal("grad mode", bool(MODES.grad), '(modes["grad"] and True)')
+        self.equal("grad mode", bool(MODES.grad), '(True if modes["grad"] else False)')
         self.equal("inference mode", MODES.inference, 'modes["inference"]')
         self.equal("the default dtype", MODES.default_dtype, 'modes["default_dtype"]')
         self.equal("anomaly detection", MODES.anomaly is not None, '(modes["anomaly"] is not None)')
@@ -326,7 +326,7 @@ class Guard:
         if type(result) is Output and result.place is None:  # `wrap`, without its call
             copy = self.name(program.outputs[result.number].copy)
             lines += [
-                f"made = {self.name(Tensor.__new__)}(Tensor)", f"made._array = {copy}()",
+                f"made = {self.name(Tensor.__new__)}(Tensor)", f"made._array = {copy}('K')",
                 "made._rg = False", "made._edge = made._grad = made._version = made._extra = None",
             ]  # fmt: skip
         else:

@@ -194,6 +194,7 @@ class Compiled:
         self._restless = 0  # recordings in a row that changed the structure they depend on
         self._found: list[Any] = []  # Tensors in the closure at the last recording
         self._renewed = 0  # recordings in a row that found others, and confirmed nothing
+        self.known: Sequence[tuple[Any, str]] = ()  # memory of another program, with its kinds
         self._lock = threading.RLock()  # the collector may come by while this thread holds it
         self._me: Any = weakref.ref(self)  # what the slot holds must not lead back: a cycle
         self.__call__: Callable[..., Any] = functools.partial(_find, self._me)
@@ -289,8 +290,6 @@ class Compiled:
             optimise(program)
             here = self.executor == "auto" and program.xp.kind == "cpu"
             name, capture.reason = choose(self.wish if here else self.executor, program)
-            if outside is not None:
-                outside.executor = name
             run, capture.text = EXECUTORS[name](program)
             capture.enter, capture.attempt = guard.functions(capture, run, self._me)
             self._prefer(capture)
@@ -366,6 +365,8 @@ class Compiled:
         check(self.executor, xp)
         recorder = Recorder(xp, _state(xp), leaves, held)
         program = recorder.program
+        for array, kind in self.known:
+            recorder.know(array, kind)
         inputs: dict[int, Tensor] = {}
         if tensors and len(found) > 1:
             raise CaptureError(
@@ -410,6 +411,11 @@ class Compiled:
         if differentiable:
             numbers = {inputs[id(t)]: number for number, t in reversed([*enumerate(tensors)])}
             outside = Outside(recorder, differentiable, numbers)
+            outside.compiled = Compiled(
+                _method(Outside.backward, weakref.ref(outside)), (), self.executor, self.wish
+            )
+            outside.compiled.name = "the backward pass of a captured step"
+            outside.compiled.known = outside.known
         structure = Structure(before, program, recorder.called)
         modules = [module for module in structure.held() if module is not None]
         recorder.called, recorder.layers = set(), {}  # modules
@@ -477,8 +483,7 @@ class Compiled:
         for capture in self._all():
             texts.append(capture.text.shown())
             if capture.outside is not None:
-                ways = capture.outside.ways.values()
-                texts += [way.text.shown() for way in ways if way.text is not None]
+                texts += filter(None, [capture.outside.compiled.source()])
         return "\n\n".join(texts)
 
 

@@ -8,7 +8,7 @@ there as long as nobody records; `capture/recorder.py` writes it down.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -70,13 +70,3 @@ class Eager:
 
 
 EAGER = Eager()
-
-
-class Tracing(Protocol):
-    """What writes down the operations of a model as they are called: `MODES.tracer`."""
-
-    def call(self, operation: Any, run: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-        """What `run(**arguments)` returns, a call of `operation`."""
-
-    def look(self, tensor: Any, what: str) -> None:
-        """Python is about to see the values of `tensor`, by the method `what`; may raise."""

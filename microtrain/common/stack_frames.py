@@ -17,12 +17,6 @@ from collections.abc import Iterable, Sequence
 from types import CodeType, FrameType
 from typing import Any, Final
 
-__all__ = [
-    "ENTRY", "FIRST_LINE", "FRONT", "LAYER", "OPERATION", "REPLAY", "calls_under_way", "generated",
-    "is_own", "of_threads", "outwards", "user_line", "user_place",
-    "with_code",
-]  # fmt: skip
-
 _PACKAGE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _COMMUNICATION: Final = os.path.join(_PACKAGE, "distributed", "")
 

@@ -9,7 +9,7 @@ objects travel only with a failure.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -17,8 +17,6 @@ import numpy as np
 
 from ..errors import ConfigError, UserError
 from .communicator import Communicator, by_rank
-
-__all__ = ["agreed", "all_equal", "first_word", "from_root", "same", "settled", "together"]
 
 T = TypeVar("T")
 E = TypeVar("E", bound=UserError)
@@ -80,11 +78,16 @@ def same(comm: Communicator, settings: Mapping[str, str], hint: str) -> None:
     """
     if all_equal(comm, repr(sorted(settings.items())).encode()):
         return
-    everyone = comm.all_gather_object(dict(settings))
+    for name, found in differing(comm.all_gather_object(dict(settings))):
+        raise agreed(ConfigError(f"{name}: {by_rank(found)}\nhint: {hint}"))
+
+
+def differing(everyone: Sequence[Mapping[str, T]]) -> Iterator[tuple[str, dict[int, T]]]:
+    """The names of which ranks have different values, and these, where a rank has one."""
     for name in dict.fromkeys(name for theirs in everyone for name in theirs):
         found = {rank: theirs[name] for rank, theirs in enumerate(everyone) if name in theirs}
         if len({*found.values()}) > 1:
-            raise agreed(ConfigError(f"{name}: {by_rank(found)}\nhint: {hint}"))
+            yield name, found
 
 
 def all_equal(comm: Communicator, content: bytes) -> bool:

@@ -13,12 +13,10 @@ from typing import Any
 from ..autograd.engine import Scaling, run
 from ..backend import MODES, XP
 from ..errors import need
-from .calls import Survey, only
+from .calls import NO_ROWS, Survey, only
 from .find_terms import find
 from .replayed_pass import whole
 from .weighted_loss import Denominators, Term, correction
-
-__all__ = ["backward"]
 
 
 def backward(
@@ -89,10 +87,8 @@ def _counted(told: Sequence[Any], edges: Any, retain: bool) -> list[tuple[Any, A
     seen = Survey(edges, [one.forwards() for one in told], freed)
     found = None
     if seen.means or seen.selects or seen.loops or len(seen.calls) > 1:
-        every = 0
-        for key, call in seen.calls.items():
-            every |= seen.bit(key, call.rows)
-        found = find(edges, seen, every)
+        every = (seen.known(key, call.rows) for key, call in seen.calls.items())
+        found = find(edges, seen, NO_ROWS.union(*every))
     counts = []
     for one in told:
         mine = [call.rows for call in seen.calls.values() if call.passes is one.passes]
@@ -116,7 +112,6 @@ def _begin(one: Any, roots: Any, create_graph: bool, n: Any, weights: Any) -> An
     capture = MODES.capture
     if not capture.on:
         return one.begin(roots, create_graph, n, weights)
-    hosted = None if weights is None else weights.hosted()
     at_end = None
     if weights is None and not create_graph and len(roots) == 1:
         at_end = functools.partial(whole, one, rows=n)
@@ -124,7 +119,7 @@ def _begin(one: Any, roots: Any, create_graph: bool, n: Any, weights: Any) -> An
     label = f"a backward pass over {n if given is None else given} samples"
 
     def begin(roots: Any) -> Any:
-        return one.begin(roots, create_graph, n, hosted)
+        return one.begin(roots, create_graph, n, weights)
 
     scale = capture.listen(one, label, begin, roots, at_end)
     single = None if weights is None or one.shares(weights) else weights.single

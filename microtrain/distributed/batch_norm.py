@@ -30,8 +30,6 @@ from ..tensor import TENSORS, Tensor, wrap
 from .collectives import Collective, exchange
 from .communicator import Array, Communicator
 
-__all__ = ["Across", "batch_norm"]
-
 # Rows of what a rank knows after the exchange, each in the shape of the statistics: its distance to
 # the global mean, 1 / standard deviation, mean, unbiased variance, 1 / count, and whether there are
 # any rows at all.
@@ -46,17 +44,16 @@ class Across:
     """
 
     def __init__(self, owner: Any) -> None:
-        self._owner = weakref.ref(owner)
-        self._ranks: Any = _Timed(owner)
+        self._owner, self._comm = weakref.ref(owner), owner.comm
+        self.rank, self.size = owner.comm.rank, owner.comm.size
 
     def __call__(
         self, input: Any, mean: Any, var: Any, weight: Any, bias: Any, momentum: Any, eps: float
     ) -> Any:
         """`batch_norm` of a batch that all of the wrapper's ranks have a part of; collective."""
-        owner = self._owner()
-        if owner is None:
+        if self._owner() is None:
             return local_batch_norm(input, mean, var, weight, bias, True, momentum, eps)
-        return batch_norm(input, mean, var, weight, bias, momentum, eps, self._ranks)
+        return batch_norm(input, mean, var, weight, bias, momentum, eps, self)
 
     def __deepcopy__(self, memo: Any) -> None:
         return None
@@ -64,13 +61,7 @@ class Across:
     def __reduce__(self) -> Any:
         return type(None), ()
 
-
-class _Timed:
-    """The ranks of a wrapper, to which the time in these collectives is communication."""
-
-    def __init__(self, owner: Any) -> None:
-        self._owner, self._comm = weakref.ref(owner), owner.comm
-        self.rank, self.size = owner.comm.rank, owner.comm.size
+    # The ranks, to which the time in these collectives is communication.
 
     def all_gather(self, array: Array) -> Array:
         return self._timed(self._comm.all_gather, array)
@@ -88,7 +79,7 @@ class _Timed:
 
 def batch_norm(
     input: Any, running_mean: Any, running_var: Any, weight: Any, bias: Any, momentum: Any,
-    eps: float, comm: Communicator,
+    eps: float, comm: Communicator | Across,
 ) -> Any:  # fmt: skip
     """`functional.batch_norm` in training, of the rows of all ranks together; collective.
 
@@ -163,7 +154,7 @@ class _BatchNorm(Function):
         return for_input, along_normal, along_one, None, None, None
 
 
-def _standardised(x: Any, share: Any, eps: float, comm: Communicator) -> tuple[Any, Any]:
+def _standardised(x: Any, share: Any, eps: float, comm: Any) -> tuple[Any, Any]:
     """The normalised values and 1 / standard deviation as functions of `x` on all ranks."""
 
     def mean(values: Any) -> Any:
@@ -174,7 +165,7 @@ def _standardised(x: Any, share: Any, eps: float, comm: Communicator) -> tuple[A
     return values * scale, scale
 
 
-def _combined(comm: Communicator, count: int, eps: float, local: Array) -> Array:
+def _combined(comm: Any, count: int, eps: float, local: Array) -> Array:
     """What all ranks' means and sums of squared deviations, stacked, make together."""
     own, deviations = local.reshape(2, -1).astype(np.float64)  # which has room for the count
     size = own.size

@@ -15,7 +15,7 @@ from bisect import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..autograd.graph import MEANS, Node, freed, next_seq
+from ..autograd.graph import MEANS, Node, freed, next_seq, shape_of
 from ..backend import ARRAYS
 from ..capture.backward_outside import CompiledNode
 from ..ops.index.indexing import gather_along, gather_index, select
@@ -23,12 +23,12 @@ from ..ops.pointwise.elementwise import add, div, mul
 from ..ops.shape.joining import cat_operation, split_parts, unbind_parts
 from ..tensor import TENSORS
 
-__all__ = ["WEIGHED", "Call", "Survey", "only", "shape_of"]
-
 FEW = 100  # edges that are looked at without care for those that were seen already
 MOST = 1000  # objects that are looked at for Tensors
 IsRows = Callable[[Any, int], bool]
-WEIGHED = 1  # in what `Survey.sources` says: a loss that knows its denominator
+Rows = frozenset[Any]  # what stands for rows: calls, selections
+NO_ROWS: Rows = frozenset()
+WEIGHED: Rows = frozenset(("weighed",))  # among these: a loss that knows its denominator
 
 
 class Call:
@@ -125,8 +125,7 @@ class Survey:
         loops: nodes that look like the end of a loop that was run once.
         nodes: all that was looked at.
         inner: of results of compiled steps what these depend on.
-        bits: of what stands for rows its bit in `sources`.
-        rows: of each bit the number of rows.
+        rows: of what stands for rows how many these are.
     """
 
     def __init__(
@@ -139,21 +138,20 @@ class Survey:
         self.means: list[Any] = []
         self.selects = False
         self.loops: set[Any] = set()
-        self.rows: list[int | None] = [0]
-        self.bits: dict[Any, int] = {}
+        self.rows: dict[Any, int | None] = {}
         self._masked: set[Call] = set()  # calls in which rows were selected by a mask
         self._picks: dict[Any, Any] = {}  # where rows were selected: how many
         self.nodes: dict[Any, None] = {}
         self._known = False  # the sources
         self.inner: dict[Any, Survey] = {}  # of results of compiled steps
-        self._sources: dict[Any, int] = {}
+        self._sources: dict[Any, Rows] = {}
         self._look(edges, [c for each in calls for c in each if not c.origins and c not in freed])
 
     def _look(self, edges: Iterable[Any], missing: list[Call]) -> None:
         oldest = min((firsts[0] for firsts, _ in self._lists if firsts), default=0)
         oldest = 0 if MEANS else oldest
         missing.sort(key=lambda call: -call.first)
-        seen, found, lists = self.nodes, self.calls, self._lists
+        seen, found = self.nodes, self.calls
         stack = [edge for edge in edges if edge is not None]
         while stack:
             edge = stack.pop()
@@ -168,15 +166,12 @@ class Survey:
                 continue
             seen[node] = None
             op, seq, inside = node._op, node._seq, None
-            for firsts, calls in lists:
-                number = bisect(firsts, seq) - 1
-                if number >= 0 and seq < calls[number].last:
-                    inside = calls[number]
-                    if inside not in found:
-                        found.update({one: one for one in inside.origins or (inside,)})
-                    if op is _MASK and _is_masked(node):
-                        self._masked.add(inside)
-                        self.selects = True
+            for inside in self._calls_at(seq):
+                if inside not in found:
+                    found.update({one: one for one in inside.origins or (inside,)})
+                if op is _MASK and _is_masked(node):
+                    self._masked.add(inside)
+                    self.selects = True
             if inside is None:
                 if op in PICKS and (rows := PICKS[op](node, self._is_rows)) is not None:
                     self._picks[node] = rows
@@ -237,15 +232,15 @@ class Survey:
 
     # Sources --------------------------------------------------------------------------------------
 
-    def sources(self, edge: Any) -> int:
-        """Of which rows the value at `edge` is: bits of calls and selections, and `WEIGHED`.
+    def sources(self, edge: Any) -> Rows:
+        """Of which rows the value at `edge` is: of calls and selections; and `WEIGHED`.
 
         The nearest on each way: what a selection, or a call, was given is not asked for.
         """
-        if edge is None:
-            return 0
+        if edge is None or (type(edge) in TENSORS and edge not in self.given):
+            return NO_ROWS
         if type(edge) in TENSORS:
-            return self.bit(*self.given[edge]) if edge in self.given else 0
+            return self.known(*self.given[edge])
         if not self._known:
             self._known = True
             for node in sorted(self.nodes, key=lambda node: node._seq):
@@ -255,15 +250,13 @@ class Survey:
         if edge in self.inner:
             return self._computed_inside(edge)
         if node is not edge and node in self._picks and self._sources[node]:
-            return self.bit(edge, _at(node._shapes[edge[1]], self._picks[node]))
-        return self._sources.get(node, 0)
+            return self.known(edge, _at(node._shapes[edge[1]], self._picks[node]))
+        return self._sources.get(node, NO_ROWS)
 
-    def _of(self, node: Any) -> int:
-        below = 0
-        for edge in node._edges:
-            below |= self.sources(edge)
+    def _of(self, node: Any) -> Rows:
+        below = NO_ROWS.union(*map(self.sources, node._edges))
         if node in self._picks and below:  # and not from a parameter
-            return self.bit(node, self._picks[node]) | below & WEIGHED
+            return self.known(node, self._picks[node]) | below & WEIGHED
         calls = self._calls_at(node._seq)
         if not calls:
             return WEIGHED if node._op in MEANS else below
@@ -271,33 +264,30 @@ class Survey:
         for call in calls:
             if call not in self._masked:
                 for origin in call.origins or (call,):
-                    found |= self.bit(origin, origin.rows)
+                    found |= self.known(origin, origin.rows)
             elif node._shape:
-                found |= self.bit(node, node._shape[0])
+                found |= self.known(node, node._shape[0])
             else:  # a loss that the model has computed
                 found |= below
         return found
 
-    def _computed_inside(self, edge: Any) -> int:
+    def _computed_inside(self, edge: Any) -> Rows:
         node, number = edge
         inner = self.inner[edge]
-        mask = inner.sources(node.outside.roots[number])
-        found = mask & WEIGHED
-        for key, bit in inner.bits.items():
-            if not mask >> bit & 1:
-                continue
-            if type(key) is int:  # an argument
-                found |= self.sources(node._edges[key])
-            else:
-                found |= self.bit((node, key), inner.rows[bit])
-        return found
+        found = inner.sources(node.outside.roots[number])
+        return (found & WEIGHED).union(
+            *(
+                self.sources(node._edges[key])  # an argument
+                if type(key) is int
+                else self.known((node, key), inner.rows[key])
+                for key in found - WEIGHED
+            )
+        )
 
-    def bit(self, key: Any, rows: int | None) -> int:
-        """The bit of what stands for so many rows."""
-        if key not in self.bits:
-            self.bits[key] = len(self.rows)
-            self.rows.append(rows)
-        return 1 << self.bits[key]
+    def known(self, key: Any, rows: int | None) -> Rows:
+        """What stands for so many rows, as a set."""
+        self.rows.setdefault(key, rows)
+        return frozenset((key,))
 
     def ends(self, edge: Any) -> bool:
         """Whether a call has computed the value at `edge`, or rows are selected there."""
@@ -306,24 +296,18 @@ class Survey:
             return True
         return any(call not in self._masked for call in self._calls_at(node._seq))
 
-    def count(self, sources: int) -> float:
+    def count(self, sources: Rows) -> float:
         """How many rows these are; NaN where nobody knows."""
-        total = 0
-        while sources:
-            lowest = sources & -sources
-            rows = self.rows[lowest.bit_length() - 1]
-            if rows is None:
-                return math.nan
-            total, sources = total + rows, sources ^ lowest
-        return total
+        found = [self.rows[key] for key in sources - WEIGHED]
+        return sum(math.nan if rows is None else rows for rows in found)
 
-    def selected(self, sources: int) -> bool:
+    def selected(self, sources: Rows) -> bool:
         """Whether any of these rows were selected."""
-        return any(sources >> bit & 1 and not _is_call(k) for k, bit in self.bits.items())
+        return not all(map(_is_call, sources - WEIGHED))
 
 
 def _is_call(key: Any) -> bool:
-    """Whether a key of the bits stands for a call, perhaps one that a compiled step has made."""
+    """Whether what stands for rows is a call, perhaps one that a compiled step has made."""
     return type(key) is Call or (type(key) is tuple and type(key[1]) is Call)
 
 
@@ -355,14 +339,6 @@ def is_loop(node: Any) -> bool:
 
 def _at(shape: tuple[int, ...], dim: int) -> int:
     return shape[dim] if len(shape) > dim else 1
-
-
-def shape_of(edge: Any) -> tuple[int, ...]:
-    """The shape of the value at `edge`."""
-    if type(edge) in TENSORS:
-        return tuple(edge.shape)
-    shape: tuple[int, ...] = edge[0]._shapes[edge[1]] if type(edge) is tuple else edge._shape
-    return shape
 
 
 def _before(node: Any, dim: int) -> list[tuple[Any, int]] | None:

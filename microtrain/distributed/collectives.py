@@ -25,8 +25,6 @@ from ..tensor import TENSORS, Tensor, wrap
 from .communicator import Array, Communicator, Op, check_root
 from .connection import ranks_of
 
-__all__ = ["all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "reduce_scatter"]
-
 
 def _reduce(comm: Communicator, array: Array, root: int) -> Array:
     total = comm.all_reduce(array.copy())

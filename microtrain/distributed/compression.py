@@ -20,8 +20,6 @@ import numpy as np
 
 from .communicator import Array, Communicator
 
-__all__ = ["COMPRESSIONS", "all_reduce", "nothing_owed"]
-
 COMPRESSIONS: Final = ("none", "fp16", "bf16")
 _HIGHEST: Final = 14  # the largest value of a float16 message is scaled to at most 2 to this
 _HEAD: Final = 4  # words of a message before its elements: the scale

@@ -14,8 +14,6 @@ from .communicator import Communicator
 from .in_process import THIS_THREAD
 from .single import SingleCommunicator
 
-__all__ = ["BACKENDS", "connect", "ranks_of", "world"]
-
 BACKENDS: Final = ("auto", "none", "mpi", "nccl")
 _CONNECTING: Final = threading.Lock()
 

@@ -15,6 +15,7 @@ not average over rows (weighted_loss.py).
 from __future__ import annotations
 
 import functools
+import math
 import operator
 import time
 import warnings
@@ -37,13 +38,11 @@ from .batch_norm import Across
 from .calls import Call, Survey
 from .communicator import Communicator
 from .connection import ranks_of
-from .footer import NOTHING, SILENT, Outcome
+from .footer import NOTHING, SILENT, Summed
 from .replicas import Alike, difference, take_values_of_rank_0
 from .step_counts import Passes
 from .strategy import check_options, strategy
 from .weighted_loss import Denominators
-
-__all__ = ["DataParallel"]
 
 
 class DataParallel(Module):
@@ -145,7 +144,7 @@ class DataParallel(Module):
         self.comm = ranks_of(comm)
         self.reduction = reduction
         self.notes: Sequence[float] = SILENT[:-1]
-        self._outcome = NOTHING
+        self._summed, self._counted = NOTHING, False
         self.comm_seconds = 0.0
         self.on_reduced: Any = None
         options = {
@@ -414,8 +413,8 @@ class DataParallel(Module):
             self.finish(reduced)
             self._reset()
 
-    def finish(self, values: Sequence[float]) -> None:
-        """The gradients are summed, and `values` of an `Outcome`: divide, and publish the loss."""
+    def finish(self, values: Summed) -> None:
+        """The gradients are summed, and `values` with them: divide, and publish the loss."""
         passes, mean = self.passes, self.reduction == "mean"
         passes.made += 1
         if mean and (weight := values[1]):
@@ -426,28 +425,31 @@ class DataParallel(Module):
             for slot, earlier in zip(self.storage.slots, passes.kept, strict=True):
                 if earlier is not None:
                     slot.add(earlier)
-        self.publish(Outcome(values, mean, passes.counted))
+        self.publish(values, passes.counted)
 
-    def publish(self, outcome: Outcome) -> None:
-        """Say what a step has come to."""
+    def publish(self, values: Summed, counted: bool) -> None:
+        """Say what a step has come to; `counted`: whether the rows of all are known."""
         # Not by assignment, for which a Module looks at what the value is.
-        self.__dict__["_outcome"] = outcome
+        self.__dict__["_summed"], self.__dict__["_counted"] = values, counted
 
     @property
     def loss(self) -> float | None:
-        return self._outcome.loss
+        _, weight, loss, not_scalar, *_ = self._summed
+        if not_scalar:
+            return None
+        return loss if self.reduction == "sum" else loss / weight if weight else math.nan
 
     @property
     def samples(self) -> int | None:
-        return self._outcome.samples
+        return int(self._summed[0]) if self._counted else None
 
     @property
     def weight(self) -> float:
-        return self._outcome.weight
+        return self._summed[1]
 
     @property
     def noted(self) -> Sequence[float]:
-        return self._outcome.noted
+        return self._summed[4:7]
 
     def _set_aside(self) -> list[Any] | None:
         """Gradients of earlier steps, taken away: they are global and not to be reduced again."""

@@ -10,10 +10,8 @@ from typing import Any
 from ..autograd import grad
 from ..capture.backward_outside import CompiledNode
 from ..tensor import TENSORS, Tensor
-from .calls import WEIGHED, Survey
+from .calls import NO_ROWS, WEIGHED, Rows, Survey
 from .weighted_loss import ONE, SUMS, Denominators, Plain, Term, is_mean, is_scalars
-
-__all__ = ["find", "of_batch"]
 
 
 def of_batch(
@@ -32,7 +30,7 @@ def of_batch(
     value = float(loss.item())
     edges = (loss._edge,) if loss._edge else ()
     seen = Survey(edges, (), given=given)
-    found = find(edges, seen, seen.bit(None, n))
+    found = find(edges, seen, seen.known(None, n))
     if found is None:
         return [(n * value, n)]
     if found.single is not None:
@@ -55,12 +53,12 @@ def of_batch(
     return [(known * rest, known), *((part * count, count) for part, count in parts)]
 
 
-def find(edges: Sequence[Any], seen: Survey, whole: int) -> Denominators | None:
+def find(edges: Sequence[Any], seen: Survey, whole: Rows) -> Denominators | None:
     """The denominators of the root at `edges`; None where it is a mean over all rows.
 
     Args:
         seen: what it depends on.
-        whole: of `seen.sources`, all rows.
+        whole: all rows, as `seen.sources` says them.
 
     Raises RuntimeError where the graph was freed.
     """
@@ -151,13 +149,13 @@ class _Graph:
             return [node.outside.roots[number]]
         return [one for one in node._edges if one is not None]
 
-    def sources(self, edge: Any) -> int:
+    def sources(self, edge: Any) -> Rows:
         """As those of the survey, also within compiled steps: there all that the result has."""
         node = edge[0] if type(edge) is tuple else edge
         for result, inside in self.seen.inner.items():
             if node in inside.nodes or node in inside.given:
                 found = inside.sources(edge)
-                rows = self.seen.sources(result) & ~WEIGHED if found & ~WEIGHED else 0
+                rows = self.seen.sources(result) - WEIGHED if found - WEIGHED else NO_ROWS
                 return found & WEIGHED | rows
         return self.seen.sources(edge)
 
@@ -192,12 +190,12 @@ class _Graph:
         return Term(node, self.losses[node])
 
     def denominators(
-        self, ways: dict[Any, list[Any]], others: list[Any], inner: set[Any], whole: int, rest: str,
-        loops: bool,
+        self, ways: dict[Any, list[Any]], others: list[Any], inner: set[Any], whole: Rows,
+        rest: str, loops: bool,
     ) -> Denominators | None:  # fmt: skip
         """What the terms and the `others` come to that the root is a sum of."""
         seen, losses = self.seen, self.losses
-        rows = {mask: None for one in others if (mask := self.sources(one) & ~WEIGHED)}
+        rows = {mask: None for one in others if (mask := self.sources(one) - WEIGHED)}
         unknown = {*rows}  # whose values are not known
         mixed = dict.fromkeys(self.repeated)
         dropped: set[Any] = set()
@@ -234,7 +232,7 @@ class _Graph:
                 continue
             if node in losses:
                 terms.append(self.term(node))
-                if mask := self.sources(node._edges[0]) & ~WEIGHED:
+                if mask := self.sources(node._edges[0]) - WEIGHED:
                     counts.append(seen.count(mask))
             elif parts or loops:  # else its weight is that of all rows
                 mask = self.sources(node)
@@ -259,7 +257,7 @@ class _Graph:
         if node in self.losses:
             found = self.term(node)
         else:
-            found = Plain(node, 0, 0)
+            found = Plain(node, NO_ROWS, 0)
         if node in self.repeated or node not in self.losses:
             found.elements = None  # it never counts alike
         return found

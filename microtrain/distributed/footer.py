@@ -8,13 +8,10 @@ part, because float32 has 24 bits. The mark (replicas.py) is the last of the not
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..optim.flat import LANE
-
-__all__ = ["NOTHING", "SILENT", "Outcome", "Totals", "pack", "split", "values_of"]
 
 NOTES = 7  # the place of the first
 SILENT = (0.0,) * (LANE - NOTES)  # notes that say nothing, and a mark that does not
@@ -36,47 +33,8 @@ class Totals(NamedTuple):
     not_scalar: int
 
 
-class Outcome:
-    """What a step has come to; the attributes are those of a `DataParallel`.
-
-    They are worked out where somebody asks: a small step takes as long as the Python around it.
-
-    Args:
-        values: sums over all ranks: those of `Totals`, the notes, the mark.
-        mean: whether the loss is the mean, or the sum as it is.
-        counted: whether the rows of all are known.
-    """
-
-    __slots__ = ("_counted", "_mean", "_values")
-
-    def __init__(self, values: Sequence[float], mean: bool = True, counted: bool = True) -> None:
-        self._values, self._mean, self._counted = values, mean, counted
-
-    @property
-    def loss(self) -> float | None:
-        _, weight, loss, not_scalar, *_ = self._values
-        if not_scalar:
-            return None
-        return loss if not self._mean else loss / weight if weight else math.nan
-
-    @property
-    def samples(self) -> int | None:
-        return int(self._values[0]) if self._counted else None
-
-    @property
-    def weight(self) -> float:
-        return self._values[1]
-
-    @property
-    def noted(self) -> Sequence[float]:
-        return self._values[4:7]
-
-    @property
-    def mark(self) -> float:
-        return self._values[7]
-
-
-NOTHING = Outcome((0, 0.0, 0.0, 1, *SILENT), counted=False)  # before the first step
+Summed = Sequence[float]  # over all ranks: those of `Totals`, the notes, the mark
+NOTHING: Summed = (0, 0.0, 0.0, 1, *SILENT)  # before the first step
 
 
 def pack(totals: Totals, notes: Sequence[float], used: Sequence[bool]) -> list[float]:
@@ -86,7 +44,7 @@ def pack(totals: Totals, notes: Sequence[float], used: Sequence[bool]) -> list[f
 
 
 def values_of(lane: Sequence[float]) -> list[float]:
-    """The values of an `Outcome` out of a sum of lanes; behind them are the uses."""
+    """What a sum of lanes says; behind it are the uses."""
     high, low, loss, rest, not_scalar, weight, more = lane[:NOTES]
     return [high * 4096 + low, weight + more, loss + rest, not_scalar, *lane[NOTES:LANE]]
 

@@ -30,6 +30,7 @@ from ..common.stack_frames import outwards, user_place
 from ..common.threads import Launch, allowed_cores, blas_kernel, processor_quota
 from ..errors import ConfigError, LaunchError, install
 from . import abort, process_monitor, watchdog
+from .agreement import differing
 from .communicator import Array, Communicator, Op, T, by_rank, described, ranks_named
 from .shared_memory import MOST, SharedMemory, create
 
@@ -484,15 +485,11 @@ def _check_settings(comm: Any) -> None:
     """
     if comm.size == 1:
         return
-    environment = [
-        repr(value) if (value := os.environ.get(name)) else "not set" for name in _SETTINGS
-    ]
-    names = *_SETTINGS, "microtrain", "NumPy"
-    mine = *environment, version.__version__, np.__version__, blas_kernel()
-    *values, kernels = zip(*comm.allgather(mine), strict=True)
-    for name, found in zip(names, values, strict=True):
-        if len({*found}) == 1:
-            continue
+    values = {name: os.environ.get(name) for name in _SETTINGS}
+    mine = {name: repr(value) if value else "not set" for name, value in values.items()}
+    mine |= {"microtrain": version.__version__, "NumPy": np.__version__}
+    everyone, kernels = zip(*comm.allgather((mine, blas_kernel())), strict=True)
+    for name, found in differing(everyone):
         if name in _SETTINGS:
             raise LaunchError(
                 f"the environments of the ranks differ: {name} is {by_rank(found)}\n"

@@ -16,10 +16,7 @@ import numpy as np
 from ..capture import c_compiler
 from ..optim.flat import LANE, FlatStorage
 from .communicator import FORBIDDEN, Array, Communicator, refuse_alone
-from .footer import NOTES, SILENT, Outcome, Totals, pack
-from .shared_memory import SharedMemory
-
-__all__ = ["NativeStep", "native_step"]
+from .footer import NOTES, SILENT, Summed, Totals, pack
 
 _CODES = {"f": "reduce32", "d": "reduce64"}  # by NumPy's letter
 
@@ -33,51 +30,40 @@ def _library() -> Any:
     return c_compiler.load(f"enum {{ NOTES = {NOTES}, LANE = {LANE} }};\n{text}")
 
 
-class NativeStep:
-    """Reduces the gradients of a pass over `rows` from the mean `root`; collective when called."""
-
-    def __init__(
-        self, code: Callable[[int, int, int], int], comm: Communicator, memory: SharedMemory,
-        storage: FlatStorage, root: Array, rows: int,
-    ) -> None:  # fmt: skip
-        wide, size = storage.buffers[0].wide, storage.buffers[0].grad.size
-        used = (True,) * len(storage.slots)
-        self._lane = np.array(pack(Totals(rows, float(rows), 0.0, 0), SILENT, used))
-        found = np.zeros(4 + LANE - NOTES)
-        views: Any = self._lane[NOTES:LANE].data, found.data  # faster than arrays
-        self._notes, self._found = views
-        arrays = wide, root, self._lane, found
-        places = [array.ctypes.data for array in arrays]
-        turns = memory.turns(wide, [*places, size, len(self._lane), rows, root.itemsize])
-        self._turns = [(plan, table.ctypes.data) for plan, table in turns]
-        self._kept = arrays, turns
-        self._comm, self._run, self._code = comm, memory.run, code
-        self._doing = "all_reduce", (wide,)
-
-    def __call__(self, notes: Sequence[float], mark: float) -> Outcome:
-        if FORBIDDEN:
-            refuse_alone("all_reduce")
-        place = self._notes
-        place[0], place[1], place[2] = notes
-        place[3] = mark
-        comm = self._comm
-        comm._doing = self._doing  # for the watchdog
-        try:
-            self._run(self._code, self._turns)
-        finally:
-            comm._doing = None
-        comm._done += 1
-        return Outcome(self._found.tolist())
-
-
 def native_step(
     comm: Communicator, storage: FlatStorage, root: Array, rows: int
-) -> NativeStep | None:
-    """For a storage of one buffer; None where native code cannot do it."""
-    wide = storage.buffers[0].wide
+) -> Callable[[Sequence[float], float], Summed] | None:
+    """What reduces the gradients of a pass over `rows` from the mean `root`; given notes, a mark.
+
+    For a storage of one buffer; None where native code cannot do it. Collective when called.
+    """
+    wide, size = storage.buffers[0].wide, storage.buffers[0].grad.size
     memory, name = comm.memory_for(wide), _CODES.get(wide.dtype.char)
     known = type(root) is np.ndarray and root.dtype.char in _CODES
     if memory is None or name is None or not known or _library() is None:
         return None
-    code = c_compiler.builtin(_library(), name, c_compiler.SEVERAL)
-    return NativeStep(code, comm, memory, storage, root, rows)
+    code, run = c_compiler.builtin(_library(), name, c_compiler.SEVERAL), memory.run
+    used = (True,) * len(storage.slots)
+    lane = np.array(pack(Totals(rows, float(rows), 0.0, 0), SILENT, used))
+    found = np.zeros(4 + LANE - NOTES)
+    places = [array.ctypes.data for array in (wide, root, lane, found)]
+    tables = memory.turns(wide, [*places, size, len(lane), rows, root.itemsize])
+    turns = [(plan, table.ctypes.data) for plan, table in tables]
+    place: Any = lane[NOTES:LANE].data  # views are faster than arrays
+    sums: Any = found.data
+    doing = "all_reduce", (wide,)
+
+    def reduce(notes: Sequence[float], mark: float, _: Any = (root, tables)) -> Summed:
+        if FORBIDDEN:
+            refuse_alone("all_reduce")
+        place[0], place[1], place[2] = notes
+        place[3] = mark
+        comm._doing = doing  # for the watchdog
+        try:
+            run(code, turns)
+        finally:
+            comm._doing = None
+        comm._done += 1
+        return sums.tolist()  # type: ignore[no-any-return]
+
+    return reduce

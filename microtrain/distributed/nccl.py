@@ -19,11 +19,9 @@ from ..errors import ConfigError, LaunchError
 from ..optim.flat import FlatStorage
 from .agreement import agreed, from_root, settled
 from .communicator import Communicator
-from .footer import pack
-from .reducer import Reducer, Summed
+from .footer import Summed, pack
+from .reducer import Reducer
 from .step_counts import Passes
-
-__all__ = ["Nccl", "ready"]
 
 WAY_OUT = "or set distributed.backend to auto, which adds up gradients over MPI"
 

@@ -67,10 +67,11 @@ def tell(**what: object) -> None:
     if what.get("limit") == float("inf"):
         what["limit"] = None
     for pipe in _PIPE:
-        _write(pipe, marshal.dumps(what).hex() + "\n")
+        write(pipe, marshal.dumps(what).hex() + "\n")
 
 
-def _write(file: int, text: str) -> None:
+def write(file: int, text: str) -> None:
+    """In one piece: the lines of several ranks do not mix."""
     try:
         os.write(file, text.encode(errors="replace"))
     except OSError:  # nobody reads it
@@ -115,7 +116,7 @@ class Monitor:
                     self.waited = 0.0
             elif self.limit is not None and self.waited >= self.limit:
                 return self.end(self.text, self.code, alive=True)
-            elif self.limit is not None and _parent(self.process) not in (self.launcher, ""):
+            elif self.limit is not None and _stat(self.process)[1:2] not in ([self.launcher], []):
                 why = (
                     f"has lost its launcher (PID {self.launcher}), which was killed or has crashed"
                 )
@@ -146,12 +147,12 @@ class Monitor:
         time.sleep((PATIENCE if self.rank else 0.0) + (SENT_TO_ALL if sent_to_all else 0.0))
         if self.first():
             words = f"{self.words}\n" if self.words else ""
-            _write(2, f"microtrain: {self.name} {why}; the job ends\n{words}")
+            write(2, f"microtrain: {self.name} {why}; the job ends\n{words}")
             time.sleep(0.25)  # launchers drop what they have not forwarded by then
             # MPICH's obeys the request that MPI_Abort would send. Others end a job of which a
             # process dies of a signal.
             if (hydra := os.environ.get("PMI_FD", "")).isdigit():
-                _write(int(hydra), f"cmd=abort exitcode={code}\n")
+                write(int(hydra), f"cmd=abort exitcode={code}\n")
         time.sleep(HOLD)
         if alive:
             try:
@@ -172,26 +173,24 @@ class Monitor:
         return True
 
 
-def _parent(process: int) -> str:
-    """The PID of what started it, or has taken it over; empty where that is not told."""
+def _stat(process: int) -> list[str]:
+    """What the system tells of a process behind its name: state, parent ...; empty: nothing."""
     try:
         with open(f"/proc/{process}/stat") as file:
-            return file.read().rpartition(")")[2].split()[1]
+            return file.read().rpartition(")")[2].split()
     except OSError:
-        return ""
+        return []
 
 
 def _status(process: int) -> int | None:
     """How a process has ended, as os.wait() says it; None where its launcher was faster to ask."""
     found = 0
     for _ in range(50):
-        try:
-            with open(f"/proc/{process}/stat") as file:
-                state, *fields = file.read().rpartition(")")[2].split()
-        except OSError:
+        fields = _stat(process)
+        if not fields:
             return found or None
         found = int(fields[-1])  # set when it begins to end
-        if state in "ZX":
+        if fields[0] in "ZX":
             return found
         time.sleep(0.02)
     return LIVES  # as another program

@@ -13,12 +13,8 @@ from ..backend import Staging
 from ..optim.flat import LANE, FlatStorage
 from . import compression
 from .communicator import Communicator
-from .footer import Totals, pack, values_of
+from .footer import Summed, Totals, pack, values_of
 from .step_counts import Passes
-
-__all__ = ["AtOnce", "Reducer"]
-
-Summed = Sequence[float]  # the values of an `Outcome`
 
 
 class Reducer:

@@ -8,15 +8,13 @@ one pass from a scalar make the step, and gradients are reduced at once, when th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..backend import STRUCTURE
-from .footer import Totals
+from .footer import Summed, Totals
 from .native_reduction import native_step
 from .reducer import AtOnce, Reducer
-
-__all__ = ["Whole", "whole"]
 
 
 def whole(parallel: Any, root: Any, rows: int | None) -> Whole | None:
@@ -44,7 +42,7 @@ class Whole:
     def by_python(self) -> Callable[[], None]:
         """With NumPy."""
         parallel, root, rows = self.parallel, self.root, self.rows
-        passes, alike, reducer = parallel.passes, parallel.alike, parallel.reducer
+        reducer = parallel.reducer
         weight = float(rows)
         if not reducer.communicates:
             return self._noting(
@@ -53,17 +51,11 @@ class Whole:
                 )
             )
 
-        def share() -> None:
-            started = time.perf_counter()
+        def added_up(notes: Sequence[float], mark: float) -> Summed:
             totals = Totals(rows, weight, 0.0 + rows * float(root.item()), 0)
-            mark = alike.mark(passes.made) if alike.watching else 0.0
-            values = reducer.added_up(totals, (*parallel.notes, mark))
-            parallel.communicated(started)
-            if mark or values[-1]:
-                alike.check(values[-1])
-            parallel.finish(values)
+            return reducer.added_up(totals, (*notes, mark))  # type: ignore[no-any-return]
 
-        return self._noting(share)
+        return self._sharing(added_up, parallel.finish)
 
     def by_native_code(self, complete: bool) -> Callable[[], None] | None:
         """With native code for all but the checks; None: there is none for this."""
@@ -73,17 +65,25 @@ class Whole:
         reduce = native_step(parallel.comm, parallel.storage, self.root, self.rows)
         if reduce is None:
             return None
-        passes, alike = parallel.passes, parallel.alike
+        passes = parallel.passes
+
+        def done(values: Summed) -> None:
+            passes.made += 1
+            parallel.publish(values, True)
+
+        return self._sharing(reduce, done)
+
+    def _sharing(self, reduce: Any, done: Callable[[Summed], None]) -> Callable[[], None]:
+        parallel, passes, alike = self.parallel, self.parallel.passes, self.parallel.alike
 
         def share() -> None:
             started = time.perf_counter()
             mark = alike.mark(passes.made) if alike.watching else 0.0
-            outcome = reduce(parallel.notes, mark)
+            values = reduce(parallel.notes, mark)
             parallel.communicated(started)
-            if mark or outcome.mark:
-                alike.check(outcome.mark)
-            passes.made += 1
-            parallel.publish(outcome)
+            if mark or values[-1]:
+                alike.check(values[-1])
+            done(values)
 
         return self._noting(share)
 

@@ -28,11 +28,9 @@ from ..backend import LIBRARIES, XP, to_host
 from ..nn.module import Module
 from ..nn.normalization import BatchNorm
 from ..optim.flat import FlatStorage
-from .agreement import all_equal
+from .agreement import all_equal, differing
 from .communicator import Communicator, by_rank, ranks_named
 from .connection import ranks_of
-
-__all__ = ["Alike", "check_replicas", "difference", "digest", "take_values_of_rank_0"]
 
 SAMPLE: Final = 2**16  # bytes of a buffer that are looked at in a step, each time others
 STEPS: Final = 24  # for so many a new choice of what requires grad is compared
@@ -42,19 +40,14 @@ BITS: Final = 24  # of a number of the lane
 def difference(comm: Communicator, module: Module, options: dict[str, Any]) -> str:
     """The first difference between the ranks' options or tensors, as text; collective."""
     params, buffers = dict(module.named_parameters()), dict(module.named_buffers())
-    mine = [f"{name}={value!r}" for name, value in options.items()]
-    mine += [f"{n}: {t.dtype.name}{list(t.shape)}" for n, t in (params | buffers).items()]
-    mine += [f"requires_grad of {name}: {param._rg}" for name, param in params.items()]
-    if all_equal(comm, "\n".join(mine).encode()):
+    mine = {name: repr(value) for name, value in options.items()}
+    mine |= {n: f"{t.dtype.name}{list(t.shape)}" for n, t in (params | buffers).items()}
+    mine |= {f"requires_grad of {name}": str(param._rg) for name, param in params.items()}
+    mine["the list of tensors"] = ", ".join(params | buffers)
+    if all_equal(comm, repr(mine).encode()):
         return ""
-    everyone = comm.all_gather_object(mine)
-    rank = next(n for n, theirs in enumerate(everyone) if theirs != everyone[0])
-    pairs = zip(everyone[0], everyone[rank], strict=False)
-    return next(
-        (f"rank 0 has {a} where rank {rank} has {b}" for a, b in pairs if a != b),
-        f"rank 0 has {len(everyone[0]) - len(options)} tensors, rank {rank} has "
-        f"{len(everyone[rank]) - len(options)}",
-    )
+    found = differing(comm.all_gather_object(mine))
+    return next(f"{name} is {by_rank(values)}" for name, values in found)
 
 
 def take_values_of_rank_0(comm: Communicator, module: Module, storage: FlatStorage) -> None:
@@ -236,24 +229,20 @@ class Alike:
         grads = {name: str(param._rg) for name, param in self.module.named_parameters()}
         values = {name: digest(self._tensor(name)) for name in self._places}
         everyone = self.comm.all_gather_object((grads, values, self._moving))
-        for name in grads:
-            found = [theirs.get(name, "missing") for theirs, _, _ in everyone]
-            if len({*found}) > 1:
-                raise RuntimeError(
-                    f"DataParallel: requires_grad of {name} is {by_rank(found)}: the ranks would "
-                    "train different models; set it alike on all of them, in the same step"
-                )
-        for name in sorted({name for _, theirs, _ in everyone for name in theirs}):
-            digests = [theirs.get(name) for _, theirs, _ in everyone]
-            others = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
-            if others:
-                raise RuntimeError(
-                    f"DataParallel: the ranks' buffers have become different: {name} of "
-                    f"{ranks_named(others)} is not that of rank 0. A model that updates a buffer "
-                    "from its rows sees those of its own rank: update it from sums over all ranks, "
-                    "mt.distributed.all_reduce(x.sum(0)) / mt.distributed.all_reduce(count); or "
-                    "keep a Tensor that is each rank's own in an attribute that is not a buffer"
-                )
+        for name, found in differing([theirs for theirs, _, _ in everyone]):
+            raise RuntimeError(
+                f"DataParallel: requires_grad of {name} is {by_rank(found)}: the ranks would "
+                "train different models; set it alike on all of them, in the same step"
+            )
+        for name, digests in differing([theirs for _, theirs, _ in everyone]):
+            others = [rank for rank, digest in digests.items() if digest != digests.get(0)]
+            raise RuntimeError(
+                f"DataParallel: the ranks' buffers have become different: {name} of "
+                f"{ranks_named(others)} is not that of rank 0. A model that updates a buffer "
+                "from its rows sees those of its own rank: update it from sums over all ranks, "
+                "mt.distributed.all_reduce(x.sum(0)) / mt.distributed.all_reduce(count); or "
+                "keep a Tensor that is each rank's own in an attribute that is not a buffer"
+            )
         self._moving = self._moving.union(*(moving for _, _, moving in everyone))
 
 

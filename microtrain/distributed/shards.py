@@ -4,14 +4,13 @@ Floating-point sums depend on their order, and a product of matrices on how many
 run whose bits must not depend on the number of ranks may do neither differently: every global batch
 is cut into S shards, each is a pass of its own on whichever rank has it, and the shards' gradients
 are added as a tournament: neighbours in pairs, their sums in pairs, a last one without a partner
-goes on alone. A rank holds S / W consecutive shards; it adds what it has all of, the rest is added
-on all ranks, element by element in the same order.
+goes on alone. A rank holds S / W consecutive shards; it adds them as long as their number is even,
+what is left is added on all ranks, element by element in the same order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,11 +20,9 @@ from ..errors import ConfigError, need
 from ..nn.module import Module
 from ..optim.flat import FlatStorage
 from .communicator import Array, Communicator
-from .footer import pack
-from .reducer import Reducer, Summed
+from .footer import Summed, pack
+from .reducer import Reducer
 from .step_counts import Passes
-
-__all__ = ["Shards", "tree_sum"]
 
 WHOLE = 2**16  # bytes received up to which every rank adds up everything, and not a part of it
 
@@ -40,91 +37,32 @@ def local_shards(shards: int, comm: Communicator) -> int:
     return shards // comm.size
 
 
-def tree_sum(comm: Communicator, arrays: list[Array], shards: int) -> Array:
+def tree_sum(comm: Communicator, arrays: list[Array]) -> Array:
     """The sum of all ranks' shards, in the fixed order; the same bits at every number of ranks.
 
-    Collective. `arrays`: those of this rank, one-dimensional, of one size and dtype; overwritten.
+    Collective. `arrays`: those of this rank, one-dimensional, of one size and dtype, as many on
+    every rank; overwritten.
     """
-    sums = _own(arrays, comm.rank * len(arrays), shards)
+    while len(arrays) > 1 and (comm.size == 1 or len(arrays) % 2 == 0):
+        for one, other in zip(arrays[::2], arrays[1::2], strict=False):
+            one += other
+        arrays = arrays[::2]
     if comm.size == 1:
-        return sums[0]
-    size, dtype = arrays[0].size, arrays[0].dtype
-    levels, most = _left(comm.size, len(arrays), shards)
+        return arrays[0]
+    (size,), dtype = arrays[0].shape, arrays[0].dtype
     # Every rank adds up its part of the elements; what is small is not worth being parted.
-    parts = 1 if comm.size * most * size * dtype.itemsize <= WHOLE else comm.size
+    parts = 1 if comm.size * len(arrays) * size * dtype.itemsize <= WHOLE else comm.size
     part = -(-size // parts)
-    sent = np.zeros((parts, most, part), dtype)
-    whole, rest = divmod(size, part or 1)
-    for number, total in enumerate(sums):
-        sent[:whole, number] = total[: whole * part].reshape(whole, part)
-        if rest:
-            sent[whole, number, :rest] = total[whole * part :]
+    mine = np.zeros((len(arrays), parts * part), dtype)
+    for row, array in zip(mine, arrays, strict=True):
+        row[:size] = array
+    sent = np.ascontiguousarray(mine.reshape(len(arrays), parts, part).swapaxes(0, 1))
     found = comm.all_gather(sent[0]) if parts == 1 else comm.all_to_all(sent)
-    result = _joined(levels, found.reshape(comm.size * most, part))
-    return result if parts == 1 else comm.all_gather(result).reshape(-1)[:size]
-
-
-def _own(arrays: list[Array], first: int, shards: int) -> list[Array]:
-    """What a rank has left when it has added up all that it can; its shards begin at `first`."""
-    here, left = {first + n: array for n, array in enumerate(arrays)}, []
-    while shards > 1 and here:
-        above = {}
-        for number, total in here.items():
-            if number % 2 == 0 and number + 1 in here:
-                total += here[number + 1]
-                above[number // 2] = total
-            elif number % 2 == 0 and number + 1 == shards:  # goes on alone
-                above[number // 2] = total
-            elif number % 2 == 0 or number - 1 not in here:  # the other half is elsewhere
-                left.append(total)
-        here, shards = above, (shards + 1) // 2
-    return [*left, *here.values()]
-
-
-@lru_cache(8)
-def _left(ranks: int, each: int, shards: int) -> tuple[list[tuple[Array, Array]], int]:
-    """What `_own` leaves on every rank, by level, and the most that it leaves on one.
-
-    A level is the numbers of its sums, in order, and where they lie: rank * most + place.
-    """
-    first = np.arange(ranks) * each
-    stop = first + each  # what a rank has of a level: numbers from `first` to before `stop`
-    place = np.zeros(ranks, np.int64)
-    found = []
-    whole = False
-    while not whole:
-        whole = shards == 1
-        odd = (first < stop) & ((first % 2 == 1) | whole)  # the half before it is elsewhere
-        even = (first < stop) & (stop % 2 == 1) & (stop != shards)  # the half behind it is
-        level = []
-        for there, numbers in ((odd, first), (even, stop - 1)):
-            ours = np.flatnonzero(there)
-            level.append((numbers[ours], ours, place[ours]))
-            place[ours] += 1
-        found.append([np.concatenate(column) for column in zip(*level, strict=True)])
-        first, stop = (first + odd + 1) // 2, stop - even
-        stop, shards = (stop + 1) // 2, (shards + 1) // 2
-    most = int(place.max())
-    levels = []
-    for numbers, owners, places in found:
-        order = np.argsort(numbers)
-        levels.append((numbers[order], (owners * most + places)[order]))
-    return levels, most
-
-
-def _joined(levels: list[tuple[Array, Array]], sums: Array) -> Array:
-    """The sum of all rows of `sums`, of which `levels` says where in the tree they are."""
-    here = np.empty((0, sums.shape[1]), sums.dtype)
-    at = np.empty(0, np.int64)
-    for numbers, rows in levels:
-        # A sum is there with its other half, or it is the last of its level, without one.
-        above = here[::2].copy()
-        above[: len(at) // 2] += here[1::2]
-        at, here = np.concatenate([at[::2] // 2, numbers]), np.concatenate([above, sums[rows]])
-        order = np.argsort(at)
-        at, here = at[order], here[order]
-    total: Array = here[0]
-    return total
+    sums = found.reshape(comm.size * len(arrays), part)
+    while len(sums) > 1:
+        sums[:-1:2] += sums[1::2]
+        sums = sums[::2]
+    return sums[0] if parts == 1 else comm.all_gather(sums[0]).reshape(-1)[:size]
 
 
 class Shards(Reducer):
@@ -143,7 +81,7 @@ class Shards(Reducer):
         self, comm: Communicator, storage: FlatStorage, shards: int, module: Module
     ) -> None:
         super().__init__(comm, storage)
-        self.shards, self.each = shards, local_shards(shards, comm)
+        self.each = local_shards(shards, comm)
         self._staged = [Staging(buffer.wide) for buffer in storage.buffers]
         self.gradients = [
             [np.zeros(b.wide.size, b.wide.dtype) for _ in range(self.each)] for b in storage.buffers
@@ -151,8 +89,8 @@ class Shards(Reducer):
         self.module = module
         self.passes = 0
         self._entered = False
-        self._before: Array | None = None
-        self._after: list[Array] = []
+        self._before: Array = np.empty(0)  # the buffers at the beginning of a step
+        self._after: list[Array] = []  # what each shard made of them, and 1 where it did
 
     def enter(self) -> None:
         """As in the base class: the buffers become those that this shard knows.
@@ -162,52 +100,55 @@ class Shards(Reducer):
         if self._entered:
             return
         self._entered = True
-        buffers = [tensor._array for _, tensor in self.module.named_buffers()]
-        if not buffers:
-            return
-        number = self.passes % self.each
         if self.passes == 0:
-            self._before = np.concatenate(
-                [np.asarray(to_host(a), np.float64).reshape(-1) for a in buffers]
-            )
-            self._after = [np.append(self._before * 0, 0.0) for _ in range(self.each)]
-        assert self._before is not None
-        _put(buffers, self._after[number][:-1] if self._after[number][-1] else self._before)
+            self._before = self._values()
+            self._after = [np.zeros(self._before.size + 1) for _ in range(self.each)]
+        after = self._after[self.passes % self.each]
+        self._put(after[:-1] if after[-1] else self._before)
+
+    @property
+    def _buffers(self) -> list[Any]:
+        return [tensor._array for _, tensor in self.module.named_buffers()]
+
+    def _values(self) -> Array:
+        found = (np.asarray(to_host(array), np.float64).reshape(-1) for array in self._buffers)
+        return np.concatenate([np.empty(0), *found])
+
+    def _put(self, values: Array) -> None:
+        start = 0
+        for array in self._buffers:
+            piece = values[start : start + array.size].reshape(array.shape)
+            start += array.size
+            array[...] = XP[type(array)].asarray(piece.astype(array.dtype))
 
     def reduce(self, passes: Passes, notes: Sequence[float], last: bool) -> Summed | None:
         """As in the base class: keep what the pass left; after those of all shards add them up."""
-        used = self.used()
+        used = self.cleared()
         if not (last and (self.passes + 1) % self.each == 0):
             notes = *notes[:-1], 0.0  # a rank has one mark in a step
-        self._leave(pack(passes.totals(), notes, used), passes.current, used)
+        self._leave(pack(passes.totals(), notes, used), passes.current)
         passes.clear_totals()
         if not (last and self.complete):
             return None
         self._sum()
         return self.summed(self._staged[0].host[self.storage.buffers[0].grad.size :])
 
-    def _leave(self, lane: list[float], rows: int | None, there: Sequence[bool]) -> None:
-        slots = self.storage.slots
+    def _leave(self, lane: list[float], rows: int | None) -> None:
         number = self.passes % self.each
-        fresh = self.passes < self.each
         for place, buffer in enumerate(self.storage.buffers):
             wide = self._staged[place].fetch()
-            kept = self.gradients[place][number]
             wide[buffer.grad.size :] = lane if place == 0 else 0
-            for slot, flag in zip(slots, there, strict=True):
-                if slot.buffer is buffer and (not flag or rows == 0):
-                    wide[slot.start : slot.stop] = 0
-            if fresh:
+            if rows == 0:
+                wide[: buffer.grad.size] = 0
+            kept = self.gradients[place][number]
+            if self.passes < self.each:
                 kept[...] = wide
             else:
                 kept += wide
-        for slot in slots:
+        for slot in self.storage.slots:
             slot.drop()
-        if self._before is not None and rows != 0:
-            buffers = [tensor._array for _, tensor in self.module.named_buffers()]
-            after = self._after[number]
-            after[:-1] = np.concatenate([to_host(a).reshape(-1) for a in buffers])
-            after[-1] = 1
+        if self._before.size and rows != 0:
+            self._after[number][:] = np.append(self._values(), 1)
         self.passes += 1
         self._entered = False
 
@@ -219,25 +160,17 @@ class Shards(Reducer):
     def _sum(self) -> None:
         """The gradients of all shards into the flat gradients, and the mean of their buffers."""
         for staged, kept in zip(self._staged, self.gradients, strict=True):
-            staged.host[...] = tree_sum(self.comm, kept, self.shards)
+            staged.host[...] = tree_sum(self.comm, kept)
             staged.put()
-        if self._before is not None:
-            for after in self._after:
-                if not after[-1]:
-                    after[:-1] = 0
-            total = tree_sum(self.comm, self._after, self.shards)
-            buffers = [tensor._array for _, tensor in self.module.named_buffers()]
-            _put(buffers, total[:-1] / total[-1] if total[-1] else self._before)
+        if self._before.size:
+            total = tree_sum(self.comm, self._after)
+            self._put(total[:-1] / total[-1] if total[-1] else self._before)
 
     def discard(self) -> None:
         """As in the base class. Raises RuntimeError in the middle of a step."""
-        text = "zero_grad() has discarded the passes of some shards of a step: with shards="
-        text += (
-            f"{self.shards} gradients are there after {self.each} backward passes on each rank. "
-        )
-        text += (
-            "Take zero_grad() and the optimizer's step out of `for batch in micro_batches`, with "
-        )
+        text = "zero_grad() has discarded the passes of some shards of a step: gradients are there "
+        text += f"after {self.each} backward passes on each rank. Take zero_grad() and the "
+        text += "optimizer's step out of `for batch in micro_batches`, with "
         text += "DataLoader(..., shards=...).steps()"
         need(self.complete, "DataParallel", text)
 
@@ -245,15 +178,4 @@ class Shards(Reducer):
         """Begin a step anew."""
         self.passes = 0
         self._entered = False
-        self._before = None
-
-
-def _put(buffers: list[Any], values: Array) -> None:
-    start = 0
-    for array in buffers:
-        piece = values[start : start + array.size].reshape(array.shape)
-        start += array.size
-        if type(array) is np.ndarray:
-            array[...] = piece.astype(array.dtype)
-        else:
-            array[...] = XP[type(array)].asarray(piece.astype(array.dtype))
+        self._before = np.empty(0)

@@ -32,8 +32,6 @@ import numpy as np
 
 from .communicator import COMBINE, OPS, REDUCIBLE, Array, Op
 
-__all__ = ["MOST", "SharedMemory", "create", "zeros"]
-
 MOST: Final = 8192  # bytes of an array that goes this way
 LINE: Final = 64  # bytes of a cache line: no two ranks write into one
 # How often a rank yields its core before it sleeps: a process that yields may be the next to run

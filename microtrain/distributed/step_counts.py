@@ -7,8 +7,6 @@ from typing import Any
 from .calls import Call
 from .footer import Totals
 
-__all__ = ["Passes"]
-
 MOST = 64  # calls that are kept without a look at who has their results
 
 

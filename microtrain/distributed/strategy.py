@@ -16,8 +16,6 @@ from .overlap import BUCKET, Overlap, worth
 from .reducer import AtOnce, Reducer
 from .shards import Shards
 
-__all__ = ["check_options", "strategy"]
-
 
 def strategy(
     comm: Communicator, storage: FlatStorage, module: Module, overlap: str,
@@ -82,24 +80,14 @@ def check_options(
         need(value in choices, who, text, value, error=ValueError)
     good = bucket_mb is None or bucket_mb > 0
     need(good, who, "bucket_mb must be above 0", bucket_mb, error=ValueError)
-    at_once = shards is not None or compression != "none"
-    for together, why in (
-        (
-            compression != "none" and shards is not None,
-            "with shards every bit is the same at every number of ranks, and compression rounds by "
-            "rank: choose one",
-        ),
-        (
-            overlap == "on" and at_once,
-            "shards and compressed gradients are reduced at once, when the pass is over; overlap "
-            "is then off or auto",
-        ),
-        (
-            backend == "nccl" and (at_once or overlap == "on"),
-            "NCCL adds up whole gradients, in an order of its own: with backend=nccl there are no "
-            "shards and no compression, and overlap is off or auto",
-        ),
-    ):
-        need(not together, who, why, error=ValueError)
+    text = "with shards every bit is the same at every number of ranks, and compression rounds by "
+    need(compression == "none" or shards is None, who, text + "rank: choose one", error=ValueError)
+    beside = overlap == "on" and (shards is not None or compression != "none")
+    text = "shards and compressed gradients are reduced at once, when the pass is over; overlap is "
+    need(not beside, who, text + "then off or auto", error=ValueError)
+    plain = shards is None and compression == "none" and overlap != "on"
+    text = "NCCL adds up whole gradients, in an order of its own: with backend=nccl there are no "
+    text += "shards and no compression, and overlap is off or auto"
+    need(backend != "nccl" or plain, who, text, error=ValueError)
     good, text = isinstance(sync_batchnorm, bool), "sync_batchnorm is True or False"
     need(good, who, text, sync_batchnorm, error=TypeError)

@@ -55,6 +55,7 @@ GONE: Final = 2.0  # seconds from which a rank that has left is not waited for
 LIMITS: Final = (30.0, 600.0)  # seconds: warn_s and timeout_s where nobody has set them
 ALONE: Final = 10  # a rank that is busy alone, by its own word, is waited for so many times longer
 LEFT: Final = ("the end of the program", 0)
+OWN_LIMIT: Final = "distributed.timeout_s"
 SIGHT: Final = 5.0  # seconds between two files of a machine, and between two looks at those
 ENDING: Final = "ending.json"  # where those of other machines learn that the job ends
 
@@ -246,7 +247,7 @@ class Watchdog:
         self.watched = threading.current_thread()
         self.steps = vars(STREAM)  # of the thread that trains
         # The calls that this rank is in: their number in the communicator, and how long.
-        self.waits: dict[Any, tuple[int, float]] = {}
+        self.waits: dict[Any, float] = {}
         self.longest: tuple[Any, int] | None = None
         self.busy: dict[int, str] = {}  # by rank what it is busy with alone
         # How long it has waited: now, when `busy` last changed, and when that was last said.
@@ -330,53 +331,61 @@ class Watchdog:
 
     def look(self, elapsed: float) -> None:
         """Write this rank's record, read the others', and say or do what is due."""
-        if self.left:
-            self.look_back(elapsed)
-            return
-        # Threads may be in calls of communicators of their own: each waits by itself.
-        calls = [(c, c._done, doing) for c in alive(self.communicators) if (doing := c._doing)]
-        before = self.waits
-        self.waits = {
-            c: (done, before[c][1] + elapsed if before.get(c, (None,))[0] == done else 0.0)
-            for c, done, _ in calls
-        }
-        waiting = max(calls, key=lambda call: self.waits[call[0]][1], default=None)
-        longest = None if waiting is None else waiting[:2]
+        left, before = self.left, self.waits
+        # Threads may be in calls of communicators of their own: each waits by itself. At its end a
+        # rank waits for the others.
+        calls = [] if left else [(c, c._done, c._doing) for c in alive(self.communicators)]
+        doing: dict[Any, Any] = {(c, done): what for c, done, what in calls if what}
+        if left:
+            doing[LEFT] = None
+        self.waits = {at: before[at] + elapsed if at in before else 0.0 for at in doing}
+        longest = max(doing, key=self.waits.__getitem__, default=None)
         if longest != self.longest:
             self.longest, self.told, self.moved = longest, 0.0, 0.0
-        self.waited = 0.0 if waiting is None else self.waits[waiting[0]][1]
-        mine = self.record("" if waiting is None else described(*waiting[2]))
+        self.waited = self.waits.get(longest, 0.0)
+        what = doing.get(longest)
+        mine = self.record("" if what is None else described(*what))
         self.board.write(mine | {"left": self.left})
         seen = self.board.here()
-        self.show(mine, seen)
-        if waiting is None or self.ending:
+        if not left:
+            self.show(mine, seen)
+        if longest is None or self.ending:
             return
         seen |= self.far(self.first(seen))
-        busy = self.busy | {rank: x["alone"] for rank, x in seen.items() if x["alone"]}
-        if busy != self.busy:  # it is getting on
-            self.busy, self.moved = busy, self.waited if self.busy else self.moved
         first = self.first(seen)  # one speaks for all that have waited about as long
-        whole = waiting[0] is self.comm
-        gone = [r for r, x in seen.items() if x["left"] and whole and x["done"] <= mine["done"]]
-        if gone and self.waited >= GONE and (first or self.waited >= 3 * GONE):
-            self.end(f"{ranks_named(gone)} will not come", mine, seen)
-            return
-        alone = any(record["alone"] and not self.silent(record) for record in seen.values())
-        limit = self.moved + self.timeout_s * (ALONE if alone else 1)
-        whose = f"{ALONE} times distributed.timeout_s" if alone else "distributed.timeout_s"
-        if self.waited >= limit and (first or self.waited >= limit + 3 * GONE):
+        if left:
+            others = [record for record in seen.values() if not record["left"]]
+            over = any(map(self.silent, others)) or all(x.get("threads") for x in others)
+            limit, whose, late = self.timeout_s if over else math.inf, OWN_LIMIT, math.inf
+            if not others:
+                return
+        else:
+            busy = self.busy | {rank: x["alone"] for rank, x in seen.items() if x["alone"]}
+            if busy != self.busy:  # it is getting on
+                self.busy, self.moved = busy, self.waited if self.busy else self.moved
+            whole = longest[0] is self.comm
+            gone = [r for r, x in seen.items() if x["left"] and whole and x["done"] <= mine["done"]]
+            if gone and self.waited >= GONE and (first or self.waited >= 3 * GONE):
+                self.end(f"{ranks_named(gone)} will not come", mine, seen)
+                return
+            alone = any(record["alone"] and not self.silent(record) for record in seen.values())
+            limit = self.moved + self.timeout_s * (ALONE if alone else 1)
+            whose, late = f"{ALONE} times {OWN_LIMIT}" if alone else OWN_LIMIT, limit + 3 * GONE
+        if self.waited >= limit and (first or self.waited >= late):
             self.end(f"{limit:.4g} s are over ({whose})", mine, seen)
         elif first and self.waited >= max(self.warn_s, 2 * self.told):
             self.told = self.waited
-            after = f"after {limit:.4g} s the job ends ({whose})"
-            _say(f"microtrain: {self.situation(mine, seen)}\n  {after}\n")
+            after = "" if left else f"  after {limit:.4g} s the job ends ({whose})\n"
+            process_monitor.write(2, f"microtrain: {self.situation(mine, seen)}\n{after}")
 
     def first(self, seen: dict[int, Record]) -> bool:
-        """Whether no lower rank of these has waited about as long."""
-        me = self.comm.rank
-        return not any(
-            rank < me and x["doing"] and 2 * x["waited"] > self.waited for rank, x in seen.items()
-        )
+        """Whether no lower rank of these waits as this one does, for about as long."""
+
+        def waits(record: Record) -> bool:
+            in_call = record["doing"] and 2 * record["waited"] > self.waited
+            return bool(record["left"] if self.left else in_call)
+
+        return not any(rank < self.comm.rank and waits(record) for rank, record in seen.items())
 
     def far(self, first: bool) -> dict[int, Record]:
         """The ranks of other machines: read after a long wait, by the `first` that waits here."""
@@ -397,7 +406,7 @@ class Watchdog:
                 found = self.board.elsewhere(0.0) | seen
                 alike = self.alike(found)
                 if min(alike) == self.comm.rank and not any(found[r]["ends"] for r in alike):
-                    _say(f"microtrain: {self.are_here(alike)}")
+                    process_monitor.write(2, f"microtrain: {self.are_here(alike)}")
         elif any(x["ending"] for x in seen.values()) or self.board.ends_elsewhere():
             self.here = _stacks()
             self.board.write(mine | self.at_its_end())
@@ -416,26 +425,6 @@ class Watchdog:
     def silent(self, record: Record) -> bool:
         """Whether a rank has shown no sign of life for as long as a rank may wait."""
         return bool(time.time() - record["time"] >= self.timeout_s)
-
-    def look_back(self, elapsed: float) -> None:
-        """Say for whom this rank waits at its end; one speaks for all that do."""
-        if self.longest != LEFT:
-            self.longest, self.waited, self.told = LEFT, 0.0, 0.0
-        self.waited += elapsed
-        mine = self.record("")
-        self.board.write(mine)
-        seen = self.board.here()
-        seen |= self.far(not any(r < self.comm.rank and x["left"] for r, x in seen.items()))
-        others = [record for record in seen.values() if not record["left"]]
-        first = not any(rank < self.comm.rank and x["left"] for rank, x in seen.items())
-        if self.ending or not others or not first:
-            return
-        over = any(map(self.silent, others)) or all(x.get("threads") for x in others)
-        if self.waited >= self.timeout_s and over:
-            self.end(f"{self.timeout_s:g} s are over (distributed.timeout_s)", mine, seen)
-        elif self.waited >= max(self.warn_s, 2 * self.told):
-            self.told = self.waited
-            _say(f"microtrain: {self.situation(mine, seen)}\n")
 
     def situation(self, mine: Record, seen: dict[int, Record]) -> str:
         """Who waits in which call, and where the others are: one line for each."""
@@ -515,11 +504,3 @@ def _stacks() -> str:
             lines = "".join(stack.format())
             found.append(f"thread {names.get(ident, ident)} (most recent call last):\n{lines}")
     return "".join(found)
-
-
-def _say(text: str) -> None:
-    """Print in one piece: the lines of several ranks do not mix."""
-    try:
-        os.write(2, text.encode(errors="replace"))
-    except OSError:
-        return

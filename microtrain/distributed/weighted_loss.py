@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from ..autograd import no_grad
-from ..autograd.graph import freed, unbroadcast
+from ..autograd.graph import below, freed, shape_of, unbroadcast
 from ..backend import ARRAYS, MODES, XP
 from ..capture.backward_outside import CompiledNode
 from ..errors import ConfigError
@@ -43,14 +43,9 @@ from ..ops.loss.regression_losses import mse
 from ..ops.reduce.reductions import count_of, mean_dims
 from ..tensor import TENSORS, wrap
 from .agreement import agreed
-from .calls import SCALES, shape_of
+from .calls import SCALES, Rows
 from .collectives import exchange
 from .communicator import Communicator, by_rank
-
-__all__ = [
-    "ONE", "SUMS", "Denominators", "Plain", "Term", "UnequalDenominators", "correction", "is_mean",
-    "is_scalars",
-]  # fmt: skip
 
 # The means of a root ------------------------------------------------------------------------------
 
@@ -76,7 +71,7 @@ class Term:
     Attributes:
         name: of the loss, such as cross_entropy.
         node: that divides its total by its count.
-        total, count: 0-d arrays; in a captured step those of the recorder.
+        total, count: 0-d arrays; in a captured step the memory of its replays.
         elements: how many there are where each counts 1 or 0, else None.
         fixed: whether the count has no gradient of its own.
         inner: whether a compiled step has computed it, and its gradient is computed as one.
@@ -92,10 +87,9 @@ class Term:
             raise freed(node)
         total, count, _, self.name, self.elements = node._saved
         self.node = self.key = node  # terms of one key have one count
-        self.total, self.count = total._array, count._array
         self.inner = call is not None
-        if call is not None:
-            self.total, self.count = call.value(self.total), call.value(self.count)
+        values = (v._array if call is None else call.value(v._array) for v in (total, count))
+        self.total, self.count = map(replayed, values)
         self.fixed = node._edges[1] is None
 
     def begin(self) -> None:
@@ -138,14 +132,6 @@ class Term:
             problem += "(weights of both signs, or label_smoothing where all classes have weight 0)"
             raise unequal(problem, "use weights above 0")
 
-    def hosted(self) -> Term:
-        """The same with the memory that holds the values of each replay."""
-        found = object.__new__(type(self))
-        found.__dict__.update(self.__dict__, count=replayed(self.count))
-        if not isinstance(self, Plain):
-            found.total = replayed(self.total)
-        return found
-
     def value(self) -> tuple[Any, Any]:
         """The loss, as a total and what that was divided by."""
         return self.total, self.count
@@ -160,7 +146,7 @@ class Plain(Term):
 
     fixed, inner = True, False
 
-    def __init__(self, node: Any, sources: int, count: float) -> None:
+    def __init__(self, node: Any, sources: Rows, count: float) -> None:
         self.node, self.key, self.count, self.elements = node, sources, count, count
         self.name = node._op.name
         size, self._total = PLAIN[node._op]
@@ -205,17 +191,7 @@ PLAIN: dict[Any, tuple[Callable[..., int], Callable[..., Any]]] = {
 
 def _leads(value: Any, goal: Any) -> bool:
     """Whether a Tensor is computed from the result of the node `goal`."""
-    stack = [value._edge] if type(value) in TENSORS else []
-    seen: set[Any] = set()
-    while stack:
-        edge = stack.pop()
-        node = edge[0] if type(edge) is tuple else edge
-        if node is goal:
-            return True
-        if node is not None and type(node) not in TENSORS and node not in seen:
-            seen.add(node)
-            stack += node._edges if node._seq > goal._seq else ()
-    return False
+    return type(value) in TENSORS and any(node is goal for node in below([value._edge]))
 
 
 def _dot(flat: Any) -> Any:
@@ -349,13 +325,6 @@ class Denominators:
         """Whether this rank's value of the root is NaN because a mean has no rows here."""
         empty = any(isinstance(term, Plain) and term.empty for term in self.terms)
         return empty and self.rest != "rows"
-
-    def hosted(self) -> Denominators:
-        """What is to be asked at every replay of the step that is being captured."""
-        terms, mixed = ([term.hosted() for term in each] for each in (self.terms, self.mixed))
-        return Denominators(
-            terms, mixed, self.rows, self.counts, self.unknown, self.shared, self.rest, self.base
-        )
 
     def share(self, comm: Any, n: int, like: Any) -> None:
         """Let every term be its share of the whole; collective.

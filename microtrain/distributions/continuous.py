@@ -11,8 +11,6 @@ from ..ops.inspection import finfo
 from . import constraints
 from .distribution import Distribution, same_as, together
 
-__all__ = ["Exponential", "Laplace", "Uniform"]
-
 
 class Uniform(Distribution):
     """Numbers from `low` to before `high`, all alike.

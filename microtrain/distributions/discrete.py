@@ -16,8 +16,6 @@ from ..ops.inspection import finfo
 from . import constraints
 from .distribution import Distribution, same_as, together
 
-__all__ = ["Bernoulli", "Categorical", "OneHotCategorical"]
-
 
 def _clamped(probs: Any) -> Any:
     """Away from 0 and 1, whose logarithms are infinite."""

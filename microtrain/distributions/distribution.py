@@ -18,8 +18,6 @@ from ..random import step_now
 from ..tensor import TENSORS
 from .constraints import Constraint
 
-__all__ = ["Distribution"]
-
 
 def same_as(path: str) -> Any:
     """A property that is what `path` names: `same_as("base_dist.mean")`."""

@@ -16,8 +16,6 @@ from .distribution import Distribution, summed
 from .independent import Independent
 from .normal import LogNormal, MultivariateNormal, Normal
 
-__all__ = ["kl_divergence", "register_kl"]
-
 _TABLE: dict[tuple[type, type], Callable[[Any, Any], Any]] = {}
 
 

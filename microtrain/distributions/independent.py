@@ -10,8 +10,6 @@ import numpy as np
 from ..errors import need
 from .distribution import Distribution, same_as, summed
 
-__all__ = ["Independent"]
-
 
 class Independent(Distribution):
     """`base_distribution` whose last batch dimensions are one event: `log_prob` adds them up.

@@ -13,8 +13,6 @@ from ..tensor import Tensor
 from . import constraints
 from .distribution import Distribution, same_as, together
 
-__all__ = ["LogNormal", "MultivariateNormal", "Normal"]
-
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 

@@ -15,16 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = [
-    "add_rows",
-    "blocked_sum",
-    "dot_itself",
-    "running_sum",
-    "sum_columns",
-    "sum_rows",
-    "way_of",
-]
-
 SHORT = 128  # terms that are added one by one
 FEW = 256  # rows that a product with ones adds: BLAS mostly adds four of them at a time
 WIDE = 4096  # elements of a row, of several rows in one, that stay in the first level cache

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 NUMBERS = ("func_evals", "n_iter", "t", "H_diag", "prev_loss")
 VECTORS = ("d", "prev_flat_grad")
 HISTORIES = ("old_dirs", "old_stps")
+STATES = (*NUMBERS, *VECTORS, *HISTORIES, "ro")
 ONE_GROUP = "doesn't support per-parameter options (parameter groups)"
 
 
@@ -273,18 +274,16 @@ class LBFGS(Optimizer):
 
     def _state(self) -> dict[str, Any]:
         """All that the steps left behind, as PyTorch keeps it with the first parameter."""
+
+        def kept(value: Any) -> Any:
+            if isinstance(value, list):
+                return [*map(kept, value)]
+            return wrap(value.copy()) if type(value) in XP else value
+
         memory = self.memory
-        found: dict[int, dict[str, Any]] = {}
-        if memory.func_evals:
-            found[0] = {"func_evals": memory.func_evals, "n_iter": memory.n_iter}
-        if memory.n_iter:
-            found[0] |= {name: getattr(memory, name) for name in NUMBERS}
-            found[0] |= {name: wrap(getattr(memory, name).copy()) for name in VECTORS}
-            found[0] |= {
-                name: [wrap(v.copy()) for v in getattr(memory, name)] for name in HISTORIES
-            }
-            found[0]["ro"] = [*memory.ro]
-        return {"state": found, "param_groups": self._numbered_groups()}
+        names = STATES if memory.n_iter else NUMBERS[:2] if memory.func_evals else ()
+        found = {name: kept(getattr(memory, name)) for name in names}
+        return {"state": {0: found} if found else {}, "param_groups": self._numbered_groups()}
 
     def _load(self, state_dict: dict[str, Any]) -> None:
         states = {int(number): values for number, values in state_dict["state"].items()}
@@ -295,13 +294,12 @@ class LBFGS(Optimizer):
         self.memory = memory
 
     def _memory_of(self, values: dict[str, Any]) -> Memory:
-        known = (*NUMBERS, *VECTORS, *HISTORIES, "ro", "al")  # `al` is PyTorch's scratch memory
-        unknown = [name for name in values if name not in known]
+        unknown = [name for name in values if name not in (*STATES, "al")]  # PyTorch's scratch
         need(not unknown, "LBFGS", "there is no state {}", *unknown[:1], error=ValueError)
         memory = Memory(int(values.get("func_evals", 0)), int(values.get("n_iter", 0)))
         if not memory.n_iter:
             return memory
-        missing = [name for name in known[:-1] if name not in values]
+        missing = [name for name in STATES if name not in values]
         text = f"the states {', '.join(values)} come without {{}}"
         need(not missing, "LBFGS", text, *missing[:1], error=ValueError)
         memory.t, memory.H_diag, memory.prev_loss = (float(values[name]) for name in NUMBERS[2:])
@@ -320,47 +318,20 @@ class LBFGS(Optimizer):
         text = f"state {name!r}: expected shape {buffer.shape}"
         need(fits, "LBFGS", text, tuple(array.shape), error=ValueError)
         own = XP[type(buffer)].zeros_like(buffer)
-        own[...] = XP[type(buffer)].asarray(_plain(array, own), own.dtype)
+        host = to_host(array) if type(array) in XP else array
+        own[...] = XP[type(buffer)].asarray(host, own.dtype)
         return own
 
     def state_of(self, param: Tensor) -> dict[str, Any]:
-        """The part of one parameter: its piece of every vector, those of a history stacked."""
+        """The same as arrays, with the first parameter; vectors of a history stacked."""
         memory = self.memory
-        if not memory.n_iter:
+        if not memory.n_iter or param is not self.param_groups[0]["params"][0]:
             return {}
-        place = dict(self._pieces())[param]
-        found = {name: getattr(memory, name)[place].reshape(param.shape) for name in VECTORS}
-        for name in HISTORIES:
-            pieces = [
-                to_host(vector[place]).reshape(param.shape) for vector in getattr(memory, name)
-            ]
-            found[name] = np.array(pieces, param._array.dtype).reshape(len(pieces), *param.shape)
-        found["ro"] = np.array(memory.ro, np.float64)
-        found["numbers"] = np.array([getattr(memory, name) for name in NUMBERS], np.float64)
-        return found
+        found = {name: getattr(memory, name) for name in STATES}
+        found |= {name: [*map(to_host, found[name])] for name in HISTORIES}
+        return {n: v if type(v) in XP else np.array(v) for n, v in found.items()}
 
     def load_state_of(self, param: Tensor, values: dict[str, Any]) -> None:
-        """Take over what `state_of` gave, for this parameter; all parameters have to be given."""
-        if not values:
-            return
-        memory, buffer = self.memory, self.storage.buffers[0].data
-        place, zeros = dict(self._pieces())[param], XP[type(buffer)].zeros_like
-        numbers = dict(zip(NUMBERS, values["numbers"].tolist(), strict=True))
-        for name in NUMBERS:
-            setattr(memory, name, type(getattr(memory, name))(numbers[name]))
-        memory.ro = values["ro"].tolist()
-        for name in VECTORS:
-            if getattr(memory, name) is None:
-                setattr(memory, name, zeros(buffer))
-            getattr(memory, name)[place] = _plain(values[name], buffer).reshape(-1)
-        for name in HISTORIES:
-            kept = getattr(memory, name)
-            if len(kept) != len(memory.ro):
-                kept[:] = [zeros(buffer) for _ in memory.ro]
-            for vector, piece in zip(kept, values[name], strict=True):
-                vector[place] = XP[type(buffer)].asarray(piece.reshape(-1))
-
-
-def _plain(array: Any, beside: Any) -> Any:
-    """`array`, on the host if it is of another kind than `beside`."""
-    return to_host(array) if type(array) in XP and type(array) is not type(beside) else array
+        """Take over what `state_of` gave."""
+        if values:
+            self.memory = self._memory_of(values)

@@ -161,24 +161,20 @@ class AveragedModel(Module):
         text = f"the model has parameters of shapes {shapes[1]}, expected {shapes[0]}"
         need(shapes[0] == shapes[1], "AveragedModel", text, error=ValueError)
         buffers = [*zip(self.module.buffers(), model.buffers(), strict=True)]
-        share = self.multi_avg_fn if self.avg_fn is None else None
-        share = _Share(None) if share is None and self.avg_fn is None else share
+        share = self.multi_avg_fn or self.avg_fn or _Share(None)
+        rest = buffers if self.use_buffers else []
         with no_grad():
             if isinstance(share, _Share):
                 self._move(mine, theirs, share)
-                averaged: list[tuple[Tensor, Tensor]] = []
             else:
-                averaged = [*zip(mine, theirs, strict=True)]
-            for pair in buffers if self.use_buffers else ():
-                averaged.append(pair)
-            if averaged:
+                rest = [*zip(mine, theirs, strict=True), *rest]
+            if rest:
                 MODES.capture.refuse(
                     "AveragedModel: with use_buffers=True, or a function of your own, the average "
                     "begins by a look at n_averaged, which a captured step cannot take: call "
                     "update_parameters(model) behind the step"
                 )
-            if averaged:
-                self._apply(averaged, share)
+                self._apply(rest, share)
             if not self.use_buffers:
                 for average, value in buffers:
                     average.copy_(value.to(average.device))
@@ -191,12 +187,11 @@ class AveragedModel(Module):
         if int(self.n_averaged) == 0:
             for average, value in zip(averages, values, strict=True):
                 average.copy_(value)
-        elif share is not None:
+        elif self.avg_fn is None:
             share(averages, values, self.n_averaged)
         else:
-            assert self.avg_fn is not None
             for average, value in zip(averages, values, strict=True):
-                average.copy_(self.avg_fn(average, value, self.n_averaged))
+                average.copy_(share(average, value, self.n_averaged))
 
     def _move(self, mine: Sequence[Tensor], theirs: Sequence[Tensor], share: _Share) -> None:
         """Over flat memory where the model's lies alike, else parameter by parameter."""

@@ -111,7 +111,7 @@ def evaluate(
             vectors.append(measured.vector())
     if shards is None:
         return measured.values(comm.all_reduce(vectors[0]), comm)
-    return measured.values(tree_sum(comm, vectors, count), comm)
+    return measured.values(tree_sum(comm, vectors), comm)
 
 
 def target_mean(dataset: Source, scaling: TargetScaling | None) -> Any:

@@ -8,6 +8,7 @@ again, with the random numbers of the first time.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 
 from ..autograd import Function, grad
 from ..autograd.grad_mode import enable_grad
-from ..autograd.graph import MEANS, next_seq
+from ..autograd.graph import MEANS, below, next_seq
 from ..backend import ARRAYS, LISTENERS, MODES
 from ..nn import Module
 from ..ops.coercion import version_of
@@ -102,23 +103,17 @@ def checkpoint_sequential(
         )
     size = len(chain) // segments
     for number in range(segments - 1):
-        part = _Chain(chain[number * size : (number + 1) * size])
+        part = functools.partial(_one_by_one, chain[number * size : (number + 1) * size])
         input = checkpoint(
             part, input, use_reentrant=use_reentrant, preserve_rng_state=preserve_rng_state
         )
-    return _Chain(chain[(segments - 1) * size :])(input)
+    return _one_by_one(chain[(segments - 1) * size :], input)
 
 
-class _Chain:
-    """One function after the other."""
-
-    def __init__(self, functions: Sequence[Callable[..., Any]]) -> None:
-        self.functions = functions
-
-    def __call__(self, input: Any) -> Any:
-        for function in self.functions:
-            input = function(input)
-        return input
+def _one_by_one(functions: Sequence[Callable[..., Any]], input: Any) -> Any:
+    for function in functions:
+        input = function(input)
+    return input
 
 
 class _Call:
@@ -308,17 +303,12 @@ def _outside(
     gradient would not find its way through.
     """
     found: dict[Tensor, None] = {}
-    seen: set[Any] = set()
-    stack = [v._edge or v for v in results if type(v) in TENSORS and v._rg]
-    while stack:
-        edge = stack.pop()
-        node = edge[0] if type(edge) is tuple else edge
-        if node is None or node in seen:
-            continue
-        seen.add(node)
+    nodes = []
+    for node in below([v._edge or v for v in results if type(v) in TENSORS and v._rg]):
         if type(node) in TENSORS:
             found[node] = None
             continue
+        nodes.append(node)
         if node._seq < begin:
             raise RuntimeError(
                 "checkpoint: the function uses a Tensor that was computed outside "
@@ -329,7 +319,6 @@ def _outside(
                 "checkpoint: the function computes a loss that divides by what counts of its "
                 "elements, which a DataParallel has to see; compute the loss outside"
             )
-        stack += node._edges
-    nodes = sorted((one for one in seen if type(one) not in TENSORS), key=lambda node: node._seq)
+    nodes.sort(key=lambda node: node._seq)
     operations = [(node._op.node_name, _saved(node._saved)) for node in nodes]
     return [leaf for leaf in found if not any(leaf is one for one in stand_ins)], operations

@@ -20,8 +20,6 @@ from ..common.words import plural, printable, table
 from ..errors import need
 from ..tensor import TENSORS, Tensor
 
-__all__ = ["Graph", "graph"]
-
 MOST = 50  # nodes that are drawn, the nearest to the result
 _FITS = 24  # characters in a box
 _WIDE, _HIGH, _RIGHT, _DOWN = 150, 52, 200, 66  # pixels: of a box, and from one to the next

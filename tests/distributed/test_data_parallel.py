@@ -300,7 +300,7 @@ def test_values_of_rank_0_are_taken_and_models_are_compared():
     def differ(comm):
         return DataParallel(mt.nn.Linear(3, 2 + comm.rank), comm)
 
-    with pytest.raises(RuntimeError, match=r"rank 0 has weight: float32\[2, 3\] where rank 1 has"):
+    with pytest.raises(RuntimeError, match=r"weight is float32\[2, 3\] on rank 0, float32"):
         in_process.run(2, differ)
 
 
@@ -532,7 +532,7 @@ def test_wrappers_with_other_options_are_refused() -> None:
     def work(comm: Communicator) -> None:
         DataParallel(mt.nn.Linear(1, 1), comm, sync_batchnorm=comm.rank == 0)
 
-    message = "rank 0 has sync_batchnorm=True where rank 1 has sync_batchnorm=False"
+    message = "sync_batchnorm is True on rank 0, False on ranks 1, 2"
     with pytest.raises(RuntimeError, match=message):
         in_process.run(3, work)
 
