@@ -42,6 +42,7 @@ def by(rows, block, arrow):
         patch.setattr(csv_reader, "ROWS", rows)
         patch.setattr(csv_reader, "LARGE", 0)
         patch.setattr(csv_reader, "BLOCK", block)
+        patch.setattr(csv_reader, "SMALL", block)
         if not arrow:
             patch.setitem(sys.modules, "pyarrow", None)
         yield

@@ -1,8 +1,8 @@
 """CSV files: what Python's `csv` and `float` find in them.
 
 Large ones are read by pyarrow where it is installed, else, where all cells are plain numbers, by
-NumPy; all find the numbers to the last bit. What these may read in another way is left to `csv`,
-which also says what is wrong. Texts of columns of numbers are read when they are asked
+NumPy or as JSON; all find the numbers to the last bit. What these may read in another way is left
+to `csv`, which also says what is wrong. Texts of columns of numbers are read when they are asked
 for.
 """
 
@@ -54,6 +54,7 @@ NOT_UTF8 = "; save the file as UTF-8, or name what it is, such as encoding: cp12
 ROWS = 1_000  # that `csv` reads at once; what a column holds is what it begins with
 LARGE = 1 << 20  # bytes of a file that are worth another reader
 BLOCK = 1 << 22  # that it reads at once
+SMALL = 1 << 18  # the same of NumPy, whose arrays stay in the processor's cache then
 _BLANKS = re.compile(r'("(?:[^"]|"")*")|[ \t]+')
 
 
@@ -250,9 +251,10 @@ class _File:
             if length < LARGE or b"\r" in file.readline().rstrip(b"\r\n"):
                 return None
             given = is_text, len(row), self._delimiter, self._notation
-            if (read := by_pyarrow(*given) or by_numpy(*given)) is None:
-                return None
-            for block in blocks(file, BLOCK):
+            read, size = by_pyarrow(*given), BLOCK
+            if read is None:
+                read, size = by_numpy(*given), SMALL
+            for block in blocks(file, size):
                 starts = range(0, len(block) - half, half)
                 odd = b"\r" in block or b'"' in block
                 odd = odd or any(block.find(delimiter, i, i + half) < 0 for i in starts)
