@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..common.words import listed, number, plural, printable, table
 from ..config.resolved import as_yaml
-from ..runs.metrics import RESERVED, SPLITS, Entries
+from ..runs.metrics import RESERVED, SPLITS, History
 from ..runs.run import RunInfo
 from .record import PLACES, Record, differing_settings, direction
 
@@ -110,16 +110,13 @@ def first_difference(records: Sequence[Record]) -> dict[str, Any] | None:
     parts: list[tuple[int, str, list[str]]] = []  # of each split the first: step, split, columns
     lacking: list[int] = []
     for split in SPLITS:
-        tables = [record.history.split(split) for record in records]
-        last = [len(t.steps) - 1 - np.unique(t.steps[::-1], return_index=True)[1] for t in tables]
-        steps = [table.steps[kept] for table, kept in zip(tables, last, strict=True)]
+        steps = [record.history.series(split, "step")[0] for record in records]
         shared = functools.reduce(np.intersect1d, steps)
         lacking += [int(lost[0]) for each in steps if len(lost := np.setdiff1d(each, shared))]
-        rows = [kept[np.isin(each, shared)] for kept, each in zip(last, steps, strict=True)]
         firsts: dict[str, int] = {}
         for name in _compared(records):
-            first, *rest = (_bits(t, at, name) for t, at in zip(tables, rows, strict=True))
-            other = sum(((first != each).any(axis=0) for each in rest), np.zeros(len(shared), bool))
+            first, *rest = (_bits(record.history, split, name, shared) for record in records)
+            other = sum((first != each for each in rest), np.zeros(len(shared), bool))
             if other.any():
                 firsts[f"{split}/{name}"] = int(shared[other.argmax()])
         if firsts:
@@ -137,13 +134,12 @@ def _compared(records: Sequence[Record]) -> list[str]:
     return ["loss", *(name for name in fields if name not in RESERVED), "epoch", "samples"]
 
 
-def _bits(table: Entries, rows: NDArray[np.int64], name: str) -> NDArray[np.int64]:
-    """Which rows have a value, and its bits, (2, n); one nan is as another."""
-    have = np.zeros(len(table.steps), bool)
-    have[table.have(name)] = True
-    values = table.values.get(name, np.zeros(len(have)))
-    bits = np.where(np.isnan(values), np.nan, values).view(np.int64)
-    return np.stack([have, bits * have])[:, rows]
+def _bits(history: History, split: str, name: str, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The bits of a field at these steps, of infinity where it is absent; one nan is as another."""
+    there, values = history.series(split, name)
+    found, kept = np.full(len(steps), np.inf), np.isin(there, steps)
+    found[np.searchsorted(steps, there[kept])] = np.where(np.isnan(values), np.nan, values)[kept]
+    return found.view(np.int64)
 
 
 # In words -----------------------------------------------------------------------------------------

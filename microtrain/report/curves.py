@@ -106,13 +106,11 @@ def _points(record: Record, column: str, x: str) -> Series:
     steps, values = record.curve(column)
     if x == "step":
         return steps, values
-    entries, name = record.history.split(Measure(column).part), Measure(column).field
-    have, there = (np.zeros(len(entries.steps), bool) for _ in range(2))
-    have[entries.have(name)], there[entries.have(x)] = True, True
-    lacking = entries.steps[have & ~there]
-    if len(lacking):
-        raise DataError(f"{record.path}: the row of step {lacking[0]} has no {x}")
-    return entries.values[x][have], values
+    there, places = record.history.series(Measure(column).part, x)
+    if len(lacking := np.setdiff1d(steps, there)):
+        raise DataError(f"{record.path}: the row of step {lacking[0]:.0f} has no {x}")
+    order = np.argsort(there, kind="stable")
+    return places[order[np.searchsorted(there, steps, sorter=order)]], values
 
 
 def _place(record: Record, column: str, step: float, x: str) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import math
 import os
 import shlex
 from collections import Counter
@@ -29,7 +30,6 @@ from ..common.words import elapsed, listed, number, plural, rate
 from ..config.resolved import Setting, as_yaml
 from ..data import Prepared
 from ..errors import ConfigError, LaunchError, absent
-from ..runs.metrics import SPLITS
 from .chart import COLORS, ELSEWHERE, FEW, MOST_POINTS, WORDS, draw, plots_folder, write
 from .compare import overall
 from .curves import constant, curves, run_names, speed
@@ -248,22 +248,13 @@ def _render(template: str, records: Sequence[Record], grouped: bool = False, **k
 
 def _axes(record: Record) -> list[list[float | None]]:
     """Step, epoch and seconds of the steps that have a row; of many of some, evenly."""
-    tables = [record.history.split(split) for split in SPLITS]
-    some = [np.linspace(0, max(0, len(t.steps) - 1), MOST_POINTS).astype(int) for t in tables]
-    chosen = [
-        t.steps[s] if len(t.steps) > len(s) else t.steps for t, s in zip(tables, some, strict=True)
-    ]
-    every = np.unique(np.concatenate(chosen))
-    places: dict[int, dict[str, float]] = {step: {} for step in every.tolist()}
-    for table in tables:
-        for key in _AXES[1:]:
-            at = table.steps[table.have(key)]
-            rows = np.isin(at, every)
-            for step, value in zip(at[rows].tolist(), table.of(key)[0][rows].tolist(), strict=True):
-                places[step][key] = value
+    found = record.history.arrays()
+    last = len(found["step"]) - 1
+    some = np.unique(np.linspace(0, last, MOST_POINTS).astype(int)) if last >= 0 else slice(0)
+    places = [found.get(key, np.full(last + 1, math.nan))[some].tolist() for key in _AXES]
     return [
-        [step, *(None if key not in at else float(f"{at[key]:.7g}") for key in _AXES[1:])]
-        for step, at in places.items()
+        [step, *(None if math.isnan(value) else float(f"{value:.7g}") for value in others)]
+        for step, *others in zip(*places, strict=True)
     ]
 
 

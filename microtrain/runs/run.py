@@ -236,7 +236,7 @@ class Run:
             Measure.of(split, each)
             for each in fields
             for split in SPLITS
-            if each in history.split(split).values
+            if each in history.splits.get(split, ())
         ]
 
     @property
@@ -251,9 +251,8 @@ class Run:
 
     def curve(self, column: str) -> Series:
         """Steps and values of a column such as `val/loss`."""
-        measure = Measure(column)
-        entries, name = self.history.split(measure.part), measure.field
-        return entries.steps[entries.have(name)].astype(np.float64), entries.of(name)[0]
+        steps, values = self.history.series(Measure(column).part, Measure(column).field)
+        return steps.astype(np.float64), values
 
     @cached_property
     def status(self) -> str:
@@ -301,10 +300,11 @@ class Run:
         Settings and rows that were changed, or are another run's. For those who show them: what
         takes up a model or goes on with a run looks for itself.
         """
+        measured = self.fields
         found = [
             f"damaged file: {self.metrics_file} has rows of {split} twice: their steps do not rise"
-            for split, rows in self.history.entries.items()
-            if (np.diff(rows.steps) <= 0).any()
+            for split, fields in self.history.splits.items()
+            if any((np.diff(fields[name][0]) <= 0).any() for name in fields if name in measured)
         ]
         if not self.checkpoints or not (state := peek_state(newest := self.checkpoints[-1])):
             return found
