@@ -58,12 +58,6 @@ def _are_sums(progress: list[str]) -> bool:
 
 
 @dataclass
-class _Rows:
-    rows: Count
-    step_rate: Annotated[int, Ge(1), Lt(2**53)]
-
-
-@dataclass
 class _Skips:
     total: Count
     in_a_row: Count
@@ -83,7 +77,6 @@ class _Run(RunState):
 
     metrics_bytes: Count
     progress: Annotated[list[str], Len(2, 2), Predicate(_are_sums)]
-    rows: _Rows
     callbacks: list[tuple[str, Any]]
     skips: _Skips | None
     data_hash: str

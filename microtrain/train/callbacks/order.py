@@ -211,7 +211,7 @@ class RowSchedule:
 
     Args:
         total_steps: optimiser steps of the run; None where only a clock ends it, when the distance
-            of rows doubles every 20 rows.
+            of rows doubles every 20 rows: after 20, 60, 140 ... epochs.
         steps_per_epoch: optimiser steps of one epoch.
         every: rows are this many steps apart, however many that makes.
     """
@@ -223,7 +223,6 @@ class RowSchedule:
     ) -> None:
         self._total = total_steps
         self._doubling = total_steps is None and every is None
-        self._printed = 0
         # So many rows in so many steps, evenly.
         self._rows, self._steps = 1, every or steps_per_epoch
         if total_steps is not None and every is None:
@@ -235,27 +234,16 @@ class RowSchedule:
 
     def next_step(self, step: int) -> int:
         """The first step after `step` that has a row."""
-        before = step * self._rows // self._steps
-        due = -(-(before + 1) * self._steps // self._rows)
+        steps = self._steps
+        if self._doubling:
+            steps <<= (step // (20 * steps) + 1).bit_length() - 1
+        before = step * self._rows // steps
+        due = -(-(before + 1) * steps // self._rows)
         return due if self._total is None else min(due, self._total)
 
     def due(self, step: int) -> bool:
-        """Whether this step has a row, which then counts as printed."""
-        due = self.next_step(step - 1) == step
-        self._printed += due
-        if due and self._doubling and self._printed % 20 == 0:
-            self._steps *= 2
-        return due
-
-    def state(self) -> dict[str, int]:
-        """What a checkpoint keeps of it."""
-        return {"rows": self._printed, "step_rate": self._steps}
-
-    def restore(self, state: dict[str, int]) -> None:
-        """Go on from `state()`, of a schedule of the same run."""
-        self._printed = state["rows"]
-        if self._doubling:
-            self._steps = state["step_rate"]
+        """Whether this step has a row."""
+        return self.next_step(step - 1) == step
 
 
 class Rows:
@@ -349,8 +337,6 @@ def _round_up(value: float) -> int:
 class RowWriter(Callback):
     """Prints the rows of a run, and writes their values into metrics.jsonl."""
 
-    state_name = "rows"
-
     def on_build(self, run: TrainingRun) -> None:
         """The schedule and the columns."""
         plan, split = run.plan, run.evaluated
@@ -369,14 +355,6 @@ class RowWriter(Callback):
         names += [name for name in measures if name not in self._silent]
         names += [] if run.rates is None else ["lr"]
         self._rows = Rows(names, run.monitor, plan.total, plan.epoch, terminal_width())
-
-    def state_dict(self) -> dict[str, int]:
-        """Of the schedule."""
-        return self._schedule.state()
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Of a schedule of the same run."""
-        self._schedule.restore(state)
 
     def due(self, run: TrainingRun, step: int) -> float:
         """As the schedule says."""
