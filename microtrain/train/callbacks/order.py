@@ -48,23 +48,63 @@ CALLBACKS: Final = (
 )
 
 
+MOST = 200_000  # events; a file of some 20 MB, which browsers still open
+
+
 class Timeline(Callback):
     """Writes the timelines of all ranks, beside the metrics, where they are asked for."""
+
+    def __init__(self) -> None:
+        self.began, self.events = time.perf_counter(), list[tuple[str, float, float]]()
 
     def on_start(self, run: TrainingRun) -> None:
         """Begin with all other ranks."""
         if run.wants_trace:
             run.comm.barrier()
-            run.trace = Trace(run.comm.rank, socket.gethostname())
-            run.model.on_reduced = run.trace.add
+            self.began = time.perf_counter()
+            run.trace, run.model.on_reduced = self, self.add
 
     def on_end(self, run: TrainingRun, ending: Ending) -> None:
         """Without timelines a run has not failed."""
         if run.trace is not None:
             try:
-                run.trace.write(run.path / "trace")
+                self.write(run.path / "trace", run.comm.rank)
             except OSError as error:  # another host may not see the directory
                 run.output.warn(f"no timeline of rank {run.comm.rank}: {error}")
+
+    def add(self, name: str, start: float, end: float) -> None:
+        """Note an event; times are those of `time.perf_counter`."""
+        if len(self.events) < MOST:
+            self.events.append((name, start, end))
+
+    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, each call of which is an event."""
+
+        @wraps(function)
+        def call(*args: Any, **named: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return function(*args, **named)
+            finally:
+                self.add(name, start, time.perf_counter())
+
+        return call
+
+    def write(self, directory: Path, rank: int) -> None:
+        """Write `rank-N.json` into `directory`, which is made."""
+        about = {"name": f"rank {rank} on {socket.gethostname()}"}
+        events: list[dict[str, Any]] = [
+            {"ph": "M", "name": "process_name", "pid": rank, "args": about},
+            *(
+                {"ph": "X", "name": name, "pid": rank, "tid": 0,
+                 "ts": (start - self.began) * 1e6, "dur": (end - start) * 1e6}
+                for name, start, end in self.events
+            ),
+        ]  # fmt: skip
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
+        content = json.dumps({"traceEvents": events}).encode()
+        write_whole(directory / f"rank-{rank}.json", content)
 
 
 class Evaluator(Callback):
@@ -153,53 +193,6 @@ def agree_to_stop(run: TrainingRun) -> str:
     clock = "duration" if ("", "duration") in reasons else ""
     run.state.stop = next((asked for asked, _ in reasons if asked), clock)
     return run.state.stop or next((reason for _, reason in reasons if reason), "")
-
-
-MOST = 200_000  # events; a file of some 20 MB, which browsers still open
-
-
-class Trace:
-    """The events of one rank."""
-
-    def __init__(self, rank: int, host: str) -> None:
-        self.rank, self.host = rank, host
-        self.began = time.perf_counter()
-        self.events: list[tuple[str, float, float]] = []
-
-    def add(self, name: str, start: float, end: float) -> None:
-        """Note an event; times are those of `time.perf_counter`."""
-        if len(self.events) < MOST:
-            self.events.append((name, start, end))
-
-    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, each call of which is an event."""
-
-        @wraps(function)
-        def call(*args: Any, **named: Any) -> Any:
-            start = time.perf_counter()
-            try:
-                return function(*args, **named)
-            finally:
-                self.add(name, start, time.perf_counter())
-
-        return call
-
-    def write(self, directory: Path) -> Path:
-        """Write `rank-N.json` into `directory`, which is made; returns its path."""
-        events: list[dict[str, Any]] = [
-            {"ph": "M", "name": "process_name", "pid": self.rank,
-             "args": {"name": f"rank {self.rank} on {self.host}"}},
-            *(
-                {"ph": "X", "name": name, "pid": self.rank, "tid": 0,
-                 "ts": (start - self.began) * 1e6, "dur": (end - start) * 1e6}
-                for name, start, end in self.events
-            ),
-        ]  # fmt: skip
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        make_directory(directory)
-        path = directory / f"rank-{self.rank}.json"
-        write_whole(path, json.dumps({"traceEvents": events}).encode())
-        return path
 
 
 class RowSchedule:
