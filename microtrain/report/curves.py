@@ -6,7 +6,6 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,12 +13,10 @@ from ..common.spelling import did_you_mean
 from ..common.words import number, plural
 from ..config.texts import Measure
 from ..errors import ConfigError, DataError
+from ..runs.run import Series
 from .chart import FEW, WORDS, Chart, Curve, Mark
 from .overview import ALWAYS, setting_columns
 from .record import Record, alike, by_seed, differing_settings, given_settings
-
-if TYPE_CHECKING:
-    from ..runs.run import Series
 
 AXES = {
     "step": "optimizer step",

@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..common.files import remove, set_aside
 from ..common.words import elapsed, number, plural, terminal_width
@@ -29,6 +28,7 @@ from ..config.schema import Config, Member
 from ..config.texts import Duration
 from ..distributed import watchdog
 from ..distributed.agreement import from_root, settled
+from ..distributed.communicator import Communicator
 from ..errors import ConfigError, DataError, UserError
 from ..report.groups import summary
 from ..report.record import read_records
@@ -41,9 +41,6 @@ from ..train.resume import LOCK_WAIT
 from ..train.run import held
 from ..train.run_data import reading_once
 from .member import Sweep, train_member
-
-if TYPE_CHECKING:
-    from ..distributed.communicator import Communicator
 
 SAY = 10.0  # seconds between two lines of progress, where no bar shows it
 KEEP = 3  # halving keeps a third of the settings

@@ -6,7 +6,7 @@ import math
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from ..config.texts import Duration
 from ..data import DataLoader, Prepared
 from ..distributed import watchdog
 from ..distributed.agreement import first_word, settled, together
+from ..distributed.communicator import Communicator
 from ..distributed.data_parallel import DataParallel
 from ..distributed.replicas import difference
 from ..distributed.shards import local_shards
@@ -27,6 +28,7 @@ from ..nn import Module
 from ..optim import Optimizer
 from ..random import manual_seed
 from ..runs.run import checkpoint_at
+from .evaluation import OfRow
 from .metrics.base import Metric
 from .model_state import load_model_arrays, model_arrays
 from .models_and_losses import balance, described, predicting_counts
@@ -34,11 +36,6 @@ from .rehearsal import build_metrics, refused, rehearse, trying
 from .run_data import data_state, load_run_data
 from .schedules import Rates, Schedule
 from .step.divergence import Guard, Skips
-
-if TYPE_CHECKING:
-    from ..distributed.communicator import Communicator
-    from .evaluation import OfRow
-
 
 STOP, EVALUATE, SAVE = range(3)  # what a run is asked for: places in `DataParallel.notes`
 

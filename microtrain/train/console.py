@@ -17,20 +17,17 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import Any, Literal, TextIO
 
 from ..common import threads
 from ..common.threads import LAUNCH, launch_environment
 from ..common.words import elapsed, labelled, number, plural, printable, rate, size
 from ..config.components import import_paths
+from ..config.schema import Config
 from ..data import ArrayDataset
+from ..optim import Optimizer
 from .callbacks.base import Callback, Ending
 from .progress_bar import Bar, NotebookBar, TerminalBar
-
-if TYPE_CHECKING:
-    from ..config.schema import Config
-    from ..optim import Optimizer
-
 
 ProgressMode = Literal["auto", "on", "off"]
 

@@ -19,10 +19,12 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from numpy.typing import NDArray
+
 from ..common.threads import LAUNCH
 from ..config.resolved import whole_yaml
 from ..distributed.agreement import settled
-from ..distributed.communicator import alone
+from ..distributed.communicator import Communicator, alone
 from ..distributed.data_parallel import DataParallel
 from ..errors import DataError
 from ..runs.directory import RunDirectory
@@ -31,14 +33,11 @@ from ..runs.run import Run
 from ..runs.state import RunState
 from .build_run import STOP, Parts
 from .callbacks.base import Callback, call
+from .console import Output
+from .step.executor import Execution
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from numpy.typing import NDArray
-
-    from ..distributed.communicator import Communicator
-    from .console import Output
-    from .step.executor import Execution
 
 
 class Progress:
