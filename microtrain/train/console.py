@@ -313,9 +313,6 @@ def next_command(config: Config, path: Path, command: str) -> str:
     return f"{program} {command} {shlex.quote(str(path))}{more}"
 
 
-COMING = "gradients", "shards", "optimizer", "activations"  # not there before the first step
-
-
 def memory(run: Any) -> dict[str, int]:
     """The bytes that can be counted of what this rank needs, by what they are for."""
     storage = run.model.storage
@@ -343,7 +340,8 @@ def sizes(run: Any) -> dict[str, str]:
         for name, count in needed.items()
         if count
     )
-    coming = sum(needed[name] for name in COMING) if run.device is None else 0
+    there = needed["parameters"] + needed["data"]
+    coming = sum(needed.values()) - there if run.device is None else 0  # with the first step
     least = size(max(peak_memory(), _resident() + coming))
     each = " per rank" if run.comm.size > 1 else ""
     return {"model": count + sent, "memory": f"at least {least}{each}: {counted}"}

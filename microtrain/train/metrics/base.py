@@ -287,8 +287,6 @@ class MetricSet:
         class_names: Sequence[str] | None = None,
         loss_reduction: str = "mean",
     ) -> None:
-        if loss_reduction not in ("mean", "sum"):
-            raise ValueError(f"loss_reduction must be mean or sum, got {loss_reduction!r}")
         names = [metric.name for metric in metrics]
         for name in names:
             if names.count(name) > 1:
