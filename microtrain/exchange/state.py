@@ -24,15 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..backend import as_dtype
-from ..common.files import (
-    TORCH,
-    from_torch,
-    open_plain,
-    parse_json,
-    reason,
-    refusing,
-    write_whole,
-)
+from ..common import files
 from ..common.spelling import did_you_mean
 from ..common.words import size
 from ..errors import DataError
@@ -116,10 +108,10 @@ def _save_state(obj: Any, path: Place | IO[bytes], *, format: str | None = None)
     suffix = Path(_name(path)).suffix.lower()
     if format is not None:
         suffix = f".{format}"
-    elif stream and suffix not in (*WRITERS, *TORCH):
+    elif stream and suffix not in (*WRITERS, *files.TORCH):
         suffix = ".safetensors"
     said = _named(path) if format is None else f"format={format!r}"
-    if suffix in TORCH:
+    if suffix in files.TORCH:
         raise ValueError(f"save(): {said}: {for_torch(_name(path) or 'net')}")
     if suffix not in WRITERS:
         raise ValueError(
@@ -127,14 +119,14 @@ def _save_state(obj: Any, path: Place | IO[bytes], *, format: str | None = None)
             f"name says{did_you_mean(suffix, WRITERS) if suffix else ''}"
         )
     content = WRITERS[suffix](obj)
-    with refusing(f"cannot write to {_named(path)}"):
+    with files.refusing(f"cannot write to {_named(path)}"):
         if stream:
             _put(path, content)
             return
         file = Path(_name(path)).expanduser()
         if file.is_dir():
             raise IsADirectoryError(None, "a directory", str(path))
-        write_whole(file.resolve(), content)  # what a link leads to is replaced, not the link
+        files.write_whole(file.resolve(), content)  # what a link leads to is replaced, not the link
 
 
 _save_state.__name__ = _save_state.__qualname__ = "save"  # in Python's words about the arguments
@@ -231,7 +223,7 @@ def load(
     place = Path() if stream else Path(os.path.expanduser(path))
     if bfloat16 is not None and as_dtype(bfloat16) != np.float32:
         raise TypeError(f"load(): bfloat16: expected mt.float32 or None, got {bfloat16!r}")
-    names_file = place.suffix.lower() in (*WRITERS, *TORCH) and not place.is_dir()
+    names_file = place.suffix.lower() in (*WRITERS, *files.TORCH) and not place.is_dir()
     if stream or place.is_file() or names_file:
         of_runs = {"trust": trust, "checkpoint": checkpoint != "best", "model": model is not None}
         for name in (name for name, given in of_runs.items() if given):
@@ -262,11 +254,11 @@ def _read(path: Any, bfloat16: bool) -> Any:
         if hasattr(path, "read"):
             content = _first(path)
         else:
-            with open_plain(os.path.expanduser(path)) as file:
+            with files.open_plain(os.path.expanduser(path)) as file:
                 content = file.read()
         return parse(content, bfloat16, _name(path))
     except OSError as error:
-        raise DataError(f"cannot read {_named(path)}: {reason(error)}") from error
+        raise DataError(f"cannot read {_named(path)}: {files.reason(error)}") from error
     except ValueError as error:
         raise DataError(f"cannot read {_named(path)}: {error}") from error
     except MemoryError as error:
@@ -346,8 +338,8 @@ def parse(content: bytes, bfloat16: bool, name: str = "") -> Any:
         found = _parse_npz(content)
         if found is not None:
             return found
-    of_torch = content[:2] in (b"PK", b"\x80\x02") or Path(name).suffix.lower() in TORCH
-    way_out = f"; {from_torch(name)}" if of_torch else ""
+    of_torch = content[:2] in (b"PK", b"\x80\x02") or Path(name).suffix.lower() in files.TORCH
+    way_out = f"; {files.from_torch(name)}" if of_torch else ""
     raise ValueError(f"it is neither safetensors nor .npz{way_out}")
 
 
@@ -364,7 +356,7 @@ def _parse_safetensors(memory: NDArray[np.uint8], bfloat16: bool) -> Any:
             )
         arrays[name] = (arrays[name].astype(np.uint32) << 16).view(np.float32)  # its upper half
     if isinstance(about, dict) and isinstance(about.get(TREE), str):
-        return put_together(parse_json(about[TREE]), arrays)
+        return put_together(files.parse_json(about[TREE]), arrays)
     return _tensors(arrays)
 
 
