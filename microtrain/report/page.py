@@ -16,7 +16,6 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -213,8 +212,8 @@ def _templates() -> Any:
         environment.bytecode_cache = FileSystemBytecodeCache(str(kept))
     environment.globals |= {"COLORS": COLORS, "WORDS": WORDS}
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False}
-    own = (_amount, _command, _sha256, _weekday)
-    named = {f.__name__.strip("_"): f for f in (elapsed, number, plural, rate, readable, *own)}
+    own = (_amount, _command, _sha256)
+    named = {f.__name__.strip("_"): f for f in (elapsed, number, plural, rate, *own)}
     environment.filters |= named | {"yaml": as_yaml, "short_place": lambda o: o.rpartition("/")[2]}
     return environment
 
@@ -258,18 +257,6 @@ def _axes(record: Record) -> list[list[float | None]]:
     ]
 
 
-def readable(value: Any) -> str:
-    """A setting as people write it: `accuracy, topk (k: 3)`, `30 epochs`, `none`."""
-    if isinstance(value, Mapping):
-        rest = ", ".join(
-            f"{k}: {readable(v)}" for k, v in value.items() if k != "type" and v is not None
-        )
-        return f"{value['type']} ({rest})" if "type" in value and rest else value.get("type", rest)
-    if isinstance(value, list):
-        return ", ".join(map(readable, value)) or "none"
-    return value if isinstance(value, str) and value else as_yaml(value).replace("null", "none")
-
-
 def _beside(name: str) -> str:
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
@@ -292,13 +279,6 @@ def _command(words: Sequence[str]) -> str:
     """A command line to copy; of an installed program its name alone."""
     program = words[0] if words[0].endswith(".py") else words[0].rpartition("/")[2]
     return shlex.join([program, *words[1:]])
-
-
-def _weekday(time: str) -> str:
-    try:
-        return f"started {datetime.fromisoformat(time):%A, %d %B %Y, %H:%M:%S}"
-    except ValueError:
-        return time
 
 
 def _sha256(text: str) -> str:

@@ -24,7 +24,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -39,7 +40,6 @@ from .metrics import LEADING, RESERVED, WALL_CLOCK, Lines, rows_until
 
 EVERY = 1.0  # second, in which lines that come one after the other are written at once
 _WAY_OUT = "choose a place you can write with run_dir=PATH"
-_NO_LINK = "remove the link, or put in its place what it leads to"
 _STAMP = "%Y-%m-%d_%H-%M-%S"
 
 
@@ -260,16 +260,9 @@ class RunDirectory:
             "has to begin again"
         )
 
-    @contextlib.contextmanager
-    def _refusing(self, what: str) -> Iterator[None]:
+    def _refusing(self, what: str) -> AbstractContextManager[None]:
         """Turn the file system's refusal into a LaunchError with a way out."""
-        try:
-            yield
-        except OSError as error:
-            way_out = _NO_LINK if error.errno == errno.ELOOP else _WAY_OUT
-            raise LaunchError(
-                f"{what} the run directory {self.path}: {files.reason(error)}\n{way_out}"
-            ) from error
+        return files.refusing(f"{what} the run directory {self.path}", f"\n{_WAY_OUT}")
 
     def _acquire(self, wait_s: float) -> None:
         deadline = time.monotonic() + wait_s

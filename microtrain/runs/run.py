@@ -180,12 +180,7 @@ class Run:
 
     @property
     def members(self) -> list[Path]:
-        """The directories of the members of a sweep that have begun, in order; DataError."""
-        if (self.path / "members.safetensors").exists():
-            raise DataError(
-                f"the sweep {self.path} is of an earlier version, which wrote all members into one "
-                f"file; train it again: microtrain train {self.path / 'config.yaml'}"
-            )
+        """The directories of the members of a sweep that have begun, in order."""
         return sorted(path.parent for path in self.path.glob("members/[0-9]*/run.json"))
 
     def one(self) -> Self:

@@ -20,7 +20,6 @@ from microtrain.errors import ConfigError, DataError, DivergedError, LaunchError
 from microtrain.report.page import (
     _templates,
     final_report,
-    readable,
     report_html,
     runs_html,
     write_report,
@@ -271,15 +270,6 @@ def test_what_the_run_has_counted_of_all_rows_comes_first(tmp_path):
         assert "no0.9550.9440.949900.00" in words
         assert ("no model" in words) is (seen is None)
         assert "Two rows" not in words
-
-
-def test_settings_read_as_people_write_them():
-    values = ["30 epochs", None, True, 0.1, [], [{"type": "accuracy"}], [64, 32], ""]
-    assert [*map(readable, values)] == [
-        "30 epochs", "none", "true", "0.1", "none", "accuracy", "64, 32", '""',
-    ]  # fmt: skip
-    assert readable([{"type": "topk", "k": 3}, {"type": "mae"}]) == "topk (k: 3), mae"
-    assert readable({"a": 1}) == "a: 1"
 
 
 def test_the_report_leads_to_the_checkpoints(tmp_path):
