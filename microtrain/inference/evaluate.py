@@ -19,8 +19,8 @@ from ..data.preparation.prepare import check_names
 from ..distributed.agreement import agreed, from_root, together
 from ..errors import ConfigError, DataError
 from ..runs.arrays import params_sha256
-from ..runs.importance import Importance
-from ..runs.run import ClassCounts, Run
+from ..runs.results import ClassCounts, Importance
+from ..runs.run import Run
 from ..train.build_run import build_loss
 from ..train.evaluation import evaluate, step_of
 from ..train.importance import choose, columns_of

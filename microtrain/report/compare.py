@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from ..common.words import listed, number, plural, printable, table
 from ..config.resolved import as_yaml
 from ..runs.metrics import RESERVED, SPLITS, History
-from ..runs.run import RunInfo
-from .record import PLACES, Record, differing_settings, direction
+from ..runs.run import Run, RunInfo
+from .record import PLACES, differing_settings, direction
 
 _WIDEST = 48
 
 
-def compare(records: Sequence[Record]) -> dict[str, Any]:
+def compare(records: Sequence[Run]) -> dict[str, Any]:
     """The differences of two or more runs; every list has one entry a run, None where absent.
 
     Keys: runs, config (dotted key: values and origins), environment (versions, git ...), data
@@ -83,7 +83,7 @@ def _environment(info: RunInfo) -> dict[str, Any]:
     return info.versions | where
 
 
-def _metric(records: Sequence[Record], column: str, judged: bool) -> dict[str, Any]:
+def _metric(records: Sequence[Run], column: str, judged: bool) -> dict[str, Any]:
     """The last and the best values of a column; if `judged`, whose is better, and by how much."""
     curves = [record.curve(column)[1] for record in records]
     last = [float(values[-1]) if len(values) else math.nan for values in curves]
@@ -101,7 +101,7 @@ def _metric(records: Sequence[Record], column: str, judged: bool) -> dict[str, A
     }
 
 
-def first_difference(records: Sequence[Record]) -> dict[str, Any] | None:
+def first_difference(records: Sequence[Run]) -> dict[str, Any] | None:
     """The first step with other values, and the columns; none where some runs lack its row.
 
     Runs that report at other steps are compared where they report at the same, without the
@@ -128,7 +128,7 @@ def first_difference(records: Sequence[Record]) -> dict[str, Any] | None:
     return {"step": min(lacking), "columns": []} if lacking else None
 
 
-def _compared(records: Sequence[Record]) -> list[str]:
+def _compared(records: Sequence[Run]) -> list[str]:
     """The fields of a row that the clock does not change, in the order in which they are told."""
     fields = dict.fromkeys(name for record in records for name in record.history.fields)
     return ["loss", *(name for name in fields if name not in RESERVED), "epoch", "samples"]
@@ -176,7 +176,7 @@ def lines(comparison: Mapping[str, Any]) -> list[str]:
     return [printable(line.rstrip()) for line in text]
 
 
-def overall(records: Sequence[Record]) -> list[str]:
+def overall(records: Sequence[Run]) -> list[str]:
     """What there is to say of more than two runs before a table has them one by one."""
     hashes = [record.data_hash for record in records]
     sides = [_environment(record.info) for record in records]

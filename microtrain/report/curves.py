@@ -13,10 +13,10 @@ from ..common.spelling import did_you_mean
 from ..common.words import number, plural
 from ..config.texts import Measure
 from ..errors import ConfigError, DataError
-from ..runs.run import Series
+from ..runs.run import Run, Series
 from .chart import FEW, WORDS, Chart, Curve, Mark
 from .overview import ALWAYS, setting_columns
-from .record import Record, alike, by_seed, differing_settings, given_settings
+from .record import alike, by_seed, differing_settings, given_settings
 
 AXES = {
     "step": "optimizer step",
@@ -29,7 +29,7 @@ _NEAR = 4  # rows before and after one whose speed is drawn
 
 
 def curves(
-    records: Sequence[Record],
+    records: Sequence[Run],
     fields: Sequence[str],
     x: str = "step",
     smooth: float = 0.0,
@@ -62,7 +62,7 @@ def curves(
 
 
 def _chart(
-    field: str, runs: Sequence[tuple[Sequence[Record], str, str]], x: str, smooth: float
+    field: str, runs: Sequence[tuple[Sequence[Run], str, str]], x: str, smooth: float
 ) -> Chart:
     lines: list[Curve] = []
     marks: list[Mark] = []
@@ -98,7 +98,7 @@ def _chart(
     return Chart(title, AXES[x], lines, marks, whole=x in ("step", "samples"))
 
 
-def _points(record: Record, column: str, x: str) -> Series:
+def _points(record: Run, column: str, x: str) -> Series:
     """The values of a column over the chosen axis."""
     steps, values = record.curve(column)
     if x == "step":
@@ -110,7 +110,7 @@ def _points(record: Record, column: str, x: str) -> Series:
     return places[order[np.searchsorted(there, steps, sorter=order)]], values
 
 
-def _place(record: Record, column: str, step: float, x: str) -> float:
+def _place(record: Run, column: str, step: float, x: str) -> float:
     """Where a step is on the chosen axis."""
     steps, places = record.curve(column)[0], _points(record, column, x)[0]
     return float(np.interp(step, steps, places)) if x != "step" and len(steps) else step
@@ -137,7 +137,7 @@ def _smoothed(points: Series, weight: float) -> Series:
     return x, smoothed
 
 
-def _broken_off(record: Record, lines: Sequence[Curve], run: str, x: str) -> list[Mark]:
+def _broken_off(record: Run, lines: Sequence[Curve], run: str, x: str) -> list[Mark]:
     if record.info.status == "diverged" and record.info.steps is not None:
         step = record.info.steps + 1  # the one that was refused
         place = _place(record, "train/loss", step, x)
@@ -148,7 +148,7 @@ def _broken_off(record: Record, lines: Sequence[Curve], run: str, x: str) -> lis
     return [Mark(words, first, run=run)] if first is not None else []
 
 
-def speed(record: Record) -> list[Chart]:
+def speed(record: Run) -> list[Chart]:
     """Samples a second and the share of communication."""
     charts = []
     for title, key, scale in (
@@ -164,14 +164,14 @@ def speed(record: Record) -> list[Chart]:
     return charts
 
 
-def constant(records: Sequence[Record], field: str) -> float | None:
+def constant(records: Sequence[Run], field: str) -> float | None:
     """The value of a field that is the same in all rows of all runs, of two rows at least."""
     values = np.concatenate([r.curve(c)[1] for r in records for c in r.columns if c.field == field])
     same = len(values) > len(records) and np.isfinite(values).all() and np.ptp(values) == 0
     return float(values[0]) if same else None
 
 
-def choose(records: Sequence[Record], metrics: Sequence[str]) -> list[str]:
+def choose(records: Sequence[Run], metrics: Sequence[str]) -> list[str]:
     """The fields to draw: `metrics`, or the first that the runs have where it is empty.
 
     Raises ConfigError where no run has such a metric, DataError where none has measured anything.
@@ -193,7 +193,7 @@ def choose(records: Sequence[Record], metrics: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(metrics)) or told[:_MOST] or fields[:_MOST]
 
 
-def groups(records: Sequence[Record]) -> tuple[list[list[Record]], list[str]]:
+def groups(records: Sequence[Run]) -> tuple[list[list[Run]], list[str]]:
     """Runs that differ in seed and fold alone together, and what to call each group."""
     found, settings = by_seed(records)
     columns = [c for c in setting_columns(settings, records) if c.weight == ALWAYS]
@@ -208,7 +208,7 @@ def groups(records: Sequence[Record]) -> tuple[list[list[Record]], list[str]]:
     return [[records[i] for i in row] for row in found], names
 
 
-def run_names(records: Sequence[Record]) -> list[str]:
+def run_names(records: Sequence[Run]) -> list[str]:
     """What to call runs beside each other: their names, up to three settings, times, or paths,
     whichever first tells all runs apart.
     """
@@ -225,7 +225,7 @@ def run_names(records: Sequence[Record]) -> list[str]:
     return next(apart, [str(record.path) for record in records])
 
 
-def _status(record: Record) -> str:
+def _status(record: Run) -> str:
     """Behind the name of a run that did not finish."""
     status, steps = record.info.status, record.info.steps
     at = f" at step {steps + 1:,}" if status == "diverged" and steps is not None else ""

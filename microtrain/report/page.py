@@ -16,6 +16,7 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -29,20 +30,21 @@ from ..common.words import elapsed, listed, number, plural, rate
 from ..config.resolved import Setting, as_yaml
 from ..data import Prepared
 from ..errors import ConfigError, LaunchError, absent
+from ..runs.run import Run
 from .chart import COLORS, ELSEWHERE, FEW, MOST_POINTS, WORDS, draw, plots_folder, write
 from .compare import overall
 from .curves import constant, curves, run_names, speed
 from .groups import Comparison
 from .overview import Column
 from .predictions import Predictions, counted, predict_rows
-from .record import Record, alike
+from .record import alike
 
 _CHARTS = 8
 _AXES = ("step", "epoch", "time")
 
 
 def write_report(
-    run: str | Path | Record,
+    run: str | Path | Run,
     output: str | Path | None = None,
     predictions: Predictions | None = None,
     note: str = "",
@@ -50,7 +52,7 @@ def write_report(
     """Write the report of a run and return its path; the file is whole or not there.
 
     Args:
-        run: a record, or what `Record.read` takes: the run directory, or `<runs>/<name>`.
+        run: a record, or what `Run.read` takes: the run directory, or `<runs>/<name>`.
         output: the file; report.html in the run directory by default.
         predictions: what `predict_rows` gives.
         note: why there are none.
@@ -58,7 +60,7 @@ def write_report(
     Raises DataError for a damaged run, LaunchError without jinja2 or where the file cannot be
     written.
     """
-    record = run if isinstance(run, Record) else Record.read(run)
+    record = run if isinstance(run, Run) else Run.read(run)
     path = record.path / "report.html" if output is None else Path(os.path.expanduser(output))
     page = report_html(record, predictions, note, path.parent)
     with writing(f"the report {path}", ELSEWHERE):
@@ -66,7 +68,7 @@ def write_report(
     return path
 
 
-def write_runs(records: Sequence[Record], output: str | Path | None = None) -> Path:
+def write_runs(records: Sequence[Run], output: str | Path | None = None) -> Path:
     """Write one page of several runs side by side and return its path, as `write_report` does.
 
     It is report.html in the working directory by default: a file beside runs would be one of
@@ -82,12 +84,12 @@ def write_runs(records: Sequence[Record], output: str | Path | None = None) -> P
     return path
 
 
-def write_plots(run: str | Path | Record, predictions: Predictions | None = None) -> list[Path]:
+def write_plots(run: str | Path | Run, predictions: Predictions | None = None) -> list[Path]:
     """Write plots/loss.png and, of one feature, plots/fit.png; returns the paths.
 
     Raises LaunchError without matplotlib or where a file cannot be written.
     """
-    record, pictures = run if isinstance(run, Record) else Record.read(run), {}
+    record, pictures = run if isinstance(run, Run) else Run.read(run), {}
     if "loss" in record.fields:
         pictures["loss.png"] = draw(curves([record], ["loss"]), record.name)
     if predictions is not None and predictions.fit is not None:
@@ -114,7 +116,9 @@ def final_report(
     predictions, note, record = None, "", None
     try:
         if data is not None:
-            record = Record.read(run, finished=True)
+            record = Run.read(run)  # whose run.json does not say yet that it has finished
+            info = replace(record.info, status="finished", exit_code=0)
+            record = replace(record, info=info)
             predictions = predict_rows(model, data, device, named, record.setting("loss.type"))
     except Exception as error:
         note = f"There are no predictions to show: {type(error).__name__}: {error}"
@@ -136,7 +140,7 @@ def _attempt(what: str, write: Callable[..., object], *arguments: Any) -> str:
 
 @np.errstate(all="ignore")  # what is not finite is shown as such
 def report_html(
-    record: Record,
+    record: Run,
     predictions: Predictions | None = None,
     note: str = "",
     place: str | Path | None = None,
@@ -171,7 +175,7 @@ def report_html(
 
 
 @np.errstate(all="ignore")
-def runs_html(records: Sequence[Record]) -> str:
+def runs_html(records: Sequence[Run]) -> str:
     """The page of several runs as text. Raises LaunchError without jinja2."""
     comparison = Comparison(records)
     groups = comparison.groups
@@ -218,7 +222,7 @@ def _templates() -> Any:
     return environment
 
 
-def _render(template: str, records: Sequence[Record], grouped: bool = False, **known: Any) -> str:
+def _render(template: str, records: Sequence[Run], grouped: bool = False, **known: Any) -> str:
     fields = list(dict.fromkeys(field for record in records for field in record.fields))
     same = {f: value for f in fields if (value := constant(records, f)) is not None}
     twice = alike(records)
@@ -245,7 +249,7 @@ def _render(template: str, records: Sequence[Record], grouped: bool = False, **k
     return page
 
 
-def _axes(record: Record) -> list[list[float | None]]:
+def _axes(record: Run) -> list[list[float | None]]:
     """Step, epoch and seconds of the steps that have a row; of many of some, evenly."""
     found = record.history.arrays()
     last = len(found["step"]) - 1

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ..common.files import beginning, open_plain, read_plain, reason, typed
 from ..common.words import number
-from ..config.resolved import compare_configs
+from ..config.resolved import Setting, compare_configs, read_settings
 from ..config.texts import Measure
 from ..errors import DataError, UserError
 from .checkpoint import (
@@ -39,8 +39,8 @@ from .checkpoint import (
     step_of,
 )
 from .directory import find_run, read_run_json
-from .importance import Importance
 from .metrics import RESERVED, SPLITS, History
+from .results import ClassCounts, Importance
 from .state import Best
 
 
@@ -51,41 +51,6 @@ class Git:
     commit: str
     dirty: bool
     diff: str = ""
-
-
-@dataclass(frozen=True)
-class ClassCounts:
-    """How often each class was predicted for each, by the model that a run is known by.
-
-    Attributes:
-        split: the part of the data that was counted.
-        names: of the classes, in the order of their codes.
-        support: rows of each class; the sums of their weights where they have such.
-        confusion: a list for each true class: how often each class was predicted.
-    """
-
-    split: str
-    names: list[str]
-    support: list[Count | Number]
-    confusion: list[list[Count | Number]]
-
-    def __post_init__(self) -> None:
-        count = len(self.names)
-        if {len(self.support), len(self.confusion), *map(len, self.confusion)} != {count}:
-            raise ValueError(f"expected counts of {count} classes")
-
-    @cached_property
-    def figures(self) -> list[tuple[float, float, float]]:
-        """Precision, recall and f1 of each class; 0 where one is not defined."""
-        counts = np.array(self.confusion, np.float64)
-        each = figures(counts.diagonal(), counts.sum(axis=0), np.array(self.support))
-        return [tuple(row) for row in np.transpose(each).tolist()]
-
-
-def figures(right: Any, predicted: Any, there: Any) -> list[Any]:
-    """Precision, recall and f1 of rows that are right, were predicted, and are there; 0 of none."""
-    parts = ((right, predicted), (right, there), (2 * right, predicted + there))
-    return [above / np.where(below > 0, below, 1.0) for above, below in parts]
 
 
 @dataclass(frozen=True)
@@ -149,6 +114,7 @@ class Run:
         info: its run.json.
         config_text: its config.yaml.
         checkpoints: its complete checkpoints, oldest first; may be empty.
+        sweep: the sweep in whose place it was read, as one of its members.
 
     Example:
         >>> run = Run.read("runs/linreg")
@@ -159,6 +125,7 @@ class Run:
     info: RunInfo
     config_text: str
     checkpoints: list[Path]
+    sweep: Run | None = None
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
@@ -240,9 +207,40 @@ class Run:
         return list(dict.fromkeys(column.field for column in self.columns))
 
     def direction(self, column: str) -> int:
-        """1 where a higher value of a column is better, -1 where a lower one is, 0: not known."""
+        """1 where a higher value of a column is better, -1 where a lower one is, 0: not known.
+
+        What is monitored has a direction where its metric does not say it.
+        """
         higher = self.info.higher_is_better.get(Measure(column).field)
+        if higher is None and column == self.monitor:
+            higher = self.setting("checkpoint.mode") == "max"
         return 0 if higher is None else 1 if higher else -1
+
+    @cached_property
+    def config(self) -> dict[str, Setting]:
+        """Its resolved configuration, by dotted key. Raises DataError."""
+        return read_settings(self.config_text, self.path / "config.yaml")
+
+    def setting(self, key: str) -> str:
+        """The value of a key as text; empty where it has none."""
+        return str(self.config[key].value or "") if key in self.config else ""
+
+    @property
+    def monitor(self) -> str:
+        """The column whose best value counts."""
+        if self.info.best is not None:
+            return self.info.best.name
+        usual = "val/loss" if "val/loss" in self.columns else "train/loss"
+        return self.setting("checkpoint.monitor") or usual
+
+    def best(self, column: str) -> tuple[float, int] | None:
+        """The best value of a column and its step, the first of equals; None if none is better."""
+        steps, values = self.curve(column)
+        sign, finite = self.direction(column), np.isfinite(values)
+        if sign == 0 or not finite.any():
+            return None
+        index = int(np.where(finite, sign * values, -np.inf).argmax())
+        return float(values[index]), int(steps[index])
 
     def curve(self, column: str) -> Series:
         """Steps and values of a column such as `val/loss`."""

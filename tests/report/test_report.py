@@ -26,7 +26,8 @@ from microtrain.report.page import (
     write_runs,
 )  # fmt: skip
 from microtrain.report.predictions import Given, Predictions, confusion, fit, worst
-from microtrain.report.record import Record, read_records
+from microtrain.report.record import read_records
+from microtrain.runs.run import Run
 from microtrain.train.trainer import Trainer
 
 pytest.importorskip("jinja2")
@@ -70,7 +71,7 @@ class Checked(HTMLParser):
 
 
 def page_of(run, predictions=None, **options):
-    return report_html(Record.read(run), predictions, **options)
+    return report_html(Run.read(run), predictions, **options)
 
 
 def test_every_text_of_a_run_is_escaped(tmp_path):
@@ -175,7 +176,7 @@ def test_every_text_of_several_runs_is_escaped(tmp_path):
     info = {"status": NASTY, "versions": {NASTY: NASTY}, "git": {"commit": NASTY, "dirty": True}}
     runs = [make_run(tmp_path, name, lr=f"{json.dumps(NASTY)}  # {NASTY}", **info)]
     runs += [make_run(tmp_path, "line")]
-    page = Checked(runs_html([Record.read(run) for run in runs]))
+    page = Checked(runs_html([Run.read(run) for run in runs]))
     assert (page.tags.count("script"), page.tags.count("style")) == (1, 1)
     assert page.text.count("alert(1)") > 5
     names = {name for name, _ in page.attributes}

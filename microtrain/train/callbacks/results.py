@@ -15,7 +15,8 @@ from ...distributed.abort import exit_status
 from ...distributed.agreement import from_root, settled
 from ...distributed.communicator import alone
 from ...errors import DivergedError, LaunchError, UserError
-from ...runs.run import ClassCounts, Run
+from ...runs.results import ClassCounts
+from ...runs.run import Run
 from ..evaluation import target_mean
 from ..metrics.base import BesideMean, Metric, predicts_numbers
 from ..metrics.classification import (
