@@ -25,7 +25,6 @@ AXES = {
     "samples": "samples seen",
 }
 _MOST = 6  # charts without being asked for
-_NEAR = 4  # rows before and after one whose speed is drawn
 
 
 def curves(
@@ -146,22 +145,6 @@ def _broken_off(record: Run, lines: Sequence[Curve], run: str, x: str) -> list[M
     first = min((float(steps.min()) for steps in lost if len(steps)), default=None)
     words = f"not finite from {'step' if x == 'step' else x} {first:,.6g}" if first else ""
     return [Mark(words, first, run=run)] if first is not None else []
-
-
-def speed(record: Run) -> list[Chart]:
-    """Samples a second and the share of communication."""
-    charts = []
-    for title, key, scale in (
-        ("samples per second", "samples_per_s", 1.0),
-        ("share of communication, %", "comm_share", 100.0),
-    ):
-        x, y = record.curve(f"train/{key}")
-        if len(x) > 1:
-            # A clock that is read every few milliseconds says little: of neighbours the median.
-            near = np.lib.stride_tricks.sliding_window_view(np.pad(y, _NEAR, "edge"), 2 * _NEAR + 1)
-            line = Curve(title, "test", (x, np.median(near, axis=1) * scale))
-            charts.append(Chart(title, "optimizer step", [line], linear=True))
-    return charts
 
 
 def constant(records: Sequence[Run], field: str) -> float | None:

@@ -33,7 +33,7 @@ from ..errors import ConfigError, LaunchError, absent
 from ..runs.run import Run
 from .chart import COLORS, ELSEWHERE, FEW, MOST_POINTS, WORDS, draw, plots_folder, write
 from .compare import overall
-from .curves import constant, curves, run_names, speed
+from .curves import constant, curves, run_names
 from .groups import Comparison
 from .overview import Column
 from .predictions import Predictions, counted, predict_rows
@@ -165,7 +165,6 @@ def report_html(
         info=record.info,
         hosts=Counter(record.info.hosts),
         sections=_sections(record.config),
-        speed=speed(record),
         predictions=predictions,
         matrix=matrix,
         matrix_rows=about,
