@@ -237,7 +237,7 @@ def _render(template: str, records: Sequence[Run], grouped: bool = False, **know
         curves=charts,
         runs=runs or run_names(records),
         constants=[f"{field} {value:.5g}" for field, value in same.items()],
-        alike=[f"{field} is {first}" for field, first in twice.items() if first in told],
+        alike=[f"{field} is loss" for field in fields if field in twice],
         axes=axes,
         axis_names=[
             n for i, n in enumerate(_AXES) if all(r[i] is not None for a in axes for r in a)

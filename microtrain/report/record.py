@@ -8,10 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ..config.resolved import as_yaml
-from ..config.texts import Measure
 from ..errors import DataError
 from ..runs.run import Run
 
@@ -44,27 +41,10 @@ def direction(runs: Sequence[Run], column: str) -> int:
     return next(filter(None, (run.direction(column) for run in runs)), 0)
 
 
-def alike(records: Sequence[Run]) -> dict[str, str]:
-    """The fields that are the numbers of an earlier one wherever they were measured, by which."""
-    found: dict[str, str] = {}
-    fields = list(dict.fromkeys(field for record in records for field in record.fields))
-    for i, field in enumerate(fields):
-        pairs = ((first, field) for first in fields[:i] if first not in found)
-        same = (first for first, _ in pairs if all(_same(r, first, field) for r in records))
-        if (first := next(same, None)) is not None:
-            found[field] = first
-    return found
-
-
-def _same(record: Run, first: str, second: str) -> bool:
-    """Whether all values of a second field are, to what float32 rounds, those of a first."""
-    for column in (column for column in record.columns if column.field == second):
-        (steps, values), (there, others) = (
-            record.curve(Measure.of(column.part, field)) for field in (second, first)
-        )
-        if not np.array_equal(steps, there) or not np.allclose(values, others, 1e-5, 0, True):
-            return False
-    return True
+def alike(records: Sequence[Run]) -> set[str]:
+    """The metrics that are the number of the loss once more, in all runs that have them."""
+    found = {name for record in records for name in record.info.repeated}
+    return {n for n in found if all(n in r.info.repeated for r in records if n in r.fields)}
 
 
 def differing_settings(records: Sequence[Run]) -> dict[str, list[str | None]]:

@@ -72,6 +72,7 @@ class RunInfo:
     compile: dict[str, Any] | None = None
     steps: int | None = None
     higher_is_better: dict[str, bool | None] = field(default_factory=lambda: {"loss": False})
+    repeated: list[str] = field(default_factory=list)
     best: Best | None = None
     test: dict[str, float | None] | None = None
     classes: ClassCounts | None = None

@@ -188,6 +188,7 @@ class Header(Callback):
             parameters=sum(p.numel() for p in run.model.parameters()),
             compile=about,
             higher_is_better=run.higher_is_better,
+            repeated=sorted(run.repeated),
         )
         if run.directory is not None and not run.output.quiet:
             compiled = f"{about['executor']}: {about['reason']}"

@@ -27,7 +27,6 @@ from ...distributed.replicas import check_replicas
 from ..build_run import EVALUATE, STOP
 from ..evaluation import evaluate, own_step
 from ..metrics.base import Metric
-from ..metrics.probabilities import repeated
 from ..run import TrainingRun, next_multiple
 from .base import Callback, Ending, Event
 
@@ -342,9 +341,8 @@ class RowWriter(Callback):
             or plan.total / plan.evaluate <= RowSchedule.limit
         )
         names: list[str] = [*dict.fromkeys(("train/loss", Measure.of(split, "loss")))]
-        twice = repeated(run.loss, run.metrics, run.eval_step)
         measures = [Measure.of(split, metric.name) for metric in run.metrics]
-        self._silent = {n for n in measures if n != run.monitor and n.field in twice}
+        self._silent = {n for n in measures if n != run.monitor and n.field in run.repeated}
         names += [name for name in measures if name not in self._silent]
         names += [] if run.rates is None else ["lr"]
         self._rows = Rows(names, run.monitor, plan.total, plan.epoch, terminal_width())

@@ -27,7 +27,6 @@ from ..metrics.classification import (
     never_predicted,
     not_better,
 )
-from ..metrics.probabilities import repeated
 from ..model_state import load_model_arrays, model_arrays
 from ..models_and_losses import truth_beside
 from ..run import TrainingRun
@@ -55,8 +54,7 @@ class Results(Callback):
             values = self._measure(run, ending)
             if run.data.test is not None:
                 test = values
-                twice = repeated(run.loss, run.metrics, run.eval_step)
-                told = (f"{name} {number(test[name])}" for name in test if name not in twice)
+                told = (f"{name} {number(test[name])}" for name in test if name not in run.repeated)
                 measured = "  ".join(told)
                 ending.lines += ["", f"test  {measured}  ({ending.which})"]
             if self._better:
