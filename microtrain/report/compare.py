@@ -79,7 +79,7 @@ def _environment(info: RunInfo) -> dict[str, Any]:
     """What a run depended on beside its configuration and data."""
     git = info.git and info.git.commit[:12] + (" with changes" if info.git.dirty else "")
     hosts = ", ".join(dict.fromkeys(info.hosts)) or None
-    where = {"git": git, "ranks": info.ranks, "hosts": hosts, "device": info.device}
+    where = {"git": git, "ranks": info.ranks, "hosts": hosts}
     return info.versions | where
 
 

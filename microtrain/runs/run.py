@@ -68,7 +68,6 @@ class RunInfo:
     parameters: int | None = None
     hosts: list[str] = field(default_factory=list)
     ranks: int = 1
-    device: str | None = None
     compile: dict[str, Any] | None = None
     steps: int | None = None
     higher_is_better: dict[str, bool | None] = field(default_factory=lambda: {"loss": False})
