@@ -29,7 +29,6 @@ from .creation import from_numpy
 from .errors import ConfigError
 from .random import begin_batch, manual_seed
 from .report.compare import first_difference
-from .report.record import Record
 from .runs.arrays import params_sha256
 from .runs.checkpoint import list_checkpoints, load_checkpoint, step_of
 from .runs.run import Run
@@ -209,7 +208,7 @@ class Verification:
         size = self.config.train.batch_size
         return min(length, duration.steps(1 if size == "all" else -(-rows // size)))
 
-    def _run(self, name: str, steps: int, *more: str, ranks: int = 0, code: int = 0) -> Record:
+    def _run(self, name: str, steps: int, *more: str, ranks: int = 0, code: int = 0) -> Run:
         """A short run that evaluates and saves often; _Failed unless it ends with `code`."""
         often = f"{_often(steps)} steps"
         settings = {
@@ -240,7 +239,7 @@ class Verification:
                 )
             where = f" on {ranks} ranks" if ranks else ""
             raise _Failed(f"a run{where} ended with exit code {done.returncode}: {said}")
-        return Record.read(self.directory / name / "verify")
+        return Run.read(self.directory / name / "verify")
 
 
 class _Failed(Exception):
@@ -252,7 +251,7 @@ def _hashes(run: Run) -> dict[str, str]:
     return {"parameters": str(run.info.params_sha256), "optimizer states": states}
 
 
-def _differing(first: Record, second: Record) -> list[str]:
+def _differing(first: Run, second: Run) -> list[str]:
     """What is not the same bits, in words."""
     hashes, others = _hashes(first), _hashes(second)
     kinds = [kind for kind in hashes if hashes[kind] != others[kind]]

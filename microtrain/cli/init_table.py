@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import shlex
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ..common.files import writing
-from ..common.words import plural, printable, size, table
+from ..common.words import number, plural, printable, size, table
+from ..config.load import load_config
 from ..config.resolved import as_yaml
 from ..data.readers.csv_dialect import dialect_of
 from ..data.readers.parquet import read_parquet
@@ -20,8 +23,11 @@ from ..data.tables.frame import other_delimiter
 from ..data.tables.notation import Notation
 from ..data.tables.propose import Proposal, as_input, propose
 from ..data.tables.targets import absent_classes, describe, guess_target
+from ..distributed.single import SingleCommunicator
 from ..errors import ConfigError, DataError
-from .try_models import better_first
+from ..train.callbacks.order import CALLBACKS
+from ..train.console import Output
+from ..train.trainer import Trainer
 
 __all__ = ["propose_configuration"]
 
@@ -32,6 +38,7 @@ _OF_TARGET = (
 _OF_COUNTS = "  # counts: `loss: poisson` without standardize_target keeps predictions above 0"
 _FEW = 1000  # rows; why, and why these penalties, is in docs/decisions.md
 _PENALTIES = [10000, 3000, 1000, 300, 100, 30, 10, 3, 1, 0.3, 0.1]
+BETTER = 0.9  # of the loss: a network has to be that much better than a linear model
 _LARGE = 5_000_000  # bytes that take more than a second
 
 
@@ -192,3 +199,45 @@ def _learning(
     if any("embedding" in p.spec for p in proposals):  # which a linear model does not take
         del ways[linear]
     return ways
+
+
+class Attempt(Trainer):
+    """A run of which nothing is kept, a report neither."""
+
+    callback_types = tuple(each for each in CALLBACKS if "report" not in str(each))
+
+
+def better_first(path: Path, lines: list[str], ways: dict[str, list[str]]) -> dict[str, list[str]]:
+    """The ways to learn from the table at `path`, the best first; says how each has done.
+
+    All of them are trained on this process, whatever time that takes; their results are compared
+    by the loss of the same validation rows, and a later one has to be a tenth better.
+
+    Args:
+        lines: the configuration without its part on learning.
+        ways: that part, by the name of the model.
+    """
+    found: dict[str, float] = {}
+    rows = []
+    with tempfile.TemporaryDirectory() as made:
+        for name, learning in ways.items():
+            click.echo(f"training {name} ...", err=True)
+            file = Path(made, f"{name}.yaml")
+            text = [printable(line) for line in (*lines, *learning)]
+            file.write_text("\n".join(text), encoding="utf-8")
+            given = [f"data.path={as_yaml(str(path.absolute()))}", f"run_dir={as_yaml(made)}"]
+            unheard = Output(0, stream=io.StringIO(), errors=io.StringIO())
+            run = Attempt.from_config(load_config(file, given), SingleCommunicator(), unheard)
+            run.train()
+            reached = run.state.best
+            assert reached is not None  # there are validation rows
+            found[name] = reached.value
+            shown = f"{reached.name} {number(reached.value)}"
+            rows.append((f"{name}:", shown, f"at step {reached.step:,}"))
+    for line in table(rows):
+        click.echo(line.rstrip())
+    best = next(iter(ways))
+    for name in ways:
+        if found[name] < BETTER * found[best]:
+            best = name
+    return {best: ways[best], **ways}

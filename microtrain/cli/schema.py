@@ -16,6 +16,6 @@ def schema() -> None:
     # first line of the YAML, for the YAML language server:
     # yaml-language-server: $schema=microtrain.schema.json
     """
-    from ..config.json_schema import json_schema
+    from ..config.reference import json_schema
 
     click.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))

@@ -305,6 +305,8 @@ def refusing(what: str, way_out: str = "", kind: type[UserError] = LaunchError) 
     try:
         yield
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            way_out = "\nremove the link, or put in its place what it leads to"
         raise kind(f"{what}: {reason(error)}{way_out}") from error
 
 

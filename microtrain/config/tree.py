@@ -99,10 +99,8 @@ def with_components(root: Node) -> Node:
             entries[name] = _spelled_out(entries[name])
     for name in LISTS:
         if name in entries and isinstance(entries[name].value, list):
-            before = entries[name].value
-            items = [_spelled_out(node) for node in before]
-            if any(now is not then for now, then in zip(items, before, strict=True)):
-                entries[name] = replace(entries[name], value=items)
+            items = [_spelled_out(node) for node in entries[name].value]
+            entries[name] = replace(entries[name], value=items)
     return replace(root, value=entries)
 
 

@@ -17,8 +17,7 @@ from ..errors import ConfigError
 from ..inference.model import TrainedModel
 from ..inference.predict import check_place, write_output
 from ..tensor import TENSORS
-from .state import for_torch
-from .state_file import WRITERS
+from .state import WRITERS, for_torch
 
 __all__ = ["export_run"]
 

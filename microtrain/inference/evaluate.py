@@ -19,8 +19,8 @@ from ..data.preparation.prepare import check_names
 from ..distributed.agreement import agreed, from_root, together
 from ..errors import ConfigError, DataError
 from ..runs.arrays import params_sha256
-from ..runs.importance import Importance
-from ..runs.run import ClassCounts, Run
+from ..runs.results import ClassCounts, Importance
+from ..runs.run import Run
 from ..train.build_run import build_loss
 from ..train.evaluation import evaluate, repeated, step_of
 from ..train.importance import choose, columns_of
@@ -204,14 +204,14 @@ def _compare(
     if recorded and steps == step and recorded != params_sha256(saved.checkpoint.model):
         warn("the parameters are not those of which run.json has the sha256")
     try:
-        recorded_at = {split: each.at(step) for split, each in run.history.entries.items()}
+        history = run.history
     except DataError as error:
         warn(f"nothing to compare with: {error}")
         return
     # Sums in another order, at another number of ranks, round otherwise.
     tolerance = 1e-4 if saved.config.dtype == "float32" else 1e-9
     for name, part in evaluation.parts.items():
-        row = recorded_at.get(name, {})
+        row = history.at(name, step)
         part.recorded = {key: row[key] for key in part.values if key in row}
         if name == "train":  # the loss of the steps, with parameters that changed meanwhile
             part.recorded.pop("loss", None)

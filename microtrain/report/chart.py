@@ -22,12 +22,11 @@ from numpy.typing import NDArray
 
 from ..common.files import make_directory, write_whole, writing
 from ..errors import ConfigError, LaunchError, absent
+from ..runs.run import Series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from ..runs.run import Series
 
 COLORS = {"train": "#2f6db3", "val": "#d9622b", "test": "#12876f"}  # of looks, on paper
 MOST_POINTS = 1000  # of a curve; more are not seen at the width of a page

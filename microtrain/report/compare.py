@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from ..common.words import listed, number, plural, printable, table
 from ..config.resolved import as_yaml
-from ..runs.metrics import RESERVED, SPLITS, Entries
-from ..runs.run import RunInfo
-from .record import PLACES, Record, differing_settings, direction
+from ..runs.metrics import RESERVED, SPLITS, History
+from ..runs.run import Run, RunInfo
+from .record import PLACES, differing_settings, direction
 
 _WIDEST = 48
 
 
-def compare(records: Sequence[Record]) -> dict[str, Any]:
+def compare(records: Sequence[Run]) -> dict[str, Any]:
     """The differences of two or more runs; every list has one entry a run, None where absent.
 
     Keys: runs, config (dotted key: values and origins), environment (versions, git ...), data
@@ -79,11 +79,11 @@ def _environment(info: RunInfo) -> dict[str, Any]:
     """What a run depended on beside its configuration and data."""
     git = info.git and info.git.commit[:12] + (" with changes" if info.git.dirty else "")
     hosts = ", ".join(dict.fromkeys(info.hosts)) or None
-    where = {"git": git, "ranks": info.ranks, "hosts": hosts, "device": info.device}
+    where = {"git": git, "ranks": info.ranks, "hosts": hosts}
     return info.versions | where
 
 
-def _metric(records: Sequence[Record], column: str, judged: bool) -> dict[str, Any]:
+def _metric(records: Sequence[Run], column: str, judged: bool) -> dict[str, Any]:
     """The last and the best values of a column; if `judged`, whose is better, and by how much."""
     curves = [record.curve(column)[1] for record in records]
     last = [float(values[-1]) if len(values) else math.nan for values in curves]
@@ -101,7 +101,7 @@ def _metric(records: Sequence[Record], column: str, judged: bool) -> dict[str, A
     }
 
 
-def first_difference(records: Sequence[Record]) -> dict[str, Any] | None:
+def first_difference(records: Sequence[Run]) -> dict[str, Any] | None:
     """The first step with other values, and the columns; none where some runs lack its row.
 
     Runs that report at other steps are compared where they report at the same, without the
@@ -110,16 +110,13 @@ def first_difference(records: Sequence[Record]) -> dict[str, Any] | None:
     parts: list[tuple[int, str, list[str]]] = []  # of each split the first: step, split, columns
     lacking: list[int] = []
     for split in SPLITS:
-        tables = [record.history.split(split) for record in records]
-        last = [len(t.steps) - 1 - np.unique(t.steps[::-1], return_index=True)[1] for t in tables]
-        steps = [table.steps[kept] for table, kept in zip(tables, last, strict=True)]
+        steps = [record.history.series(split, "step")[0] for record in records]
         shared = functools.reduce(np.intersect1d, steps)
         lacking += [int(lost[0]) for each in steps if len(lost := np.setdiff1d(each, shared))]
-        rows = [kept[np.isin(each, shared)] for kept, each in zip(last, steps, strict=True)]
         firsts: dict[str, int] = {}
         for name in _compared(records):
-            first, *rest = (_bits(t, at, name) for t, at in zip(tables, rows, strict=True))
-            other = sum(((first != each).any(axis=0) for each in rest), np.zeros(len(shared), bool))
+            first, *rest = (_bits(record.history, split, name, shared) for record in records)
+            other = sum((first != each for each in rest), np.zeros(len(shared), bool))
             if other.any():
                 firsts[f"{split}/{name}"] = int(shared[other.argmax()])
         if firsts:
@@ -131,19 +128,18 @@ def first_difference(records: Sequence[Record]) -> dict[str, Any] | None:
     return {"step": min(lacking), "columns": []} if lacking else None
 
 
-def _compared(records: Sequence[Record]) -> list[str]:
+def _compared(records: Sequence[Run]) -> list[str]:
     """The fields of a row that the clock does not change, in the order in which they are told."""
     fields = dict.fromkeys(name for record in records for name in record.history.fields)
     return ["loss", *(name for name in fields if name not in RESERVED), "epoch", "samples"]
 
 
-def _bits(table: Entries, rows: NDArray[np.int64], name: str) -> NDArray[np.int64]:
-    """Which rows have a value, and its bits, (2, n); one nan is as another."""
-    have = np.zeros(len(table.steps), bool)
-    have[table.have(name)] = True
-    values = table.values.get(name, np.zeros(len(have)))
-    bits = np.where(np.isnan(values), np.nan, values).view(np.int64)
-    return np.stack([have, bits * have])[:, rows]
+def _bits(history: History, split: str, name: str, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The bits of a field at these steps, of infinity where it is absent; one nan is as another."""
+    there, values = history.series(split, name)
+    found, kept = np.full(len(steps), np.inf), np.isin(there, steps)
+    found[np.searchsorted(steps, there[kept])] = np.where(np.isnan(values), np.nan, values)[kept]
+    return found.view(np.int64)
 
 
 # In words -----------------------------------------------------------------------------------------
@@ -180,7 +176,7 @@ def lines(comparison: Mapping[str, Any]) -> list[str]:
     return [printable(line.rstrip()) for line in text]
 
 
-def overall(records: Sequence[Record]) -> list[str]:
+def overall(records: Sequence[Run]) -> list[str]:
     """What there is to say of more than two runs before a table has them one by one."""
     hashes = [record.data_hash for record in records]
     sides = [_environment(record.info) for record in records]

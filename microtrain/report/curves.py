@@ -6,7 +6,6 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,12 +13,10 @@ from ..common.spelling import did_you_mean
 from ..common.words import number, plural
 from ..config.texts import Measure
 from ..errors import ConfigError, DataError
+from ..runs.run import Run, Series
 from .chart import FEW, WORDS, Chart, Curve, Mark
 from .overview import ALWAYS, setting_columns
-from .record import Record, alike, by_seed, differing_settings, given_settings
-
-if TYPE_CHECKING:
-    from ..runs.run import Series
+from .record import alike, by_seed, differing_settings, given_settings
 
 AXES = {
     "step": "optimizer step",
@@ -28,11 +25,10 @@ AXES = {
     "samples": "samples seen",
 }
 _MOST = 6  # charts without being asked for
-_NEAR = 4  # rows before and after one whose speed is drawn
 
 
 def curves(
-    records: Sequence[Record],
+    records: Sequence[Run],
     fields: Sequence[str],
     x: str = "step",
     smooth: float = 0.0,
@@ -65,7 +61,7 @@ def curves(
 
 
 def _chart(
-    field: str, runs: Sequence[tuple[Sequence[Record], str, str]], x: str, smooth: float
+    field: str, runs: Sequence[tuple[Sequence[Run], str, str]], x: str, smooth: float
 ) -> Chart:
     lines: list[Curve] = []
     marks: list[Mark] = []
@@ -101,21 +97,19 @@ def _chart(
     return Chart(title, AXES[x], lines, marks, whole=x in ("step", "samples"))
 
 
-def _points(record: Record, column: str, x: str) -> Series:
+def _points(record: Run, column: str, x: str) -> Series:
     """The values of a column over the chosen axis."""
     steps, values = record.curve(column)
     if x == "step":
         return steps, values
-    entries, name = record.history.split(Measure(column).part), Measure(column).field
-    have, there = (np.zeros(len(entries.steps), bool) for _ in range(2))
-    have[entries.have(name)], there[entries.have(x)] = True, True
-    lacking = entries.steps[have & ~there]
-    if len(lacking):
-        raise DataError(f"{record.path}: the row of step {lacking[0]} has no {x}")
-    return entries.values[x][have], values
+    there, places = record.history.series(Measure(column).part, x)
+    if len(lacking := np.setdiff1d(steps, there)):
+        raise DataError(f"{record.path}: the row of step {lacking[0]:.0f} has no {x}")
+    order = np.argsort(there, kind="stable")
+    return places[order[np.searchsorted(there, steps, sorter=order)]], values
 
 
-def _place(record: Record, column: str, step: float, x: str) -> float:
+def _place(record: Run, column: str, step: float, x: str) -> float:
     """Where a step is on the chosen axis."""
     steps, places = record.curve(column)[0], _points(record, column, x)[0]
     return float(np.interp(step, steps, places)) if x != "step" and len(steps) else step
@@ -142,7 +136,7 @@ def _smoothed(points: Series, weight: float) -> Series:
     return x, smoothed
 
 
-def _broken_off(record: Record, lines: Sequence[Curve], run: str, x: str) -> list[Mark]:
+def _broken_off(record: Run, lines: Sequence[Curve], run: str, x: str) -> list[Mark]:
     if record.info.status == "diverged" and record.info.steps is not None:
         step = record.info.steps + 1  # the one that was refused
         place = _place(record, "train/loss", step, x)
@@ -153,30 +147,14 @@ def _broken_off(record: Record, lines: Sequence[Curve], run: str, x: str) -> lis
     return [Mark(words, first, run=run)] if first is not None else []
 
 
-def speed(record: Record) -> list[Chart]:
-    """Samples a second and the share of communication."""
-    charts = []
-    for title, key, scale in (
-        ("samples per second", "samples_per_s", 1.0),
-        ("share of communication, %", "comm_share", 100.0),
-    ):
-        x, y = record.curve(f"train/{key}")
-        if len(x) > 1:
-            # A clock that is read every few milliseconds says little: of neighbours the median.
-            near = np.lib.stride_tricks.sliding_window_view(np.pad(y, _NEAR, "edge"), 2 * _NEAR + 1)
-            line = Curve(title, "test", (x, np.median(near, axis=1) * scale))
-            charts.append(Chart(title, "optimizer step", [line], linear=True))
-    return charts
-
-
-def constant(records: Sequence[Record], field: str) -> float | None:
+def constant(records: Sequence[Run], field: str) -> float | None:
     """The value of a field that is the same in all rows of all runs, of two rows at least."""
     values = np.concatenate([r.curve(c)[1] for r in records for c in r.columns if c.field == field])
     same = len(values) > len(records) and np.isfinite(values).all() and np.ptp(values) == 0
     return float(values[0]) if same else None
 
 
-def choose(records: Sequence[Record], metrics: Sequence[str]) -> list[str]:
+def choose(records: Sequence[Run], metrics: Sequence[str]) -> list[str]:
     """The fields to draw: `metrics`, or the first that the runs have where it is empty.
 
     Raises ConfigError where no run has such a metric, DataError where none has measured anything.
@@ -198,7 +176,7 @@ def choose(records: Sequence[Record], metrics: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(metrics)) or told[:_MOST] or fields[:_MOST]
 
 
-def groups(records: Sequence[Record]) -> tuple[list[list[Record]], list[str]]:
+def groups(records: Sequence[Run]) -> tuple[list[list[Run]], list[str]]:
     """Runs that differ in seed and fold alone together, and what to call each group."""
     found, settings = by_seed(records)
     columns = [c for c in setting_columns(settings, records) if c.weight == ALWAYS]
@@ -213,7 +191,7 @@ def groups(records: Sequence[Record]) -> tuple[list[list[Record]], list[str]]:
     return [[records[i] for i in row] for row in found], names
 
 
-def run_names(records: Sequence[Record]) -> list[str]:
+def run_names(records: Sequence[Run]) -> list[str]:
     """What to call runs beside each other: their names, up to three settings, times, or paths,
     whichever first tells all runs apart.
     """
@@ -230,7 +208,7 @@ def run_names(records: Sequence[Record]) -> list[str]:
     return next(apart, [str(record.path) for record in records])
 
 
-def _status(record: Record) -> str:
+def _status(record: Run) -> str:
     """Behind the name of a run that did not finish."""
     status, steps = record.info.status, record.info.steps
     at = f" at step {steps + 1:,}" if status == "diverged" and steps is not None else ""

@@ -14,8 +14,9 @@ from functools import cached_property
 from typing import Any
 
 from ..common.words import number, plural
+from ..runs.run import Run
 from .overview import ALWAYS, Column, Spread, in_lines, setting_columns, sort, table_of_runs
-from .record import Record, by_seed, luck_of
+from .record import by_seed, luck_of
 
 _AT_MOST = 20  # runs that are listed one by one in a terminal
 
@@ -28,7 +29,7 @@ class Comparison:
         by: the column by which lines are sorted; None: what is monitored.
     """
 
-    def __init__(self, records: Sequence[Record], by: str | None = None) -> None:
+    def __init__(self, records: Sequence[Run], by: str | None = None) -> None:
         self.records, self.by = records, by
         self.monitor = records[0].monitor  # by which runs are judged
         self._told = table_of_runs(records)
@@ -69,7 +70,7 @@ class Comparison:
         known = [column.name for column in columns]
         return sort(columns, next(n for n in (self.by, self.monitor, known[-1]) if n in known))
 
-    def of_best_groups(self, count: int) -> list[Record]:
+    def of_best_groups(self, count: int) -> list[Run]:
         """The runs of the best groups; those that were paused come last."""
         judged = self._judged
 
@@ -156,7 +157,7 @@ class Comparison:
         return marks
 
 
-def summary(records: Sequence[Record], width: int, by: str | None = None) -> list[str]:
+def summary(records: Sequence[Run], width: int, by: str | None = None) -> list[str]:
     """The table of groups, or of the runs where there are none, with what is to be known."""
     comparison = Comparison(records, by)
     if not comparison.groups:

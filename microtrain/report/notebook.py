@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from ..common.words import elapsed, html_table, number, plural
 from ..errors import DataError, LaunchError
+from ..runs.run import Run
 from .chart import draw, picture
 from .curves import choose, curves
-from .record import Record
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def in_html(path: Path) -> str:
     """A table of facts, and the curves as a picture where there are any and matplotlib is."""
-    record = Record.read(path)
+    record = Run.read(path)
     info, best = record.info, record.best_so_far
     facts = {"status": record.status}
     if info.steps is not None:
@@ -43,14 +43,14 @@ def figure(path: Path, metrics: Sequence[str]) -> Figure:
     Raises LaunchError without matplotlib, ConfigError for an unknown metric, DataError where
     nothing was measured.
     """
-    record = Record.read(path)
+    record = Run.read(path)
     drawn = draw(curves([record], choose([record], metrics)), record.name)
     drawn.set_dpi(80)
     drawn._repr_png_ = partial(picture, drawn)  # type: ignore[attr-defined]
     return drawn
 
 
-def _picture(record: Record) -> str:
+def _picture(record: Run) -> str:
     try:
         drawn = draw(curves([record], choose([record], [])[:2]), "")
     except (DataError, LaunchError):  # nothing measured, no matplotlib

@@ -22,7 +22,7 @@ from ..common.words import number, printable, table, unfit
 from ..config.texts import Measure
 from ..errors import ConfigError, DataError
 from ..runs.run import Run
-from .record import PLACES, Record, alike, differing_settings, direction, given_settings
+from .record import PLACES, alike, differing_settings, direction, given_settings
 
 _LONGEST = 24  # characters of a setting
 ALWAYS = 9.0  # a weight: what is never left out
@@ -206,7 +206,7 @@ def _steps(run: Run) -> int | None:
 # microtrain compare of more than two --------------------------------------------------------------
 
 
-def table_of_runs(records: Sequence[Record]) -> list[Column]:
+def table_of_runs(records: Sequence[Run]) -> list[Column]:
     """A line for each run: in what they differ, and what was measured.
 
     The values of a run are those at its best step by the monitored measure, its test values what
@@ -230,9 +230,7 @@ def table_of_runs(records: Sequence[Record]) -> list[Column]:
     ]
 
 
-def setting_columns(
-    settings: dict[str, list[str | None]], records: Sequence[Record]
-) -> list[Column]:
+def setting_columns(settings: dict[str, list[str | None]], records: Sequence[Run]) -> list[Column]:
     """A column for each; its heading is the last of its key, or all where another has that.
 
     What nobody has given, such as the defaults of two kinds of model, comes last and may be left
@@ -270,7 +268,7 @@ def as_number(text: str | None) -> Any:
     return text
 
 
-def _measures(records: Sequence[Record], monitor: str) -> list[Column]:
+def _measures(records: Sequence[Run], monitor: str) -> list[Column]:
     columns: list[Column] = []
     bests = [record.best(monitor) for record in records]
     twice = alike(records)

@@ -11,11 +11,12 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import math
 import os
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -29,21 +30,21 @@ from ..common.words import elapsed, listed, number, plural, rate
 from ..config.resolved import Setting, as_yaml
 from ..data import Prepared
 from ..errors import ConfigError, LaunchError, absent
-from ..runs.metrics import SPLITS
+from ..runs.run import Run
 from .chart import COLORS, ELSEWHERE, FEW, MOST_POINTS, WORDS, draw, plots_folder, write
 from .compare import overall
-from .curves import constant, curves, run_names, speed
+from .curves import constant, curves, run_names
 from .groups import Comparison
 from .overview import Column
 from .predictions import Predictions, counted, predict_rows
-from .record import Record, alike
+from .record import alike
 
 _CHARTS = 8
 _AXES = ("step", "epoch", "time")
 
 
 def write_report(
-    run: str | Path | Record,
+    run: str | Path | Run,
     output: str | Path | None = None,
     predictions: Predictions | None = None,
     note: str = "",
@@ -51,7 +52,7 @@ def write_report(
     """Write the report of a run and return its path; the file is whole or not there.
 
     Args:
-        run: a record, or what `Record.read` takes: the run directory, or `<runs>/<name>`.
+        run: a record, or what `Run.read` takes: the run directory, or `<runs>/<name>`.
         output: the file; report.html in the run directory by default.
         predictions: what `predict_rows` gives.
         note: why there are none.
@@ -59,7 +60,7 @@ def write_report(
     Raises DataError for a damaged run, LaunchError without jinja2 or where the file cannot be
     written.
     """
-    record = run if isinstance(run, Record) else Record.read(run)
+    record = run if isinstance(run, Run) else Run.read(run)
     path = record.path / "report.html" if output is None else Path(os.path.expanduser(output))
     page = report_html(record, predictions, note, path.parent)
     with writing(f"the report {path}", ELSEWHERE):
@@ -67,7 +68,7 @@ def write_report(
     return path
 
 
-def write_runs(records: Sequence[Record], output: str | Path | None = None) -> Path:
+def write_runs(records: Sequence[Run], output: str | Path | None = None) -> Path:
     """Write one page of several runs side by side and return its path, as `write_report` does.
 
     It is report.html in the working directory by default: a file beside runs would be one of
@@ -83,12 +84,12 @@ def write_runs(records: Sequence[Record], output: str | Path | None = None) -> P
     return path
 
 
-def write_plots(run: str | Path | Record, predictions: Predictions | None = None) -> list[Path]:
+def write_plots(run: str | Path | Run, predictions: Predictions | None = None) -> list[Path]:
     """Write plots/loss.png and, of one feature, plots/fit.png; returns the paths.
 
     Raises LaunchError without matplotlib or where a file cannot be written.
     """
-    record, pictures = run if isinstance(run, Record) else Record.read(run), {}
+    record, pictures = run if isinstance(run, Run) else Run.read(run), {}
     if "loss" in record.fields:
         pictures["loss.png"] = draw(curves([record], ["loss"]), record.name)
     if predictions is not None and predictions.fit is not None:
@@ -115,7 +116,9 @@ def final_report(
     predictions, note, record = None, "", None
     try:
         if data is not None:
-            record = Record.read(run, finished=True)
+            record = Run.read(run)  # whose run.json does not say yet that it has finished
+            info = replace(record.info, status="finished", exit_code=0)
+            record = replace(record, info=info)
             predictions = predict_rows(model, data, device, named, record.setting("loss.type"))
     except Exception as error:
         note = f"There are no predictions to show: {type(error).__name__}: {error}"
@@ -137,7 +140,7 @@ def _attempt(what: str, write: Callable[..., object], *arguments: Any) -> str:
 
 @np.errstate(all="ignore")  # what is not finite is shown as such
 def report_html(
-    record: Record,
+    record: Run,
     predictions: Predictions | None = None,
     note: str = "",
     place: str | Path | None = None,
@@ -162,7 +165,6 @@ def report_html(
         info=record.info,
         hosts=Counter(record.info.hosts),
         sections=_sections(record.config),
-        speed=speed(record),
         predictions=predictions,
         matrix=matrix,
         matrix_rows=about,
@@ -172,7 +174,7 @@ def report_html(
 
 
 @np.errstate(all="ignore")
-def runs_html(records: Sequence[Record]) -> str:
+def runs_html(records: Sequence[Run]) -> str:
     """The page of several runs as text. Raises LaunchError without jinja2."""
     comparison = Comparison(records)
     groups = comparison.groups
@@ -213,13 +215,13 @@ def _templates() -> Any:
         environment.bytecode_cache = FileSystemBytecodeCache(str(kept))
     environment.globals |= {"COLORS": COLORS, "WORDS": WORDS}
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False}
-    own = (_amount, _command, _sha256, _weekday)
-    named = {f.__name__.strip("_"): f for f in (elapsed, number, plural, rate, readable, *own)}
+    own = (_amount, _command, _sha256)
+    named = {f.__name__.strip("_"): f for f in (elapsed, number, plural, rate, *own)}
     environment.filters |= named | {"yaml": as_yaml, "short_place": lambda o: o.rpartition("/")[2]}
     return environment
 
 
-def _render(template: str, records: Sequence[Record], grouped: bool = False, **known: Any) -> str:
+def _render(template: str, records: Sequence[Run], grouped: bool = False, **known: Any) -> str:
     fields = list(dict.fromkeys(field for record in records for field in record.fields))
     same = {f: value for f in fields if (value := constant(records, f)) is not None}
     twice = alike(records)
@@ -235,7 +237,7 @@ def _render(template: str, records: Sequence[Record], grouped: bool = False, **k
         curves=charts,
         runs=runs or run_names(records),
         constants=[f"{field} {value:.5g}" for field, value in same.items()],
-        alike=[f"{field} is {first}" for field, first in twice.items() if first in told],
+        alike=[f"{field} is loss" for field in fields if field in twice],
         axes=axes,
         axis_names=[
             n for i, n in enumerate(_AXES) if all(r[i] is not None for a in axes for r in a)
@@ -246,37 +248,16 @@ def _render(template: str, records: Sequence[Record], grouped: bool = False, **k
     return page
 
 
-def _axes(record: Record) -> list[list[float | None]]:
+def _axes(record: Run) -> list[list[float | None]]:
     """Step, epoch and seconds of the steps that have a row; of many of some, evenly."""
-    tables = [record.history.split(split) for split in SPLITS]
-    some = [np.linspace(0, max(0, len(t.steps) - 1), MOST_POINTS).astype(int) for t in tables]
-    chosen = [
-        t.steps[s] if len(t.steps) > len(s) else t.steps for t, s in zip(tables, some, strict=True)
-    ]
-    every = np.unique(np.concatenate(chosen))
-    places: dict[int, dict[str, float]] = {step: {} for step in every.tolist()}
-    for table in tables:
-        for key in _AXES[1:]:
-            at = table.steps[table.have(key)]
-            rows = np.isin(at, every)
-            for step, value in zip(at[rows].tolist(), table.of(key)[0][rows].tolist(), strict=True):
-                places[step][key] = value
+    found = record.history.arrays()
+    last = len(found["step"]) - 1
+    some = np.unique(np.linspace(0, last, MOST_POINTS).astype(int)) if last >= 0 else slice(0)
+    places = [found.get(key, np.full(last + 1, math.nan))[some].tolist() for key in _AXES]
     return [
-        [step, *(None if key not in at else float(f"{at[key]:.7g}") for key in _AXES[1:])]
-        for step, at in places.items()
+        [step, *(None if math.isnan(value) else float(f"{value:.7g}") for value in others)]
+        for step, *others in zip(*places, strict=True)
     ]
-
-
-def readable(value: Any) -> str:
-    """A setting as people write it: `accuracy, topk (k: 3)`, `30 epochs`, `none`."""
-    if isinstance(value, Mapping):
-        rest = ", ".join(
-            f"{k}: {readable(v)}" for k, v in value.items() if k != "type" and v is not None
-        )
-        return f"{value['type']} ({rest})" if "type" in value and rest else value.get("type", rest)
-    if isinstance(value, list):
-        return ", ".join(map(readable, value)) or "none"
-    return value if isinstance(value, str) and value else as_yaml(value).replace("null", "none")
 
 
 def _beside(name: str) -> str:
@@ -301,13 +282,6 @@ def _command(words: Sequence[str]) -> str:
     """A command line to copy; of an installed program its name alone."""
     program = words[0] if words[0].endswith(".py") else words[0].rpartition("/")[2]
     return shlex.join([program, *words[1:]])
-
-
-def _weekday(time: str) -> str:
-    try:
-        return f"started {datetime.fromisoformat(time):%A, %d %B %Y, %H:%M:%S}"
-    except ValueError:
-        return time
 
 
 def _sha256(text: str) -> str:

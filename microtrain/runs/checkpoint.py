@@ -22,19 +22,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Len, Lt
 from numpy.typing import NDArray
 
-from ..common.files import (
-    json_bytes,
-    make_directory,
-    open_plain,
-    parse_object,
-    point,
-    read_object,
-    reason,
-    remove,
-    sync_directory,
-    to_disk,
-    typed,
-)
+from ..common import files
 from ..errors import DataError, LaunchError
 from .arrays import Content, array_content, arrays_in
 
@@ -100,14 +88,14 @@ def save_checkpoint(
     contents = {
         "model.safetensors": array_content("model", model),
         "optimizer.safetensors": array_content("optimizer", optimizer),
-        "state.json": Content.of(json_bytes(state)),
+        "state.json": Content.of(files.json_bytes(state)),
         "config.yaml": Content.of(config_text.encode()),
     }
     directory = Path(directory)
     final, partial = directory / name_of(step), directory / f".{name_of(step)}.partial"
     replaced = directory / f".{final.name}.replaced"
     try:
-        make_directory(directory, links=True)  # where a run was removed it is not made anew
+        files.make_directory(directory, links=True)  # where a run was removed it is not made anew
         clear_leftovers(directory)
         partial.mkdir()
         manifest = {
@@ -117,43 +105,43 @@ def save_checkpoint(
             # safetensors has an order of its own; that of the definition is kept here.
             "order": {"model": list(model), "optimizer": list(optimizer)},
         }
-        _write(partial, {MANIFEST: Content.of(json_bytes(manifest))})
-        sync_directory(partial)
+        _write(partial, {MANIFEST: Content.of(files.json_bytes(manifest))})
+        files.sync_directory(partial)
         # rename cannot replace a directory that has files: between the two renames the old
         # checkpoint is found under its second name (see list_checkpoints).
         if final.exists():
             final.rename(replaced)
         partial.rename(final)
-        sync_directory(directory)
+        files.sync_directory(directory)
         with contextlib.suppress(OSError):
-            remove(replaced)
+            files.remove(replaced)
         return final
     except OSError as error:
         size, before = sum(each.size for each in contents.values()), list_checkpoints(directory)
         good = f"the last one is {before[-1]}" if before else "there is none before it"
         raise LaunchError(
-            f"cannot write the checkpoint {final} ({size:,} bytes): {reason(error)}\n{good}; make "
-            "room or choose another place with run_dir=PATH"
+            f"cannot write the checkpoint {final} ({size:,} bytes): {files.reason(error)}\n{good}; "
+            "make room or choose another place with run_dir=PATH"
         ) from error
     finally:
         with contextlib.suppress(OSError):  # where it has become the checkpoint, it is gone
-            remove(partial)
+            files.remove(partial)
 
 
 def _write(place: Path, contents: Mapping[str, Content]) -> dict[str, dict[str, Any]]:
     """New files, on disk; returns size and sha256 by name."""
     entries = {}
     with contextlib.ExitStack() as opened:
-        files = {name: opened.enter_context(open(place / name, "xb")) for name in contents}
-        for name, file in files.items():  # all are with the system before the disk is waited for
+        targets = {name: opened.enter_context(open(place / name, "xb")) for name in contents}
+        for name, file in targets.items():  # all are with the system before the disk is waited for
             digest = hashlib.sha256()
             for piece in contents[name].pieces:
                 digest.update(piece)
                 file.write(piece)
             file.flush()
             entries[name] = {"size": contents[name].size, "sha256": digest.hexdigest()}
-        for file in files.values():
-            to_disk(file.fileno())
+        for file in targets.values():
+            files.to_disk(file.fileno())
     return entries
 
 
@@ -192,7 +180,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
             optimizer=_arrays(
                 contents["optimizer.safetensors"], "optimizer", manifest.order["optimizer"]
             ),
-            state=parse_object(contents["state.json"].tobytes()),
+            state=files.parse_object(contents["state.json"].tobytes()),
             config_text=contents["config.yaml"].tobytes().decode(),
         )
     except ValueError as error:
@@ -208,7 +196,7 @@ def list_checkpoints(directory: str | Path) -> list[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        raise DataError(f"cannot look for checkpoints: {reason(error)}") from error
+        raise DataError(f"cannot look for checkpoints: {files.reason(error)}") from error
     by_step: dict[int, Path] = {}
     for entry in entries:  # ".step-x.replaced" sorts before "step-x", so a whole "step-x" wins
         if _NAME.fullmatch(entry.name) and (entry / MANIFEST).is_file():
@@ -224,7 +212,7 @@ def had_checkpoints(directory: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise DataError(f"cannot look for checkpoints: {reason(error)}") from error
+        raise DataError(f"cannot look for checkpoints: {files.reason(error)}") from error
     return any(map(_WAS.fullmatch, [*names, *links]))  # `last` leads to what was removed
 
 
@@ -266,7 +254,7 @@ def config_of(path: Path) -> str:
 def peek_state(path: Path) -> dict[str, Any]:
     """The state of a checkpoint without checking it; empty where it cannot be read."""
     try:
-        return read_object(path / "state.json")
+        return files.read_object(path / "state.json")
     except (OSError, ValueError):
         return {}
 
@@ -300,13 +288,13 @@ class _Manifest:
 
 def _read_manifest(path: Path) -> _Manifest:
     try:
-        content = read_object(path / MANIFEST)
+        content = files.read_object(path / MANIFEST)
         if content["format"] == FORMAT:
-            return typed(_Manifest, content)
+            return files.typed(_Manifest, content)
     except FileNotFoundError:
         raise DataError(f"{path} is not a checkpoint: it has no {MANIFEST}") from None
     except OSError as error:
-        raise DataError(f"cannot read the checkpoint: {reason(error)}") from error
+        raise DataError(f"cannot read the checkpoint: {files.reason(error)}") from error
     except (ValueError, KeyError) as error:
         raise DataError(
             f"damaged checkpoint {path}: {MANIFEST} cannot be understood: {error}"
@@ -321,7 +309,7 @@ def _read_verified(path: Path, name: str, expected: _Entry) -> NDArray[np.uint8]
     """The content of a file that is as the manifest says; ValueError for all else."""
     digest = hashlib.sha256()
     try:
-        with open_plain(path / name) as file:
+        with files.open_plain(path / name) as file:
             size = os.fstat(file.fileno()).st_size
             if size != expected.size:
                 raise ValueError(f"{name} has {size:,} bytes, the manifest says {expected.size:,}")
@@ -346,11 +334,11 @@ def clear_leftovers(directory: Path) -> None:
     for entry in directory.glob(".step-*.replaced"):
         final = directory / entry.name.removeprefix(".").removesuffix(".replaced")
         if final.exists():
-            remove(entry)
+            files.remove(entry)
         else:
             entry.rename(final)
     for entry in directory.glob(".step-*.partial"):
-        remove(entry)
+        files.remove(entry)
 
 
 def prune(directory: Path, keep_last: int, keep_best: int, monitor: Sequence[str]) -> None:
@@ -369,10 +357,10 @@ def prune(directory: Path, keep_last: int, keep_best: int, monitor: Sequence[str
             hidden = path.with_name(f".{path.name}.partial")
             with contextlib.suppress(OSError):
                 path.rename(hidden)
-                remove(hidden)
+                files.remove(hidden)
     for name, target in (("last", paths[-1:]), ("best", ranked[: min(keep_best, 1)])):
         if target:
-            point(directory / name, target[0])
+            files.point(directory / name, target[0])
 
 
 def monitored(path: Path, monitor: Sequence[str]) -> float | None:

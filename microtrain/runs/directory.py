@@ -24,7 +24,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -32,28 +33,13 @@ from typing import Any
 
 import numpy as np
 
-from ..common.files import (
-    TORCH,
-    clear_partials,
-    from_torch,
-    make_directory,
-    open_to_write,
-    point,
-    read_object,
-    read_plain,
-    reason,
-    refuse_link,
-    refusing,
-    sync_directory,
-    write_whole,
-)
+from ..common import files
 from ..common.version import __version__
 from ..errors import ConfigError, DataError, LaunchError
 from .metrics import LEADING, RESERVED, WALL_CLOCK, Lines, rows_until
 
 EVERY = 1.0  # second, in which lines that come one after the other are written at once
 _WAY_OUT = "choose a place you can write with run_dir=PATH"
-_NO_LINK = "remove the link, or put in its place what it leads to"
 _STAMP = "%Y-%m-%d_%H-%M-%S"
 
 
@@ -86,18 +72,18 @@ class RunDirectory:
         self.metrics_file = self.path / "metrics.jsonl"
         with contextlib.ExitStack() as opened, self._refusing("cannot write in"):
             for name in ("checkpoints", "plots", "trace", "board"):
-                refuse_link(self.path / name)
+                files.refuse_link(self.path / name)
             self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
             opened.callback(os.close, self._descriptor)
-            self._holder = open_to_write(self.path / "run.lock", os.O_RDWR)
+            self._holder = files.open_to_write(self.path / "run.lock", os.O_RDWR)
             opened.callback(os.close, self._holder)
             self._acquire(wait_s)
             for name in ("run.json", "config.yaml"):  # who has left half of one is dead
-                clear_partials(self.path / name, 0.0)
+                files.clear_partials(self.path / name, 0.0)
 
             def lines(path: Path) -> Lines:
-                refusing = partial(self._refusing, f"cannot write {path.name} in")
-                return opened.enter_context(contextlib.closing(Lines(path, refusing)))
+                refuses = partial(self._refusing, f"cannot write {path.name} in")
+                return opened.enter_context(contextlib.closing(Lines(path, refuses)))
 
             self._log, self._metrics = lines(self.path / "log.txt"), lines(self.metrics_file)
             self._updating = threading.Lock()
@@ -133,9 +119,9 @@ class RunDirectory:
 
         Raises LaunchError when it cannot be made.
         """
-        with refusing(f"cannot make the run directory {path}", f"\n{_WAY_OUT}"):
+        with files.refusing(f"cannot make the run directory {path}", f"\n{_WAY_OUT}"):
             for each in (path.parent, path):
-                make_directory(each)
+                files.make_directory(each)
         return cls._begun(path, name, datetime.now().astimezone(), config_text, None, **of)
 
     @classmethod
@@ -146,7 +132,7 @@ class RunDirectory:
         try:
             run.write("config.yaml", text)
             if latest and (latest.is_symlink() or not latest.exists()):  # else someone's own
-                point(latest, path)
+                files.point(latest, path)
             run.update(
                 status="running",
                 exit_code=None,
@@ -227,8 +213,8 @@ class RunDirectory:
             return ""
         aside = self.path / f"metrics.before-step-{step}.jsonl"
         with self._refusing("cannot keep the rows in"):
-            content = read_plain(self.metrics_file, size)
-            write_whole(aside, content)
+            content = files.read_plain(self.metrics_file, size)
+            files.write_whole(aside, content)
         kept, steps = rows_until(content, step)
         self._metrics.trim(0)
         for line in kept:
@@ -261,7 +247,7 @@ class RunDirectory:
         """Write a whole file: a reader never sees half of it."""
         self._look()
         with self._refusing(f"cannot write {name} in"):
-            write_whole(self.path / name, text.encode())
+            files.write_whole(self.path / name, text.encode())
 
     def _look(self) -> None:
         """Raise Gone where the directory that was opened is no longer at its path."""
@@ -274,16 +260,9 @@ class RunDirectory:
             "has to begin again"
         )
 
-    @contextlib.contextmanager
-    def _refusing(self, what: str) -> Iterator[None]:
+    def _refusing(self, what: str) -> AbstractContextManager[None]:
         """Turn the file system's refusal into a LaunchError with a way out."""
-        try:
-            yield
-        except OSError as error:
-            way_out = _NO_LINK if error.errno == errno.ELOOP else _WAY_OUT
-            raise LaunchError(
-                f"{what} the run directory {self.path}: {reason(error)}\n{way_out}"
-            ) from error
+        return files.refusing(f"{what} the run directory {self.path}", f"\n{_WAY_OUT}")
 
     def _acquire(self, wait_s: float) -> None:
         deadline = time.monotonic() + wait_s
@@ -316,16 +295,16 @@ def _make_unique(base: Path, stamp: str) -> Path:
         path = base / (stamp if number == 1 else f"{stamp}-{number}")
         try:
             for each in reversed((base, *base.parents)):
-                make_directory(each, links=True)
+                files.make_directory(each, links=True)
             path.mkdir()  # fails if it exists: two runs that start together cannot share it
             with contextlib.suppress(PermissionError):
-                sync_directory(base)
+                files.sync_directory(base)
             break
         except OSError as error:
             if isinstance(error, FileExistsError) and os.path.lexists(path):
                 continue
             first = next((p for p in (base, *base.parents) if os.path.lexists(p)), base)
-            why = reason(error) if first.is_dir() else f"{first} is not a directory"
+            why = files.reason(error) if first.is_dir() else f"{first} is not a directory"
             raise LaunchError(f"cannot make the run directory {path}: {why}\n{_WAY_OUT}") from error
     return path
 
@@ -391,7 +370,7 @@ def git_state(directory: str | Path = ".") -> dict[str, Any] | None:
 def read_run_json(path: Path) -> dict[str, Any]:
     """The object in a run.json, unchecked; DataError where there is none, OSError."""
     try:
-        return read_object(path)
+        return files.read_object(path)
     except ValueError as error:
         raise DataError(f"damaged file: {path}: {error}") from error
 
@@ -417,7 +396,7 @@ def find_run(path: str | Path) -> Path:
         raise DataError(
             f"no run at {path}: {'it is a file' if directory.exists() else link}\n"
             f"expected a run directory, or <run_dir>/<name> for the newest run of that name"
-            + (f"\n{from_torch(path)}" if directory.suffix.lower() in TORCH else "")
+            + (f"\n{files.from_torch(path)}" if directory.suffix.lower() in files.TORCH else "")
         )
     run = directory if (directory / "run.json").exists() else newest_run(directory)
     if run is None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ..common.files import beginning, open_plain, read_plain, reason, typed
 from ..common.words import number
-from ..config.resolved import compare_configs
+from ..config.resolved import Setting, compare_configs, read_settings
 from ..config.texts import Measure
 from ..errors import DataError, UserError
 from .checkpoint import (
@@ -39,8 +39,8 @@ from .checkpoint import (
     step_of,
 )
 from .directory import find_run, read_run_json
-from .importance import Importance
 from .metrics import RESERVED, SPLITS, History
+from .results import ClassCounts, Importance
 from .state import Best
 
 
@@ -51,41 +51,6 @@ class Git:
     commit: str
     dirty: bool
     diff: str = ""
-
-
-@dataclass(frozen=True)
-class ClassCounts:
-    """How often each class was predicted for each, by the model that a run is known by.
-
-    Attributes:
-        split: the part of the data that was counted.
-        names: of the classes, in the order of their codes.
-        support: rows of each class; the sums of their weights where they have such.
-        confusion: a list for each true class: how often each class was predicted.
-    """
-
-    split: str
-    names: list[str]
-    support: list[Count | Number]
-    confusion: list[list[Count | Number]]
-
-    def __post_init__(self) -> None:
-        count = len(self.names)
-        if {len(self.support), len(self.confusion), *map(len, self.confusion)} != {count}:
-            raise ValueError(f"expected counts of {count} classes")
-
-    @cached_property
-    def figures(self) -> list[tuple[float, float, float]]:
-        """Precision, recall and f1 of each class; 0 where one is not defined."""
-        counts = np.array(self.confusion, np.float64)
-        each = figures(counts.diagonal(), counts.sum(axis=0), np.array(self.support))
-        return [tuple(row) for row in np.transpose(each).tolist()]
-
-
-def figures(right: Any, predicted: Any, there: Any) -> list[Any]:
-    """Precision, recall and f1 of rows that are right, were predicted, and are there; 0 of none."""
-    parts = ((right, predicted), (right, there), (2 * right, predicted + there))
-    return [above / np.where(below > 0, below, 1.0) for above, below in parts]
 
 
 @dataclass(frozen=True)
@@ -103,10 +68,10 @@ class RunInfo:
     parameters: int | None = None
     hosts: list[str] = field(default_factory=list)
     ranks: int = 1
-    device: str | None = None
     compile: dict[str, Any] | None = None
     steps: int | None = None
     higher_is_better: dict[str, bool | None] = field(default_factory=lambda: {"loss": False})
+    repeated: list[str] = field(default_factory=list)
     best: Best | None = None
     test: dict[str, float | None] | None = None
     classes: ClassCounts | None = None
@@ -149,6 +114,7 @@ class Run:
         info: its run.json.
         config_text: its config.yaml.
         checkpoints: its complete checkpoints, oldest first; may be empty.
+        sweep: the sweep in whose place it was read, as one of its members.
 
     Example:
         >>> run = Run.read("runs/linreg")
@@ -159,6 +125,7 @@ class Run:
     info: RunInfo
     config_text: str
     checkpoints: list[Path]
+    sweep: Run | None = None
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
@@ -180,12 +147,7 @@ class Run:
 
     @property
     def members(self) -> list[Path]:
-        """The directories of the members of a sweep that have begun, in order; DataError."""
-        if (self.path / "members.safetensors").exists():
-            raise DataError(
-                f"the sweep {self.path} is of an earlier version, which wrote all members into one "
-                f"file; train it again: microtrain train {self.path / 'config.yaml'}"
-            )
+        """The directories of the members of a sweep that have begun, in order."""
         return sorted(path.parent for path in self.path.glob("members/[0-9]*/run.json"))
 
     def one(self) -> Self:
@@ -236,7 +198,7 @@ class Run:
             Measure.of(split, each)
             for each in fields
             for split in SPLITS
-            if each in history.split(split).values
+            if each in history.splits.get(split, ())
         ]
 
     @property
@@ -245,15 +207,45 @@ class Run:
         return list(dict.fromkeys(column.field for column in self.columns))
 
     def direction(self, column: str) -> int:
-        """1 where a higher value of a column is better, -1 where a lower one is, 0: not known."""
+        """1 where a higher value of a column is better, -1 where a lower one is, 0: not known.
+
+        What is monitored has a direction where its metric does not say it.
+        """
         higher = self.info.higher_is_better.get(Measure(column).field)
+        if higher is None and column == self.monitor:
+            higher = self.setting("checkpoint.mode") == "max"
         return 0 if higher is None else 1 if higher else -1
+
+    @cached_property
+    def config(self) -> dict[str, Setting]:
+        """Its resolved configuration, by dotted key. Raises DataError."""
+        return read_settings(self.config_text, self.path / "config.yaml")
+
+    def setting(self, key: str) -> str:
+        """The value of a key as text; empty where it has none."""
+        return str(self.config[key].value or "") if key in self.config else ""
+
+    @property
+    def monitor(self) -> str:
+        """The column whose best value counts."""
+        if self.info.best is not None:
+            return self.info.best.name
+        usual = "val/loss" if "val/loss" in self.columns else "train/loss"
+        return self.setting("checkpoint.monitor") or usual
+
+    def best(self, column: str) -> tuple[float, int] | None:
+        """The best value of a column and its step, the first of equals; None if none is better."""
+        steps, values = self.curve(column)
+        sign, finite = self.direction(column), np.isfinite(values)
+        if sign == 0 or not finite.any():
+            return None
+        index = int(np.where(finite, sign * values, -np.inf).argmax())
+        return float(values[index]), int(steps[index])
 
     def curve(self, column: str) -> Series:
         """Steps and values of a column such as `val/loss`."""
-        measure = Measure(column)
-        entries, name = self.history.split(measure.part), measure.field
-        return entries.steps[entries.have(name)].astype(np.float64), entries.of(name)[0]
+        steps, values = self.history.series(Measure(column).part, Measure(column).field)
+        return steps.astype(np.float64), values
 
     @cached_property
     def status(self) -> str:
@@ -301,10 +293,11 @@ class Run:
         Settings and rows that were changed, or are another run's. For those who show them: what
         takes up a model or goes on with a run looks for itself.
         """
+        measured = self.fields
         found = [
             f"damaged file: {self.metrics_file} has rows of {split} twice: their steps do not rise"
-            for split, rows in self.history.entries.items()
-            if (np.diff(rows.steps) <= 0).any()
+            for split, fields in self.history.splits.items()
+            if any((np.diff(fields[name][0]) <= 0).any() for name in fields if name in measured)
         ]
         if not self.checkpoints or not (state := peek_state(newest := self.checkpoints[-1])):
             return found

@@ -11,47 +11,25 @@ import contextlib
 import copy
 import functools
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..common.files import point, remove, sync_file, without_syncing
 from ..config.components import load
-from ..config.schema import Member
+from ..config.schema import Config
 from ..distributed.single import SingleCommunicator
 from ..errors import DivergedError
-from ..runs.arrays import params_sha256
 from ..runs.checkpoint import list_checkpoints, step_of
 from ..runs.directory import RunDirectory
 from ..train.callbacks.base import Callback, Ending, Event
 from ..train.callbacks.checkpoints import Checkpoints
 from ..train.console import Output, next_command
-from ..train.model_state import model_arrays
 from ..train.resume import LOCK_WAIT
 from ..train.run import TrainingRun
 from ..train.trainer import Trainer
 
 PAUSED = "halving"  # why a member stops that is to be compared with others
 PATIENCE = 5.0  # seconds before the first checkpoint: shorter members are begun again
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """What all members have in common.
-
-    Attributes:
-        path: the directory of the sweep.
-        about: fields of each member's run.json: the id of the sweep, the commit it was begun from.
-        count: of the members.
-    """
-
-    path: Path
-    about: dict[str, Any]
-    count: int
-
-    def place(self, number: int) -> Path:
-        """The directory of a member."""
-        return self.path / "members" / f"{number:0{len(str(self.count - 1))}}"
 
 
 class Quiet(Output):
@@ -81,14 +59,14 @@ class MemberRun(Trainer):
     """The run of a member.
 
     Attributes:
-        sweep: that it is of.
-        place: where its directory is to be.
+        place: where its directory is to be, in that of the sweep.
+        about: fields of its run.json: the id of the sweep, the commit it was begun from.
         rung: it pauses after 1/rung of its steps; None: it goes on to its end.
         stopped_by: why it ended before its last step.
     """
 
-    sweep: Sweep
     place: Path
+    about: dict[str, Any]
     rung: int | None = None
     stopped_by = ""
 
@@ -97,7 +75,7 @@ class MemberRun(Trainer):
         if resume is not None:
             return RunDirectory(resume, LOCK_WAIT)
         return RunDirectory.create_member(
-            self.place, self.config.name, self.config_text, **self.sweep.about
+            self.place, self.config.name, self.config_text, **self.about
         )
 
     @property
@@ -110,7 +88,7 @@ class MemberRun(Trainer):
         return math.inf if step >= total else step
 
     def _way_on(self) -> str:
-        return next_command(self.config, self.sweep.path, "resume")
+        return next_command(self.config, self.place.parent.parent, "resume")
 
 
 class Rung(Callback):
@@ -138,7 +116,7 @@ class Rung(Callback):
 
 
 class FewCheckpoints(Checkpoints):
-    """Of a run that has finished the best one is all that is kept; a short one writes no other."""
+    """Of a run that has finished the best one is all that is kept."""
 
     def on_start(self, run: TrainingRun) -> None:
         """At first the best stays in memory, unless a checkpoint was asked for."""
@@ -148,21 +126,15 @@ class FewCheckpoints(Checkpoints):
 
     def on_end(self, run: TrainingRun, ending: Ending) -> None:
         """The best; the last where that is the best, or none was kept."""
-        saver, best = run.checkpoints, run.state.best
-        if saver is None or best is None or not ending.finished or best.step == run.step:
-            super().on_end(run, ending)
-        if saver is None or best is None or not ending.finished:
-            return
-        saver.wait()
-        ending.params_sha256 = params_sha256(model_arrays(run.model))
-        if best.step not in map(step_of, list_checkpoints(saver.directory)):
-            super().on_end(run, ending)
-        paths = {step_of(path): path for path in list_checkpoints(saver.directory)}
-        kept = paths.pop(best.step if best.step in paths else run.step)
-        for path in paths.values():
-            remove(path)
-        for name in ("best", "last"):
-            point(saver.directory / name, kept)
+        super().on_end(run, ending)
+        if run.checkpoints is not None and ending.finished:
+            place, best = run.checkpoints.directory, run.state.best
+            paths = {step_of(path): path for path in list_checkpoints(place)}
+            kept = paths.pop(best.step if best and best.step in paths else run.step)
+            for path in paths.values():
+                remove(path)
+            for name in ("best", "last"):
+                point(place / name, kept)
 
 
 @functools.cache
@@ -181,27 +153,27 @@ def _class_of(kind: Any) -> Any:
 
 
 def train_member(
-    sweep: Sweep, member: Member, rung: int | None = None, resume: Path | None = None
+    config: Config, place: Path, about: dict[str, Any], rung: int | None, resume: bool
 ) -> list[str]:
     """Train a member in this process, to its end or to a rung; returns what it warned of.
 
     Args:
-        sweep: that it is of.
-        member: its number and its configuration.
+        config: that of the member.
+        place, about: as MemberRun.
         rung: it is to be compared with others after 1/rung of its steps; None: to its end.
-        resume: its directory, where it was begun before.
+        resume: whether it was begun before.
 
     Raises KeyboardInterrupt where a signal has stopped it, and the errors of a run, but for
     DivergedError: its run.json says that.
     """
-    config = copy.deepcopy(member.config)  # class weights are filled in
+    config = copy.deepcopy(config)  # class weights are filled in
     kind = Trainer if config.trainer is None else load("trainer", str(config.trainer))
     quiet = Quiet()
     with without_syncing():
         run: MemberRun = _class_of(kind).from_config(
-            config, SingleCommunicator(), quiet, resume=resume
+            config, SingleCommunicator(), quiet, resume=place if resume else None
         )
-        run.sweep, run.place, run.rung = sweep, sweep.place(member.number), rung
+        run.place, run.about, run.rung = place, about, rung
         with contextlib.suppress(DivergedError):
             run.train()
     sync_file(run.path / "run.json")

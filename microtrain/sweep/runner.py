@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ..common.files import remove, set_aside
 from ..common.words import elapsed, number, plural, terminal_width
@@ -29,6 +29,7 @@ from ..config.schema import Config, Member
 from ..config.texts import Duration
 from ..distributed import watchdog
 from ..distributed.agreement import from_root, settled
+from ..distributed.communicator import Communicator
 from ..errors import ConfigError, DataError, UserError
 from ..report.groups import summary
 from ..report.record import read_records
@@ -40,10 +41,7 @@ from ..train.console import Output
 from ..train.resume import LOCK_WAIT
 from ..train.run import held
 from ..train.run_data import reading_once
-from .member import Sweep, train_member
-
-if TYPE_CHECKING:
-    from ..distributed.communicator import Communicator
+from .member import train_member
 
 SAY = 10.0  # seconds between two lines of progress, where no bar shows it
 KEEP = 3  # halving keeps a third of the settings
@@ -157,32 +155,35 @@ class _Runner:
         self.settings = len({member.setting for member in members})
         self._said = time.monotonic()
         self._warned: set[str] = set()
-        self.sweep, self.done, self.halved = from_root(comm, self._found)
+        self.path, self.about, self.done, self.halved = from_root(comm, self._found)
 
-    def _found(self) -> tuple[Sweep, dict[int, RunInfo], dict[str, list[int]]]:
-        """The sweep, what is there of its members already, and which settings have gone on."""
+    def _found(self) -> tuple[Path, dict[str, Any], dict[int, RunInfo], dict[str, list[int]]]:
+        """Where the sweep is, what its members say of it, what is there of them already, and which
+        settings have gone on.
+        """
         assert self.directory is not None
-        path, info = self.directory.path, self.directory.info
-        about = {"of_sweep": info("id"), "git": info("git")}
-        self.sweep = Sweep(path, about, len(self.members))
-        found = {}
-        for member in self.members:
-            if (path := self.sweep.place(member.number)).exists() and (its := self._usable(member)):
-                found[member.number] = its
-        return self.sweep, found, info("halved", {})
+        info = self.directory.info
+        self.path, self.about = self.directory.path, {"of_sweep": info("id"), "git": info("git")}
+        there = [m for m in self.members if self._place(m.number).exists()]
+        found = {m.number: its for m in there if (its := self._usable(m)) is not None}
+        return self.path, self.about, found, info("halved", {})
+
+    def _place(self, number: int) -> Path:
+        """The directory of a member."""
+        return self.path / "members" / f"{number:0{len(str(len(self.members) - 1))}}"
 
     def _usable(self, member: Member) -> RunInfo | None:
         """What became of a member that can stay or be gone on with; others begin again.
 
         Raises OtherRun and ConfigError for a run that is not that member of this sweep.
         """
-        path = self.sweep.place(member.number)
+        path = self._place(member.number)
         if not (path / "run.json").exists():
             remove(path)  # killed as it began
             return None
         try:
             run = Run.read(path)
-            if run.info.of_sweep != self.sweep.about["of_sweep"]:
+            if run.info.of_sweep != self.about["of_sweep"]:
                 raise OtherRun(
                     f"{path} is not of this sweep: its run.json names the sweep "
                     f"{run.info.of_sweep or '(none)'!s:.40}; put it back where it was"
@@ -219,7 +220,7 @@ class _Runner:
         seeds = len(self.members) // (self.settings * (sweep.folds or 1))
         ranks = f" on {plural(self.comm.size, 'rank')}" if self.comm.size > 1 else ""
         output.say(
-            f"sweep   {self.sweep.path}",
+            f"sweep   {self.path}",
             f"members {len(self.members):,}: {plural(self.settings, 'setting')}{folds} x "
             f"{plural(seeds, 'seed')}{ranks}",
         )
@@ -273,10 +274,11 @@ class _Runner:
         return info.status == "paused" and info.rung <= rung
 
     def _train_one(self, member: Member, rung: int | None) -> RunInfo:
-        path = self.sweep.place(member.number)
-        resume = path if member.number in self.done else None
+        path = self._place(member.number)
         try:
-            warnings = train_member(self.sweep, member, rung, resume)
+            warnings = train_member(
+                member.config, path, self.about, rung, member.number in self.done
+            )
         except UserError as error:
             what = ", ".join(f"{k}={as_yaml(v)}" for k, v in member.varied.items())
             raise type(error)(f"member {member.number} ({what}): {error}") from error
@@ -326,7 +328,7 @@ class _Runner:
         """The table, and run.json; on rank 0."""
         if self.directory is None:
             return
-        path = self.sweep.path
+        path = self.path
         counts = dict(Counter(info.status for info in self.done.values()))
         if not finished:
             self.directory.update(status="stopped", exit_code=STOPPED, members=counts)
@@ -340,7 +342,7 @@ class _Runner:
             status="finished",
             exit_code=0,
             members=counts,
-            best_member=None if best is None else self.sweep.place(best).name,
+            best_member=None if best is None else self._place(best).name,
             best=info.best and asdict(info.best),  # for list, which reads no members
             test=info.test,
             timings={"train_s": seconds},
@@ -348,5 +350,5 @@ class _Runner:
         self.output.say("", *summary(read_records([str(path)]), terminal_width()), "")
         if best is not None and info.best is not None:
             said = f"{info.best.name} {number(info.best.value)}"
-            self.output.say(f"best    {self.sweep.place(best)}: {said}")
+            self.output.say(f"best    {self._place(best)}: {said}")
         self.output.say(f"next    microtrain report {path}", f"time    {elapsed(seconds)}")

@@ -6,7 +6,7 @@ import math
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from ..config.texts import Duration
 from ..data import DataLoader, Prepared
 from ..distributed import watchdog
 from ..distributed.agreement import first_word, settled, together
+from ..distributed.communicator import Communicator
 from ..distributed.data_parallel import DataParallel
 from ..distributed.replicas import difference
 from ..distributed.shards import local_shards
@@ -27,6 +28,7 @@ from ..nn import Module
 from ..optim import Optimizer
 from ..random import manual_seed
 from ..runs.run import checkpoint_at
+from .evaluation import OfRow
 from .metrics.base import Metric
 from .model_state import load_model_arrays, model_arrays
 from .models_and_losses import balance, described, predicting_counts
@@ -35,11 +37,7 @@ from .run_data import data_state, load_run_data
 from .schedules import Rates, Schedule
 from .step.divergence import Guard, Skips
 
-if TYPE_CHECKING:
-    from ..distributed.communicator import Communicator
-    from .evaluation import OfRow
-
-
+T = TypeVar("T")
 STOP, EVALUATE, SAVE = range(3)  # what a run is asked for: places in `DataParallel.notes`
 
 
@@ -230,13 +228,11 @@ def build_rates(config: Config, optimizer: Optimizer, plan: Plan) -> Rates | Non
     if config.schedule is None:
         return None
     with trying(config, "schedule"):
-        schedule = build(config.schedule)
-        if not isinstance(schedule, Schedule):
-            found = (
-                "is not a schedule: expected a function of the step and the number of all steps, "
-                f"or a subclass of microtrain.train.Schedule, found {described(schedule)}"
-            )
-            raise refused(config, "schedule", found)
+        expected = (
+            "a schedule: expected a function of the step and the number of all steps, or a "
+            "subclass of microtrain.train.Schedule"
+        )
+        schedule = made(config, "schedule", Schedule, expected)
         schedule.begin(plan.epoch, plan.total)
         return Rates(schedule, optimizer.param_groups)
 
@@ -244,14 +240,16 @@ def build_rates(config: Config, optimizer: Optimizer, plan: Plan) -> Rates | Non
 def build_optimizer(config: Config, params: list[Any]) -> Optimizer:
     """The configured optimizer; ConfigError for what is not one."""
     with trying(config, "optimizer"):
-        optimizer = build(config.optimizer, params=params)
-    if not isinstance(optimizer, Optimizer):
-        found = (
-            "is not an optimizer: expected a class that derives from microtrain.optim.Optimizer, "
-            f"found {described(optimizer)}"
-        )
-        raise refused(config, "optimizer", found)
-    return optimizer
+        expected = "an optimizer: expected a class that derives from microtrain.optim.Optimizer"
+        return made(config, "optimizer", Optimizer, expected, params=params)
+
+
+def made(config: Config, path: str, kind: type[T], expected: str, **filled: Any) -> T:
+    """The part at `path`; ConfigError where that is not a `kind`."""
+    part = build(getattr(config, path), **filled)
+    if not isinstance(part, kind):
+        raise refused(config, path, f"is not {expected}, found {described(part)}")
+    return part
 
 
 def refuse_another_loss(config: Config, batches: int) -> None:

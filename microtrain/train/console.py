@@ -17,20 +17,17 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import Any, Literal, TextIO
 
 from ..common import threads
 from ..common.threads import LAUNCH, launch_environment
 from ..common.words import elapsed, labelled, number, plural, printable, rate, size
 from ..config.components import import_paths
+from ..config.schema import Config
 from ..data import ArrayDataset
+from ..optim import Optimizer
 from .callbacks.base import Callback, Ending
 from .progress_bar import Bar, NotebookBar, TerminalBar
-
-if TYPE_CHECKING:
-    from ..config.schema import Config
-    from ..optim import Optimizer
-
 
 ProgressMode = Literal["auto", "on", "off"]
 
@@ -191,6 +188,7 @@ class Header(Callback):
             parameters=sum(p.numel() for p in run.model.parameters()),
             compile=about,
             higher_is_better=run.higher_is_better,
+            repeated=sorted(run.repeated),
         )
         if run.directory is not None and not run.output.quiet:
             compiled = f"{about['executor']}: {about['reason']}"
@@ -316,9 +314,6 @@ def next_command(config: Config, path: Path, command: str) -> str:
     return f"{program} {command} {shlex.quote(str(path))}{more}"
 
 
-COMING = "gradients", "shards", "optimizer", "activations"  # not there before the first step
-
-
 def memory(run: Any) -> dict[str, int]:
     """The bytes that can be counted of what this rank needs, by what they are for."""
     storage = run.model.storage
@@ -346,7 +341,8 @@ def sizes(run: Any) -> dict[str, str]:
         for name, count in needed.items()
         if count
     )
-    coming = sum(needed[name] for name in COMING) if run.device is None else 0
+    there = needed["parameters"] + needed["data"]
+    coming = sum(needed.values()) - there if run.device is None else 0  # with the first step
     least = size(max(peak_memory(), _resident() + coming))
     each = " per rank" if run.comm.size > 1 else ""
     return {"model": count + sent, "memory": f"at least {least}{each}: {counted}"}

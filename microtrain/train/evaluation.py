@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from ..creation import from_numpy
 from ..data import ArrayDataset, Source, TargetScaling, contiguous_slice
 from ..data.kept.cache import Kept
 from ..data.rows import known_of_target, layout
+from ..distributed.communicator import Communicator
 from ..distributed.find_terms import of_batch
 from ..distributed.shards import local_shards, tree_sum
 from ..errors import ConfigError
@@ -24,10 +25,6 @@ from ..tensor import TENSORS, Tensor
 from .metrics.base import Metric, MetricSet
 from .metrics.probabilities import LogLoss
 from .models_and_losses import described, leaves, loss_of_rows, mapped, one_loss, refuse_uncounted
-
-if TYPE_CHECKING:
-    from ..distributed.communicator import Communicator
-
 
 Step = Callable[[Any, tuple[Tensor, ...]], tuple[Any, Any]]  # model, batch: prediction, loss
 

@@ -15,16 +15,20 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..backend import XP, to_host
 from ..common.files import json_bytes, parse_json
+from ..data import DataLoader
 from ..distributed.agreement import from_root, settled
+from ..distributed.communicator import Communicator
 from ..distributed.connection import ranks_of
 from ..errors import DataError
+from ..nn import Module
 from ..nn.module import EXTRA_STATE
+from ..optim import Optimizer
 from ..random import get_rng_state, set_rng_state
 from ..runs.arrays import copied
 from ..runs.checkpoint import (
@@ -35,12 +39,6 @@ from ..runs.checkpoint import (
     save_checkpoint,
 )
 from ..runs.state import check_loop, put_together, take_apart, word
-
-if TYPE_CHECKING:
-    from ..data import DataLoader
-    from ..distributed.communicator import Communicator
-    from ..nn import Module
-    from ..optim import Optimizer
 
 SMALL = 2**12  # bytes of an array up to which it travels with names and shapes
 

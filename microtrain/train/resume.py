@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Len, Lt, Predicate
 
@@ -20,6 +20,7 @@ from ..config.schema import Config
 from ..data.loading.loader import order_name
 from ..data.preparation.prepare import check_names
 from ..distributed.agreement import from_root, settled
+from ..distributed.communicator import Communicator
 from ..errors import ConfigError, DataError
 from ..random import begin_batch, place, set_rng_state
 from ..runs.checkpoint import (
@@ -40,10 +41,6 @@ from .build_run import take_initial_values
 from .model_state import from_rank_0, share_arrays, take_over
 from .run import STOP_FILE, TrainingRun
 
-if TYPE_CHECKING:
-    from ..distributed.communicator import Communicator
-
-
 LOCK_WAIT = 30.0  # seconds in which the ranks of a killed job have died
 
 Choice = tuple[Path | None, str, int | None]
@@ -55,12 +52,6 @@ def _are_sums(progress: list[str]) -> bool:
     except OverflowError:
         return False
     return weight >= 0
-
-
-@dataclass
-class _Rows:
-    rows: Count
-    step_rate: Annotated[int, Ge(1), Lt(2**53)]
 
 
 @dataclass
@@ -83,7 +74,6 @@ class _Run(RunState):
 
     metrics_bytes: Count
     progress: Annotated[list[str], Len(2, 2), Predicate(_are_sums)]
-    rows: _Rows
     callbacks: list[tuple[str, Any]]
     skips: _Skips | None
     data_hash: str

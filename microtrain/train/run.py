@@ -19,10 +19,12 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from numpy.typing import NDArray
+
 from ..common.threads import LAUNCH
 from ..config.resolved import whole_yaml
 from ..distributed.agreement import settled
-from ..distributed.communicator import alone
+from ..distributed.communicator import Communicator, alone
 from ..distributed.data_parallel import DataParallel
 from ..errors import DataError
 from ..runs.directory import RunDirectory
@@ -31,14 +33,12 @@ from ..runs.run import Run
 from ..runs.state import RunState
 from .build_run import STOP, Parts
 from .callbacks.base import Callback, call
+from .console import Output
+from .evaluation import repeated
+from .step.executor import Execution
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from numpy.typing import NDArray
-
-    from ..distributed.communicator import Communicator
-    from .console import Output
-    from .step.executor import Execution
 
 
 class Progress:
@@ -177,6 +177,11 @@ class TrainingRun(Parts):
         """For the loss and each metric whether the highest value is best; None where unknown."""
         said: dict[str, Any] = {metric.name: metric.higher_is_better for metric in self.metrics}
         return {"loss": False} | {n: None if h is None else bool(h) for n, h in said.items()}
+
+    @property
+    def repeated(self) -> set[str]:
+        """The metrics that are the number of the loss once more, which people are not shown."""
+        return repeated(self.loss, self.metrics, self.eval_step)
 
     def where(self) -> dict[str, Any]:
         """Step, epoch and samples, as rows and checkpoints have them."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,12 +20,9 @@ from ..data.kept.cache import CHECKED, keep, key_of, opened, stamps, written
 from ..data.kept.shared import during, share
 from ..data.rows import Rows, layout
 from ..distributed.agreement import agreed, all_equal, settled, together
-from ..distributed.communicator import alone
+from ..distributed.communicator import Communicator, alone
 from ..errors import DataError
 from .rehearsal import trying
-
-if TYPE_CHECKING:
-    from ..distributed.communicator import Communicator
 
 
 def load_data(

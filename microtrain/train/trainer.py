@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -30,10 +30,11 @@ from ..config.resolved import compared
 from ..config.schema import Config
 from ..data.kept.cache import PROGRESS
 from ..data.kept.shared import during
+from ..data.loading.loader import MicroBatches
 from ..data.rows import layout
 from ..distributed import process_monitor, watchdog
 from ..distributed.agreement import agreed, same, settled
-from ..distributed.communicator import alone
+from ..distributed.communicator import Communicator, alone
 from ..distributed.connection import ranks_of
 from ..errors import ConfigError, DivergedError
 from ..runs.directory import EVERY, RunDirectory
@@ -50,10 +51,6 @@ from .resume import LOCK_WAIT, choose_run, take_up
 from .run import ExitCode, Progress, Requests, TrainingRun, next_multiple, run_directory
 from .step.divergence import NotFinite, Trials, autopsy, worst_gradient
 from .step.executor import BEGIN, Execution
-
-if TYPE_CHECKING:
-    from ..data.loading.loader import MicroBatches
-    from ..distributed.communicator import Communicator
 
 
 class Trainer(TrainingRun):

@@ -226,7 +226,7 @@ def test_what_the_machine_lacks_is_one_message(raised, words, capsys, monkeypatc
     def failing():
         raise raised
 
-    monkeypatch.setattr("microtrain.config.json_schema.json_schema", failing)
+    monkeypatch.setattr("microtrain.config.reference.json_schema", failing)
     assert main(["schema"]) == 5
     assert words in capsys.readouterr().err
 

@@ -14,9 +14,8 @@ import mpi_run
 import pytest
 from pace import daily
 
-from microtrain.cli import diagnosis
-from microtrain.cli.diagnosis import Rank, judge_directory, judge_ranks
-from microtrain.cli.doctor import _ranges
+from microtrain.cli import doctor as diagnosis
+from microtrain.cli.doctor import Rank, _ranges, judge_directory, judge_ranks
 from microtrain.distributed import Communicator
 from microtrain.distributed.single import SingleCommunicator
 

@@ -13,8 +13,8 @@ from microtrain.cli.main import main
 from microtrain.config import reference
 from microtrain.config.components import settable
 from microtrain.config.document import lines_of, parse
-from microtrain.config.json_schema import json_schema
 from microtrain.config.load import load_config
+from microtrain.config.reference import json_schema
 from microtrain.config.registered import REGISTERED
 from microtrain.config.schema import SECTIONS
 from microtrain.config.tree import Source

@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 import microtrain as mt
 from microtrain.cli.main import main
 from microtrain.errors import DataError, LaunchError
-from microtrain.exchange.state_file import WRITERS, parse
+from microtrain.exchange.state import WRITERS, parse
 
 
 def network() -> mt.nn.Module:
@@ -716,7 +716,7 @@ def test_an_array_whose_header_is_broken_is_a_message(tmp_path, header):
 def test_a_small_archive_of_a_large_array_is_refused_before_it_fills_the_memory(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("microtrain.exchange.state_file.LARGE", 2**20)
+    monkeypatch.setattr("microtrain.exchange.state.LARGE", 2**20)
     np.savez_compressed(tmp_path / "bomb.npz", a=np.zeros(2**19))
     with pytest.raises(DataError, match=r"would be 4\.19 MB of arrays, more than 100 times"):
         mt.load(tmp_path / "bomb.npz")

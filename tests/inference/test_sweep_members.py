@@ -149,22 +149,6 @@ def test_a_sweep_without_a_best_member_says_why(tmp_path):
         mt.load(train(tmp_path, "gone", text))
 
 
-def test_a_sweep_of_an_earlier_version_says_how_to_go_on(flowers, tmp_path, capsys):
-    place = tmp_path / "runs/flowers/2026-11-01_00-00-00"
-    place.mkdir(parents=True)
-    for name in ("config.yaml", "run.json"):
-        (place / name).write_bytes((Run.read(flowers).path / name).read_bytes())
-    info = json.loads((place / "run.json").read_text())
-    (place / "run.json").write_text(json.dumps(info | {"best_member": 3}))
-    (place / "members.safetensors").write_bytes(b"")
-    for command in (["compare", place], ["evaluate", place], ["report", place]):
-        assert main([*map(str, command)]) == 3
-        assert "earlier version, which wrote all members into one file; train it again: " in (
-            capsys.readouterr().err
-        )
-    assert main(["list", str(tmp_path / "runs")]) == 0
-
-
 @pytest.mark.parametrize("edit", [("best_member", "1"), ("id", "0" * 32)])
 def test_a_best_member_that_is_not_the_one_that_was_chosen_is_refused(tmp_path, edit):
     sweep = train(tmp_path, "line", LINE.replace("[0.1, 1.0e+30]", "[0.1, 0.2]"))

@@ -15,7 +15,7 @@ from microtrain.report.chart import draw, picture, write
 from microtrain.report.curves import choose, curves
 from microtrain.report.page import write_plots
 from microtrain.report.predictions import Predictions, fit
-from microtrain.report.record import Record
+from microtrain.runs.run import Run
 
 pytest.importorskip("matplotlib")
 
@@ -29,7 +29,7 @@ def legend(axes):
 def drawn(tmp_path, losses, **info):
     """The axes of the loss curve of a run."""
     run = make_run(tmp_path, losses=losses, **info)
-    (axes,) = draw(curves([Record.read(run)], ["loss"]), "$line$").axes
+    (axes,) = draw(curves([Run.read(run)], ["loss"]), "$line$").axes
     return axes
 
 
@@ -47,7 +47,7 @@ def test_the_loss_curve(tmp_path):
 
 def test_the_ticks_are_those_of_the_page(tmp_path):
     run = make_run(tmp_path, losses=[3, 0.2])
-    (chart,) = curves([Record.read(run)], ["loss"])
+    (chart,) = curves([Run.read(run)], ["loss"])
     (axes,) = draw([chart]).axes
     assert axes.get_yscale() == "log"
     for axis, ticks in ((axes.xaxis, chart.x_ticks()), (axes.yaxis, chart.y_ticks())):
@@ -72,7 +72,7 @@ def many(tmp_path, count, seeds=1):
             tmp_path, f"r{i}", losses=[3, 2, 1 + i / 7], lr=f"{i // seeds}.5  # x.yaml:1"
         )
         (run / "config.yaml").write_text((run / "config.yaml").read_text() + f"seed: {i % seeds}\n")
-        records.append(Record.read(run))
+        records.append(Run.read(run))
     return records
 
 
@@ -103,7 +103,7 @@ def test_many_runs_are_told_apart_by_color_and_line(tmp_path, count, seeds):
 
 def test_one_of_many_that_has_measured_nothing_is_named_too(tmp_path):
     records = many(tmp_path, 7)
-    records.append(Record.read(make_run(tmp_path, "empty", losses=(), status="running")))
+    records.append(Run.read(make_run(tmp_path, "empty", losses=(), status="running")))
     (legend,) = draw(curves(records, ["loss"])).legends
     assert "empty (running)" in {text.get_text() for text in legend.get_texts()}
 
@@ -122,7 +122,7 @@ def test_runs_that_differ_in_their_seed_alone_are_one_curve_with_a_band(tmp_path
 
 
 def test_a_moving_average_stands_before_the_values(tmp_path):
-    record = Record.read(make_run(tmp_path, losses=[4.0, 2.0, math.nan, 1.0]))
+    record = Run.read(make_run(tmp_path, losses=[4.0, 2.0, math.nan, 1.0]))
     (chart,) = curves([record], ["train/loss"], smooth=0.5)
     raw, smooth = chart.curves
     assert raw.faint and not smooth.faint
@@ -140,7 +140,7 @@ def test_a_moving_average_stands_before_the_values(tmp_path):
      ("time", [0.5, 1.0, 1.5], "seconds of training")],
 )  # fmt: skip
 def test_the_horizontal_axis_can_be_chosen(tmp_path, x, places, words):
-    record = Record.read(make_run(tmp_path))
+    record = Run.read(make_run(tmp_path))
     (chart,) = curves([record], ["train/loss"], x)
     np.testing.assert_allclose(chart.curves[0].points, [places, [3, 2, 1.5]])
     assert chart.x == words
@@ -149,7 +149,7 @@ def test_the_horizontal_axis_can_be_chosen(tmp_path, x, places, words):
 
 
 def test_an_axis_that_was_not_written_down_is_an_error(tmp_path):
-    record = Record.read(make_run(tmp_path))
+    record = Run.read(make_run(tmp_path))
     with pytest.raises(DataError, match="the row of step 1 has no time"):
         curves([record], ["val/loss"], "time")
 
@@ -159,8 +159,8 @@ def test_a_rate_that_stays_is_not_drawn_unless_asked_for(tmp_path):
     rows = (run / "metrics.jsonl").read_text().splitlines()
     rows = [{**json.loads(row), "lr": 0.1} if "train" in row else json.loads(row) for row in rows]
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert choose([Record.read(run)], []) == ["loss", "r2"]
-    assert choose([Record.read(run)], ["lr"]) == ["lr"]
+    assert choose([Run.read(run)], []) == ["loss", "r2"]
+    assert choose([Run.read(run)], ["lr"]) == ["lr"]
 
 
 def test_data_and_line_of_one_feature():
@@ -204,7 +204,7 @@ def test_a_file_in_the_way_is_named(tmp_path):
 
 
 def test_another_ending_is_refused(tmp_path):
-    figure = draw(curves([Record.read(make_run(tmp_path))], ["loss"]))
+    figure = draw(curves([Run.read(make_run(tmp_path))], ["loss"]))
     with pytest.raises(ConfigError, match=r"must end in \.png, \.svg, \.pdf"):
         write(figure, tmp_path / "x.jpg")
 

@@ -13,8 +13,8 @@ from microtrain.cli.main import main
 from microtrain.errors import ConfigError, DataError
 from microtrain.report.groups import Comparison
 from microtrain.report.overview import Column, find_runs, in_csv, in_lines, setting_columns, sort
-from microtrain.report.record import Record
 from microtrain.runs.directory import RunDirectory
+from microtrain.runs.run import Run
 
 
 @pytest.fixture(autouse=True)
@@ -156,12 +156,12 @@ def test_a_link_to_a_run_that_is_there_adds_none(sweep, capsys):
     assert main(["compare", *places]) == 0
     assert "\nB  " in capsys.readouterr().out  # two runs: side by side
     assert main(["compare", str(again), str(runs / "lr0.1-s0" / "latest")]) in (0, 2)
-    assert Comparison([Record.read(place) for place in places[:2]]).groups == []
+    assert Comparison([Run.read(place) for place in places[:2]]).groups == []
 
 
 def test_runs_of_one_name_are_told_apart_and_a_seed_counts_once(tmp_path):
     paths = [swept(tmp_path, 0.1, seed, 1.0 + i / 2) for i, seed in enumerate([0, 0, 1])]
-    both = Comparison([Record.read(path) for path in paths])
+    both = Comparison([Run.read(path) for path in paths])
     told, groups = both.runs, both.groups
     assert len(set(told[0].values)) == 3
     (seeds,) = (column for column in groups if column.name == "runs")
@@ -172,7 +172,7 @@ def test_runs_of_one_name_are_told_apart_and_a_seed_counts_once(tmp_path):
 
 def test_runs_that_differ_in_more_than_the_seed_are_no_group(tmp_path):
     paths = [swept(tmp_path, lr, seed, 1.0) for lr, seed in [(0.1, 0), (0.2, 1), (0.3, 2)]]
-    assert Comparison([Record.read(path) for path in paths]).groups == []
+    assert Comparison([Run.read(path) for path in paths]).groups == []
 
 
 def test_settings_of_one_name_are_written_in_full(tmp_path):
@@ -180,7 +180,7 @@ def test_settings_of_one_name_are_written_in_full(tmp_path):
     for i, path in enumerate(paths):
         text = (path / "config.yaml").read_text().replace("type: mse", f"type: mse\n  lr: {i}")
         (path / "config.yaml").write_text(text.replace("lr: 0.1", f"lr: 0.{i}"))
-    told = Comparison([Record.read(path) for path in paths]).runs
+    told = Comparison([Run.read(path) for path in paths]).runs
     assert {"loss.lr", "optimizer.lr", "seed"} <= {column.name for column in told}
 
 

@@ -16,8 +16,9 @@ from microtrain.report import chart
 from microtrain.report.compare import compare, lines
 from microtrain.report.curves import choose, curves, run_names
 from microtrain.report.overview import table_of_runs
-from microtrain.report.record import Record, alike
+from microtrain.report.record import alike
 from microtrain.runs.directory import RunDirectory
+from microtrain.runs.run import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 SVG, PDF, PNG = b"<?xml", b"%PDF", b"\x89PNG"
@@ -50,7 +51,7 @@ def make_run(parent, name="line", *, losses=(3.0, 2.0, 1.5), lr="0.1  # line.yam
 
 
 def test_a_record_has_settings_with_their_origins_and_curves(tmp_path):
-    record = Record.read(make_run(tmp_path, best={"name": "val/loss", "value": 1.75, "step": 3}))
+    record = Run.read(make_run(tmp_path, best={"name": "val/loss", "value": 1.75, "step": 3}))
     assert record.config["optimizer.lr"][:2] == (0.1, "line.yaml:3")
     assert record.config["note"][:2] == ("one  # two", "line.yaml:9")
     assert record.config["run_dir"].origin == ""
@@ -63,10 +64,10 @@ def test_a_record_has_settings_with_their_origins_and_curves(tmp_path):
 def test_the_direction_of_a_column_is_what_the_run_has_written_down(tmp_path):
     said = {"loss": False, "far": True, "near": False, "own": None}
     best = {"name": "val/own", "value": 1.0, "step": 3}
-    record = Record.read(make_run(tmp_path, higher_is_better=said, best=best))
+    record = Run.read(make_run(tmp_path, higher_is_better=said, best=best))
     columns = ("train/loss", "val/far", "test/near", "val/own", "train/own", "val/r2")
     assert [record.direction(column) for column in columns] == [-1, 1, -1, -1, 0, 0]
-    record = Record.read(make_run(tmp_path, higher_is_better={}, best=best))
+    record = Run.read(make_run(tmp_path, higher_is_better={}, best=best))
     assert record.direction("val/far") == 0
 
 
@@ -145,7 +146,7 @@ def test_several_runs_share_panels_and_the_diverged_one_is_named(tmp_path):
         make_run(tmp_path, "<b>", losses=(3.0, math.nan), status="diverged"),
         make_run(tmp_path, "c", losses=(), status="running", steps=None),
     ]
-    figure = chart.draw(curves([Record.read(path) for path in paths], ["loss"]))
+    figure = chart.draw(curves([Run.read(path) for path in paths], ["loss"]))
     (legend,) = figure.legends
     texts = [text.get_text() for text in legend.get_texts()]
     expected = ["$a$", "<b> (diverged at step 3)", "c (running)", "train", "validation"]
@@ -157,25 +158,25 @@ def test_several_runs_share_panels_and_the_diverged_one_is_named(tmp_path):
 @pytest.mark.parametrize("losses, scale", [((9.0, 0.1), "log"), ((9.0, 3.0), "linear")])
 def test_the_scale_follows_the_values_and_not_the_marks(tmp_path, losses, scale):
     path = make_run(tmp_path, losses=losses, status="diverged")
-    (chart,) = curves([Record.read(path)], ["train/loss"])
+    (chart,) = curves([Run.read(path)], ["train/loss"])
     assert chart.log is (scale == "log")
 
 
 def test_runs_are_called_by_what_differs(tmp_path):
     a, b = make_run(tmp_path), make_run(tmp_path, lr="0.2  # command line")
-    names = run_names([Record.read(a), Record.read(b)])
+    names = run_names([Run.read(a), Run.read(b)])
     assert names == ["optimizer.lr=0.1", "optimizer.lr=0.2"]
     again = make_run(tmp_path)
-    names = run_names([Record.read(a), Record.read(again)])
+    names = run_names([Run.read(a), Run.read(again)])
     assert names == [f"line/{a.name}", f"line/{again.name}"]
-    assert len(set(run_names([Record.read(a), Record.read(a)]))) == 1
+    assert len(set(run_names([Run.read(a), Run.read(a)]))) == 1
     other = make_run(tmp_path, "other")
-    assert run_names([Record.read(a), Record.read(other)]) == ["line", "other"]
+    assert run_names([Run.read(a), Run.read(other)]) == ["line", "other"]
 
 
 def test_what_cannot_be_drawn_is_said(tmp_path):
-    run = Record.read(make_run(tmp_path))
-    empty = Record.read(make_run(tmp_path, losses=(), status="failed"))
+    run = Run.read(make_run(tmp_path))
+    empty = Run.read(make_run(tmp_path, losses=(), status="failed"))
     with pytest.raises(ConfigError, match='the metric "los"; did you mean loss'):
         choose([run], ["los"])
     with pytest.raises(DataError, match="no row of metrics was written in"):
@@ -201,7 +202,7 @@ def test_an_output_that_cannot_be_written(tmp_path, capsys):
 
 
 def compared(*paths):
-    return compare([Record.read(path) for path in paths])
+    return compare([Run.read(path) for path in paths])
 
 
 def test_the_same_run_twice_is_bit_for_bit_the_same(tmp_path):
@@ -321,15 +322,15 @@ def test_seeing_loads_neither_mpi_nor_cupy_nor_the_code_of_a_run(tmp_path, comma
 
 
 def test_a_field_that_is_the_loss_once_more_is_drawn_and_told_once(tmp_path):
-    path = make_run(tmp_path)
+    path = make_run(tmp_path, repeated=["log_loss"])
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     for row in rows:
         if row["split"] == "val":
             row |= {"log_loss": row["loss"] * (1 + 1e-7), "near": row["loss"] * 1.001}
     (path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    record = Record.read(path)
-    assert alike([record]) == {"log_loss": "loss"}
-    assert alike([record, Record.read(make_run(tmp_path, "other"))]) == {"log_loss": "loss"}
+    record = Run.read(path)
+    assert alike([record]) == {"log_loss"}
+    assert alike([record, Run.read(make_run(tmp_path, "other"))]) == {"log_loss"}
     assert choose([record], []) == ["loss", "r2", "near"]
     weights = {column.name: column.weight for column in table_of_runs([record])}
     assert [name for name, weight in weights.items() if "/" in name and not weight] == [

@@ -20,14 +20,14 @@ from microtrain.errors import ConfigError, DataError, DivergedError, LaunchError
 from microtrain.report.page import (
     _templates,
     final_report,
-    readable,
     report_html,
     runs_html,
     write_report,
     write_runs,
 )  # fmt: skip
 from microtrain.report.predictions import Given, Predictions, confusion, fit, worst
-from microtrain.report.record import Record, read_records
+from microtrain.report.record import read_records
+from microtrain.runs.run import Run
 from microtrain.train.trainer import Trainer
 
 pytest.importorskip("jinja2")
@@ -71,7 +71,7 @@ class Checked(HTMLParser):
 
 
 def page_of(run, predictions=None, **options):
-    return report_html(Record.read(run), predictions, **options)
+    return report_html(Run.read(run), predictions, **options)
 
 
 def test_every_text_of_a_run_is_escaped(tmp_path):
@@ -176,7 +176,7 @@ def test_every_text_of_several_runs_is_escaped(tmp_path):
     info = {"status": NASTY, "versions": {NASTY: NASTY}, "git": {"commit": NASTY, "dirty": True}}
     runs = [make_run(tmp_path, name, lr=f"{json.dumps(NASTY)}  # {NASTY}", **info)]
     runs += [make_run(tmp_path, "line")]
-    page = Checked(runs_html([Record.read(run) for run in runs]))
+    page = Checked(runs_html([Run.read(run) for run in runs]))
     assert (page.tags.count("script"), page.tags.count("style")) == (1, 1)
     assert page.text.count("alert(1)") > 5
     names = {name for name, _ in page.attributes}
@@ -271,15 +271,6 @@ def test_what_the_run_has_counted_of_all_rows_comes_first(tmp_path):
         assert "no0.9550.9440.949900.00" in words
         assert ("no model" in words) is (seen is None)
         assert "Two rows" not in words
-
-
-def test_settings_read_as_people_write_them():
-    values = ["30 epochs", None, True, 0.1, [], [{"type": "accuracy"}], [64, 32], ""]
-    assert [*map(readable, values)] == [
-        "30 epochs", "none", "true", "0.1", "none", "accuracy", "64, 32", '""',
-    ]  # fmt: skip
-    assert readable([{"type": "topk", "k": 3}, {"type": "mae"}]) == "topk (k: 3), mae"
-    assert readable({"a": 1}) == "a: 1"
 
 
 def test_the_report_leads_to_the_checkpoints(tmp_path):

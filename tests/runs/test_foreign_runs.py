@@ -401,7 +401,6 @@ def test_a_state_of_any_shape_is_taken_or_refused(theirs):
         (("step",), ...),
         (("progress",), [1.0, 2.0]),
         (("random", "seed"), "x"),
-        (("rows", "step_rate"), 0),
         (("compile", "executor"), "perl"),
         (("options", 0, "lr"), "fast"),
         (("options", 0, "betas"), [0.9]),

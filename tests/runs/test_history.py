@@ -47,16 +47,15 @@ def test_columns_are_the_rows_to_the_last_bit(tmp_path):
     rows, found = read_metrics(path), History.read(path)
     assert (found.rows, found.last_step) == (len(rows), 299)
     assert found.fields == ["epoch", "samples", "loss", "lr", "r2"]
-    assert found.entries.keys() == {"train", "val"}
-    for split, entries in found.entries.items():
+    assert found.splits.keys() == {"train", "val"}
+    for split, fields in found.splits.items():
         mine = [row for row in rows if row["split"] == split]
-        assert entries.steps.tolist() == [row["step"] for row in mine]
-        for name in entries.values:
-            assert same(entries.of(name)[0], [row[name] for row in mine if name in row])
-        assert entries.there.keys() == ({"lr"} if split == "train" else set())
-    assert found.split("train").at(6).keys() == {"epoch", "samples", "loss", "lr"}
-    assert found.split("train").at(7).keys() == {"epoch", "samples", "loss"}
-    assert found.split("test").at(7) == {}
+        for name, (steps, values) in fields.items():
+            assert steps.tolist() == [row["step"] for row in mine if name in row]
+            assert same(values, [row[name] for row in mine if name in row])
+    assert found.at("train", 6).keys() == {"epoch", "samples", "loss", "lr"}
+    assert found.at("train", 7).keys() == {"epoch", "samples", "loss"}
+    assert found.at("test", 7) == {}
 
 
 GOOD = '{"split": "val", "step": 1, "loss": 1.0}'
@@ -138,17 +137,17 @@ def test_a_line_cut_short_is_left_out(tmp_path):
 def test_what_editors_and_resumes_leave_is_read_the_same_by_both(tmp_path, text, losses):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(text.encode())
-    assert same(History.read(path).split("val").of("loss")[0], losses)
+    assert same(History.read(path).series("val", "loss")[1], losses)
     assert same([row["loss"] for row in read_metrics(path)], losses)
 
 
 def test_a_field_that_begins_late_is_absent_before(tmp_path):
     rows = [{"split": "val", "step": step, "loss": 1.0} for step in range(30_000)]
     rows[25_000]["r2"] = 0.5
-    entries = History.read(written(tmp_path / "metrics.jsonl", rows)).split("val")
-    assert entries.of("r2", "loss") == [[0.5], [1.0]]
-    assert np.flatnonzero(entries.have("r2")).tolist() == [25_000]
-    assert len(entries.values["r2"]) == len(entries.steps) == 30_000
+    found = History.read(written(tmp_path / "metrics.jsonl", rows))
+    assert found.series("val", "r2") == ([25_000], [0.5])
+    assert len(found.series("val", "loss")[0]) == len(found.series("val", "step")[0]) == 30_000
+    assert len(found.series("test", "loss")[0]) == 0
 
 
 # Numbers as JSON has them, and texts that are none.
@@ -177,7 +176,7 @@ def test_a_number_is_read_as_python_reads_it(tmp_path_factory, text):
     assume(value is None or not math.isinf(value))
     value = math.nan if value is None else value
     assert same(read_metrics(path)[1]["loss"], value)
-    assert same(History.read(path).split("val").of("loss")[0][1], value)
+    assert same(History.read(path).series("val", "loss")[1][1], value)
 
 
 @pytest.mark.parametrize("text", NONE)

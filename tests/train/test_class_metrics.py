@@ -433,7 +433,7 @@ def test_a_class_is_found_by_its_name() -> None:
         (F1(), (4, 3), np.zeros(4, int), ConfigError, "one class by default.* there are 3"),
         (F1("macro", threshold=0.3), (4, 3), np.zeros(4, int), ConfigError, "for two classes"),
         (Accuracy(0.3), (4, 3), np.zeros(4, int), ConfigError, "for two classes"),
-        (F1(), (4, 1), np.full((4, 1), 0.5), ConfigError, "expected targets of 0 and 1, found 0.5"),
+        (F1(), (4, 1), np.full((4, 1), 0.5), ConfigError, "class 0.5 .* 0 to 1"),
         (F1(), (4, 2), np.zeros((4, 2)), ConfigError, "one integer class a row"),
         (RocAuc(), (4, 1), np.zeros(4, int), ConfigError, "at least 2 classes"),
         (LogLoss(), (2, 3), np.array([0, 3]), DataError, "class 3 .* 0 to 2"),

@@ -16,7 +16,8 @@ from microtrain.common.words import number
 from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.inference.evaluate import evaluate_run
-from microtrain.runs.run import ClassCounts, Run
+from microtrain.runs.results import ClassCounts
+from microtrain.runs.run import Run
 from microtrain.train import Trainer
 from microtrain.train.console import Output
 from microtrain.train.metrics.classification import class_lines, never_predicted, not_better

@@ -260,8 +260,6 @@ def test_data_that_do_not_fit_are_named(metric, prediction, target, error, messa
 def test_metric_set_refuses_what_would_mislead():
     with pytest.raises(ConfigError, match="mse is used twice"):
         MetricSet([MeanSquaredError(), MeanSquaredError()], target_mean=0.0)
-    with pytest.raises(ValueError, match="loss_reduction"):
-        MetricSet([], target_mean=0.0, loss_reduction="none")
 
 
 def test_direction_of_better():

@@ -201,14 +201,6 @@ def test_rows_of_a_run_without_a_known_end_thin_out():
     assert sum(schedule.due(step) for step in range(1, 20_000)) <= 200
 
 
-def test_a_schedule_goes_on_where_it_was_kept():
-    schedule = RowSchedule(400, 1)
-    rows = sum(schedule.due(step) for step in range(1, 101))
-    again = RowSchedule(400, 1)
-    again.restore(schedule.state())
-    assert again.state() == schedule.state() == {"rows": rows, "step_rate": 5}
-
-
 def finished_run(size, resumed_at=None, **state):
     """What the summary reads of a run."""
     component = SimpleNamespace(type="mse", instance=None)

@@ -12,7 +12,7 @@ from microtrain.cli.main import main
 from microtrain.config.load import load_config
 from microtrain.errors import ConfigError
 from microtrain.report.compare import compare
-from microtrain.report.record import Record
+from microtrain.runs.run import Run
 
 THREE = "data.split={train: 0.75, val: 0.125, test: 0.125}"
 
@@ -29,7 +29,7 @@ def test_runs_over_seeds_share_their_rows(tmp_path):
         np.testing.assert_equal(rows(one), rows(runs[0]))
     infos = [json.loads((run.path / "run.json").read_text()) for run in runs]
     assert len({info["params_sha256"] for info in infos}) == 3
-    found = compare([Record.read(run.path) for run in runs])
+    found = compare([Run.read(run.path) for run in runs])
     assert found["data"]["equal"] is True
     assert found["metrics"]["test/loss"]["better"] is not None
 

@@ -55,6 +55,8 @@ def test_without_being_asked_there_is_none(mpirun: Any, tmp_path: Path) -> None:
 
 def test_a_long_run_stays_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace, "MOST", 3)
-    made = trace.Trace(0, "here")
+    made = trace.Timeline()
     assert [made.timed("one", lambda x: x)(n) for n in range(5)] == list(range(5))
-    assert len(json.loads(made.write(tmp_path / "deep" / "er").read_text())["traceEvents"]) == 4
+    made.write(tmp_path / "deep" / "er", 0)
+    written = (tmp_path / "deep" / "er" / "rank-0.json").read_text()
+    assert len(json.loads(written)["traceEvents"]) == 4

@@ -25,7 +25,7 @@ from ...config.texts import Measure
 from ...data import Source
 from ...distributed.replicas import check_replicas
 from ..build_run import EVALUATE, STOP
-from ..evaluation import evaluate, own_step, repeated
+from ..evaluation import evaluate, own_step
 from ..metrics.base import Metric
 from ..run import TrainingRun, next_multiple
 from .base import Callback, Ending, Event
@@ -47,23 +47,63 @@ CALLBACKS: Final = (
 )
 
 
+MOST = 200_000  # events; a file of some 20 MB, which browsers still open
+
+
 class Timeline(Callback):
     """Writes the timelines of all ranks, beside the metrics, where they are asked for."""
+
+    def __init__(self) -> None:
+        self.began, self.events = time.perf_counter(), list[tuple[str, float, float]]()
 
     def on_start(self, run: TrainingRun) -> None:
         """Begin with all other ranks."""
         if run.wants_trace:
             run.comm.barrier()
-            run.trace = Trace(run.comm.rank, socket.gethostname())
-            run.model.on_reduced = run.trace.add
+            self.began = time.perf_counter()
+            run.trace, run.model.on_reduced = self, self.add
 
     def on_end(self, run: TrainingRun, ending: Ending) -> None:
         """Without timelines a run has not failed."""
         if run.trace is not None:
             try:
-                run.trace.write(run.path / "trace")
+                self.write(run.path / "trace", run.comm.rank)
             except OSError as error:  # another host may not see the directory
                 run.output.warn(f"no timeline of rank {run.comm.rank}: {error}")
+
+    def add(self, name: str, start: float, end: float) -> None:
+        """Note an event; times are those of `time.perf_counter`."""
+        if len(self.events) < MOST:
+            self.events.append((name, start, end))
+
+    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, each call of which is an event."""
+
+        @wraps(function)
+        def call(*args: Any, **named: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return function(*args, **named)
+            finally:
+                self.add(name, start, time.perf_counter())
+
+        return call
+
+    def write(self, directory: Path, rank: int) -> None:
+        """Write `rank-N.json` into `directory`, which is made."""
+        about = {"name": f"rank {rank} on {socket.gethostname()}"}
+        events: list[dict[str, Any]] = [
+            {"ph": "M", "name": "process_name", "pid": rank, "args": about},
+            *(
+                {"ph": "X", "name": name, "pid": rank, "tid": 0,
+                 "ts": (start - self.began) * 1e6, "dur": (end - start) * 1e6}
+                for name, start, end in self.events
+            ),
+        ]  # fmt: skip
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
+        content = json.dumps({"traceEvents": events}).encode()
+        write_whole(directory / f"rank-{rank}.json", content)
 
 
 class Evaluator(Callback):
@@ -154,53 +194,6 @@ def agree_to_stop(run: TrainingRun) -> str:
     return run.state.stop or next((reason for _, reason in reasons if reason), "")
 
 
-MOST = 200_000  # events; a file of some 20 MB, which browsers still open
-
-
-class Trace:
-    """The events of one rank."""
-
-    def __init__(self, rank: int, host: str) -> None:
-        self.rank, self.host = rank, host
-        self.began = time.perf_counter()
-        self.events: list[tuple[str, float, float]] = []
-
-    def add(self, name: str, start: float, end: float) -> None:
-        """Note an event; times are those of `time.perf_counter`."""
-        if len(self.events) < MOST:
-            self.events.append((name, start, end))
-
-    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, each call of which is an event."""
-
-        @wraps(function)
-        def call(*args: Any, **named: Any) -> Any:
-            start = time.perf_counter()
-            try:
-                return function(*args, **named)
-            finally:
-                self.add(name, start, time.perf_counter())
-
-        return call
-
-    def write(self, directory: Path) -> Path:
-        """Write `rank-N.json` into `directory`, which is made; returns its path."""
-        events: list[dict[str, Any]] = [
-            {"ph": "M", "name": "process_name", "pid": self.rank,
-             "args": {"name": f"rank {self.rank} on {self.host}"}},
-            *(
-                {"ph": "X", "name": name, "pid": self.rank, "tid": 0,
-                 "ts": (start - self.began) * 1e6, "dur": (end - start) * 1e6}
-                for name, start, end in self.events
-            ),
-        ]  # fmt: skip
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        make_directory(directory)
-        path = directory / f"rank-{self.rank}.json"
-        write_whole(path, json.dumps({"traceEvents": events}).encode())
-        return path
-
-
 class RowSchedule:
     """After which optimiser steps a row is printed.
 
@@ -210,7 +203,7 @@ class RowSchedule:
 
     Args:
         total_steps: optimiser steps of the run; None where only a clock ends it, when the distance
-            of rows doubles every 20 rows.
+            of rows doubles every 20 rows: after 20, 60, 140 ... epochs.
         steps_per_epoch: optimiser steps of one epoch.
         every: rows are this many steps apart, however many that makes.
     """
@@ -222,7 +215,6 @@ class RowSchedule:
     ) -> None:
         self._total = total_steps
         self._doubling = total_steps is None and every is None
-        self._printed = 0
         # So many rows in so many steps, evenly.
         self._rows, self._steps = 1, every or steps_per_epoch
         if total_steps is not None and every is None:
@@ -234,27 +226,16 @@ class RowSchedule:
 
     def next_step(self, step: int) -> int:
         """The first step after `step` that has a row."""
-        before = step * self._rows // self._steps
-        due = -(-(before + 1) * self._steps // self._rows)
+        steps = self._steps
+        if self._doubling:
+            steps <<= (step // (20 * steps) + 1).bit_length() - 1
+        before = step * self._rows // steps
+        due = -(-(before + 1) * steps // self._rows)
         return due if self._total is None else min(due, self._total)
 
     def due(self, step: int) -> bool:
-        """Whether this step has a row, which then counts as printed."""
-        due = self.next_step(step - 1) == step
-        self._printed += due
-        if due and self._doubling and self._printed % 20 == 0:
-            self._steps *= 2
-        return due
-
-    def state(self) -> dict[str, int]:
-        """What a checkpoint keeps of it."""
-        return {"rows": self._printed, "step_rate": self._steps}
-
-    def restore(self, state: dict[str, int]) -> None:
-        """Go on from `state()`, of a schedule of the same run."""
-        self._printed = state["rows"]
-        if self._doubling:
-            self._steps = state["step_rate"]
+        """Whether this step has a row."""
+        return self.next_step(step - 1) == step
 
 
 class Rows:
@@ -348,8 +329,6 @@ def _round_up(value: float) -> int:
 class RowWriter(Callback):
     """Prints the rows of a run, and writes their values into metrics.jsonl."""
 
-    state_name = "rows"
-
     def on_build(self, run: TrainingRun) -> None:
         """The schedule and the columns."""
         plan, split = run.plan, run.evaluated
@@ -362,20 +341,11 @@ class RowWriter(Callback):
             or plan.total / plan.evaluate <= RowSchedule.limit
         )
         names: list[str] = [*dict.fromkeys(("train/loss", Measure.of(split, "loss")))]
-        twice = repeated(run.loss, run.metrics, run.eval_step)
         measures = [Measure.of(split, metric.name) for metric in run.metrics]
-        self._silent = {n for n in measures if n != run.monitor and n.field in twice}
+        self._silent = {n for n in measures if n != run.monitor and n.field in run.repeated}
         names += [name for name in measures if name not in self._silent]
         names += [] if run.rates is None else ["lr"]
         self._rows = Rows(names, run.monitor, plan.total, plan.epoch, terminal_width())
-
-    def state_dict(self) -> dict[str, int]:
-        """Of the schedule."""
-        return self._schedule.state()
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Of a schedule of the same run."""
-        self._schedule.restore(state)
 
     def due(self, run: TrainingRun, step: int) -> float:
         """As the schedule says."""

@@ -15,8 +15,9 @@ from ...distributed.abort import exit_status
 from ...distributed.agreement import from_root, settled
 from ...distributed.communicator import alone
 from ...errors import DivergedError, LaunchError, UserError
-from ...runs.run import ClassCounts, Run
-from ..evaluation import repeated, target_mean
+from ...runs.results import ClassCounts
+from ...runs.run import Run
+from ..evaluation import target_mean
 from ..metrics.base import BesideMean, Metric, predicts_numbers
 from ..metrics.classification import (
     Confusion,
@@ -53,8 +54,7 @@ class Results(Callback):
             values = self._measure(run, ending)
             if run.data.test is not None:
                 test = values
-                twice = repeated(run.loss, run.metrics, run.eval_step)
-                told = (f"{name} {number(test[name])}" for name in test if name not in twice)
+                told = (f"{name} {number(test[name])}" for name in test if name not in run.repeated)
                 measured = "  ".join(told)
                 ending.lines += ["", f"test  {measured}  ({ending.which})"]
             if self._better:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +24,10 @@ from ...creation import from_numpy
 from ...data import Source
 from ...data.rows import layout
 from ...distributed.collectives import gather
+from ...distributed.communicator import Communicator
 from ...errors import ConfigError
 from ...runs.metrics import RESERVED
 from ..models_and_losses import OF_NUMBERS, joined, mapped, of_library, takes_weight
-
-if TYPE_CHECKING:
-    from ...distributed.communicator import Communicator
-
 
 Array = NDArray[Any]
 Sums = NDArray[np.float64]
@@ -290,8 +287,6 @@ class MetricSet:
         class_names: Sequence[str] | None = None,
         loss_reduction: str = "mean",
     ) -> None:
-        if loss_reduction not in ("mean", "sum"):
-            raise ValueError(f"loss_reduction must be mean or sum, got {loss_reduction!r}")
         names = [metric.name for metric in metrics]
         for name in names:
             if names.count(name) > 1:

@@ -27,7 +27,7 @@ from ...data.rows import known_of_target
 from ...errors import ConfigError, DataError
 from ...nn import BCEWithLogitsLoss, CrossEntropyLoss
 from ...nn.functional import softmax
-from ...runs.run import ClassCounts, figures
+from ...runs.results import ClassCounts, figures
 from ..models_and_losses import OF_NUMBERS
 from .base import Array, Metric, Sums, ratio
 
@@ -54,37 +54,23 @@ class ClassMetric(Metric):
 
     def codes(self, prediction: Array, target: Array) -> Codes:
         """The class of each row, once `prediction` is seen to fit it."""
-
-        def found() -> str:  # text takes longer than the rest
-            return f"got prediction {prediction.shape}, target {target.shape} of {target.dtype}"
-
-        if target.dtype.kind == "f" and target.shape[1:] == prediction.shape[1:] == (1,):
-            if not np.isin(target, (0, 1)).all():
-                raise ConfigError(
-                    f"metric {self.name} compares classes: expected targets of 0 and 1, found "
-                    f"{target[~np.isin(target, (0, 1))][0]:g}\n"
-                    "for a regression use mse, rmse, mae or r2"
-                )
-            return target[:, 0].astype(np.int64)
-        if target.dtype.kind not in "iu" or target.ndim != 1:
+        one_score = target.dtype.kind == "f" and target.shape[1:] == prediction.shape[1:] == (1,)
+        codes, classes = (target[:, 0], 2) if one_score else (target, prediction.shape[-1])
+        fits = target.dtype.kind in "iu" and target.ndim == 1 and prediction.ndim == 2
+        if not one_score and not (fits and len(prediction) == len(target) and classes >= 2):
             raise ConfigError(
-                f"metric {self.name} compares classes: expected one integer class a row, "
-                f"{found()}\n"
+                f"metric {self.name} compares classes: expected one integer class a row and one "
+                "score for each class, prediction (rows, classes) with at least 2 classes, got "
+                f"prediction {prediction.shape}, target {target.shape} of {target.dtype}\n"
                 "for a regression use mse, rmse, mae or r2"
             )
-        classes = prediction.shape[-1]
-        if prediction.ndim != 2 or len(prediction) != len(target) or classes < 2:
-            raise ConfigError(
-                f"metric {self.name} needs one score for each class: expected prediction "
-                f"(rows, classes) with at least 2 classes, {found()}"
-            )
-        outside = target[(target < 0) | (target >= classes)]
+        outside = codes[(codes < 0) | (codes >= classes) | (codes % 1 != 0)]
         if outside.size:
-            raise DataError(
-                f"metric {self.name}: class {outside[0]} in the targets, "
+            raise (ConfigError if one_score else DataError)(
+                f"metric {self.name}: class {outside[0]:g} in the targets, "
                 f"but the model has scores for classes 0 to {classes - 1}"
             )
-        return target.astype(np.int64)
+        return codes.astype(np.int64)
 
     def chances(self, prediction: Array) -> Sums:
         """The probability of each class, (n, classes); of one score a row, of 0 and 1."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,15 +23,13 @@ from ...autograd import graph
 from ...autograd.anomaly import AnomalyError, detect_anomaly
 from ...backend import XP, to_host
 from ...common.stack_frames import calls_under_way
+from ...data.loading.loader import Batch, MicroBatches
 from ...distributed.data_parallel import DataParallel
 from ...nn import Module
 from ...nn.utils.clip_grad import clip_flat_, flat_norm
 from ...random import end_step
 from ...runs.checkpoint import list_checkpoints
 from ..models_and_losses import OF_UNITS
-
-if TYPE_CHECKING:
-    from ...data.loading.loader import Batch, MicroBatches
 
 
 class NotFinite(BaseException):

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,15 +24,11 @@ from ...capture import compile
 from ...capture.c_compiler import absent, compiler
 from ...capture.trace import Traced
 from ...common.stack_frames import is_own, with_code
+from ...data.loading.loader import MicroBatches
 from ...distributed.agreement import agreed, first_word, together
 from ...errors import CaptureError, ConfigError, UserError
-from ...tensor import TENSORS
+from ...tensor import TENSORS, Tensor
 from .snapshot import Snapshot
-
-if TYPE_CHECKING:
-    from ...data.loading.loader import MicroBatches
-    from ...tensor import Tensor
-
 
 BEGIN = 4  # the first step that native code may take: by then a step has been captured
 FEW = 100  # steps: a shorter run ends before it has earned back what capturing costs
