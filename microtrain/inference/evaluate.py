@@ -19,7 +19,7 @@ from ..data.preparation.prepare import check_names
 from ..distributed.agreement import agreed, from_root, together
 from ..errors import ConfigError, DataError
 from ..runs.arrays import params_sha256
-from ..runs.results import ClassCounts, Importance
+from ..runs.metrics import ClassCounts, Importance
 from ..runs.run import Run
 from ..train.build_run import build_loss
 from ..train.evaluation import evaluate, repeated, step_of

@@ -21,7 +21,7 @@ from ..common.words import number
 from ..creation import from_numpy
 from ..data import Prepared
 from ..data.rows import apart
-from ..runs.results import ClassCounts
+from ..runs.metrics import ClassCounts
 from ..train.evaluation import evaluating
 from ..train.metrics.classification import ClassMetric, LogOdds
 from ..train.models_and_losses import learned_line, one_prediction

@@ -1,7 +1,8 @@
-"""The rows of a metrics.jsonl: one by one as they were written, or as a typed column a field.
+"""What is measured of a run: the rows of metrics.jsonl, and at its end classes and columns.
 
-A file has a row for every evaluation, without bound. A row as a dict is eight times its text, so a
-long file is read into columns as it comes.
+Rows are read one by one as they were written, or as a typed column a field: a file has a row for
+every evaluation, without bound, and a row as a dict is eight times its text, so a long file is read
+into columns as it comes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from sys import float_info
 from typing import Any
@@ -24,7 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.files import beginning, open_plain, open_to_write, parse_object, refusing, to_disk
+from ..common.words import number, plural, table
 from ..errors import DataError, LaunchError
+from .checkpoint import Count, Number
 
 SPLITS = ("train", "val", "test")
 LEADING = ("split", "step", "epoch", "samples", "loss")
@@ -235,3 +238,78 @@ class Lines:
                 action()
         except LaunchError as error:
             raise Unwritten(str(error)) from error
+
+
+# What a trained model is told of at the end -------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ClassCounts:
+    """How often each class was predicted for each, by the model that a run is known by.
+
+    Attributes:
+        split: the part of the data that was counted.
+        names: of the classes, in the order of their codes.
+        support: rows of each class; the sums of their weights where they have such.
+        confusion: a list for each true class: how often each class was predicted.
+    """
+
+    split: str
+    names: list[str]
+    support: list[Count | Number]
+    confusion: list[list[Count | Number]]
+
+    def __post_init__(self) -> None:
+        count = len(self.names)
+        if {len(self.support), len(self.confusion), *map(len, self.confusion)} != {count}:
+            raise ValueError(f"expected counts of {count} classes")
+
+    @cached_property
+    def figures(self) -> list[tuple[float, float, float]]:
+        """Precision, recall and f1 of each class; 0 where one is not defined."""
+        counts = np.array(self.confusion, np.float64)
+        each = figures(counts.diagonal(), counts.sum(axis=0), np.array(self.support))
+        return [tuple(row) for row in np.transpose(each).tolist()]
+
+
+def figures(right: Any, predicted: Any, there: Any) -> list[Any]:
+    """Precision, recall and f1 of rows that are right, were predicted, and are there; 0 of none."""
+    parts = ((right, predicted), (right, there), (2 * right, predicted + there))
+    return [above / np.where(below > 0, below, 1.0) for above, below in parts]
+
+
+@dataclass(frozen=True)
+class Importance:
+    """By how much a measure gets worse when the values of a column are shuffled.
+
+    Attributes:
+        part: the rows that were shuffled, such as `val`.
+        field: what was measured of them, such as `loss`.
+        value: of the rows as they are.
+        names: of the columns, the most important first.
+        worse: how much the value gets worse, the mean over `repeats` shuffles; below 0 if better.
+        deviations: the standard deviations over these.
+    """
+
+    part: str
+    field: str
+    value: Number
+    rows: Count
+    names: list[str]
+    worse: list[Number]
+    deviations: list[Number]
+    repeats: Count
+
+    @property
+    def about(self) -> str:
+        """What the numbers are."""
+        return (
+            f"how much worse {self.part}/{self.field} ({number(self.value)}) gets when a column is "
+            f"shuffled: mean of {self.repeats} shuffles of {plural(self.rows, 'row')}"
+        )
+
+    def lines(self) -> list[str]:
+        """For reading."""
+        each = zip(self.names, self.worse, self.deviations, strict=True)
+        cells = [(name, f"{number(w):>11}", f"± {number(d)}") for name, w, d in each]
+        return [self.about, *table(cells, indent=2)]

@@ -39,8 +39,7 @@ from .checkpoint import (
     step_of,
 )
 from .directory import find_run, read_run_json
-from .metrics import RESERVED, SPLITS, History
-from .results import ClassCounts, Importance
+from .metrics import RESERVED, SPLITS, ClassCounts, History, Importance
 from .state import Best
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from ..data import Prepared, Source
 from ..data.rows import layout
 from ..data.source import named_as
-from ..runs.results import Importance
+from ..runs.metrics import Importance
 
 REPEATS = 5
 # Multiplications or what takes as long, by count: as many are a matter of half a second.

@@ -16,7 +16,7 @@ from microtrain.common.words import number
 from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.inference.evaluate import evaluate_run
-from microtrain.runs.results import ClassCounts
+from microtrain.runs.metrics import ClassCounts
 from microtrain.runs.run import Run
 from microtrain.train import Trainer
 from microtrain.train.console import Output

@@ -15,7 +15,7 @@ from ...distributed.abort import exit_status
 from ...distributed.agreement import from_root, settled
 from ...distributed.communicator import alone
 from ...errors import DivergedError, LaunchError, UserError
-from ...runs.results import ClassCounts
+from ...runs.metrics import ClassCounts
 from ...runs.run import Run
 from ..evaluation import target_mean
 from ..metrics.base import BesideMean, Metric, predicts_numbers

@@ -27,7 +27,7 @@ from ...data.rows import known_of_target
 from ...errors import ConfigError, DataError
 from ...nn import BCEWithLogitsLoss, CrossEntropyLoss
 from ...nn.functional import softmax
-from ...runs.results import ClassCounts, figures
+from ...runs.metrics import ClassCounts, figures
 from ..models_and_losses import OF_NUMBERS
 from .base import Array, Metric, Sums, ratio
 
