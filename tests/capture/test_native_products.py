@@ -72,6 +72,7 @@ def product(a: Any, b: Any, count: int) -> Any:
 
 
 @NATIVE
+@pytest.mark.daily("float32")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @given(case=cases())
 def test_a_product_is_numpys_and_the_same_by_any_threads(dtype: str, case: Case) -> None:
@@ -97,6 +98,7 @@ def test_a_number_that_is_none_stays_in_its_row_and_column(value: float) -> None
 
 
 @NATIVE
+@pytest.mark.daily("float32")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @given(case=cases(), right=st.booleans(), step=st.integers(1, 3))
 def test_a_matrix_and_a_vector(dtype: str, case: Case, right: bool, step: int) -> None:
