@@ -11,8 +11,10 @@ than the blocking ones. On a machine without a free core the thread takes the ba
 from __future__ import annotations
 
 import os
+import queue
+import threading
+import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any, Final
 
@@ -64,7 +66,7 @@ class Overlap(Reducer):
 
     def __init__(self, comm: Communicator, storage: FlatStorage, bucket: int) -> None:
         super().__init__(comm, storage)
-        self.own: Any = comm.split(0)  # the thread's: its calls do not mix with the main thread's
+        self.own = comm.split(0)  # the thread's: its calls do not mix with the main thread's
         self.buckets = [
             (buffer.grad[start:stop], tuple(slots))
             for buffer in storage.buffers
@@ -74,8 +76,11 @@ class Overlap(Reducer):
         self.missing: list[int] = []
         self.next = 0  # the bucket whose turn it is
         self.sent = 0  # how many the thread was given in this pass
-        self.going: list[Future[Any]] = []  # those of them that may still be on their way
-        self.thread = ThreadPoolExecutor(1, "microtrain-reduce")
+        self.going = 0  # and how many of these may still be on their way
+        self.jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        self.thread: threading.Thread | None = None
+        weakref.finalize(self, self.jobs.put, None)  # lets the thread end
 
     def begin(self) -> None:
         """Before a pass: what one that failed has left on its way must have arrived."""
@@ -120,7 +125,12 @@ class Overlap(Reducer):
             # Absent here, it may be there on another rank.
             if slot.epoch != slot.buffer.epoch:
                 slot.array[...] = 0
-        self.going.append(self.thread.submit(self.own.all_reduce, array))
+        if self.thread is None:
+            work = partial(_work, self.own, self.jobs, self.done)
+            self.thread = threading.Thread(target=work, name="microtrain-reduce", daemon=True)
+            self.thread.start()
+        self.jobs.put(array)
+        self.going += 1
 
     def reduce(self, passes: Passes, notes: Sequence[float], last: bool) -> Summed | None:
         """As in the base class: the rest of the buckets, and the footer by itself."""
@@ -143,7 +153,20 @@ class Overlap(Reducer):
             self.send(self.sent)
 
     def _arrive(self) -> None:
-        going, self.going = self.going, []
-        wait(going)
-        for one in going:
-            one.result()
+        error = None
+        while self.going:
+            error = self.done.get() or error
+            self.going -= 1
+        if error is not None:
+            raise error
+
+
+def _work(comm: Any, jobs: Any, done: Any) -> None:
+    # No reference to the Overlap: it can go while the thread waits.
+    while (array := jobs.get()) is not None:
+        try:
+            comm.all_reduce(array)
+        except BaseException as error:
+            done.put(error)
+        else:
+            done.put(None)

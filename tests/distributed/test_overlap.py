@@ -215,7 +215,7 @@ def test_threads_end_with_their_model() -> None:
         model(mt.ones(1, 2)).sum().backward()
 
     def reducing() -> set[threading.Thread]:
-        return {t for t in threading.enumerate() if t.name.startswith("microtrain-reduce")}
+        return {t for t in threading.enumerate() if t.name == "microtrain-reduce"}
 
     before = reducing()
     in_process.run(2, work)
