@@ -34,7 +34,9 @@ extern PyObject *PyExc_IndexError;
  * There is one team. Who finds it at work works alone. */
 typedef int (*job)(const void *, int64 from, int64 to, int64 member);
 enum { MEMBERS = 64, RANGES = 4, LOOKS = 3000 };
-enum { ALONE = 15000, SHARE = 5000, RANGE = 2000, LONG = 80000 }; /* ns: of jobs, for a thread, ... */
+/* In nanoseconds: a job that is done alone is shorter; a share and a range are as long or longer; a
+ * job that sleepers are woken for is, too. */
+enum { ALONE = 15000, SHARE = 5000, RANGE = 2000, LONG = 80000 };
 
 int64 cores = 1;        /* no more threads than this, at most MEMBERS, */
 int (*limit)(void) = 0; /* nor than BLAS may start */
