@@ -121,9 +121,9 @@ class Verification:
         """The same run over several numbers of ranks."""
         shared = self.config.distributed
         world = shared.reproducible == "world"
-        usable = [n for n in counts if not (world and shared.shards % n)]
+        usable = [n for n in counts if not (world and n > shared.shards)]
         refused = listed([str(n) for n in counts if n not in usable])
-        aside = f"; {refused} left out, they do not divide the shards" if refused else ""
+        aside = f"; {refused} left out, more than the shards" if refused else ""
         if len(usable) < 2:
             return Result("ranks", "left out", f"two numbers of ranks are needed{aside}")
         if not shared.sync_batchnorm and not world:

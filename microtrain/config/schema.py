@@ -293,7 +293,7 @@ class Distributed(Section):
         compression: Format in which gradients are sent; none: uncompressed.
         sync_batchnorm: Use batch norm statistics of the global batch, not of each rank's rows.
         reproducible: Bit-for-bit reproducible results: run, for one number of ranks; world, for
-            every number that divides `shards`.
+            every number up to `shards`.
         shards: Number of slices of a batch under `reproducible: world`.
         warn_s: Seconds after which a waiting rank reports which ranks it waits for.
         timeout_s: Seconds of waiting after which the run ends.

@@ -6,7 +6,8 @@ run, and a `DataLoader` into batches.
 """
 
 from ..common.missing_names import say_instead
-from .loading.loader import Batch, DataLoader, contiguous_slice, contiguous_slices, epoch_order
+from ..distributed.shards import contiguous_slice
+from .loading.loader import Batch, DataLoader, contiguous_slices, epoch_order
 from .preparation.prepare import Prepared, prepare
 from .preparation.split import split_sizes
 from .readers.bundled import sklearn

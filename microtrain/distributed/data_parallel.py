@@ -73,10 +73,10 @@ class DataParallel(Module):
         compression: "fp16" or "bf16" sends gradients in 16 bits, for slow networks; what rounding
             cuts off is kept and sent later (see `compression.py`). Results then depend on the
             number of ranks, to rounding of that kind.
-        shards: with a number S, the same bits at every number of ranks that divides S (see
-            `shards.py`): a step is then S / W backward passes on each rank, one for each of its
-            shards, as `DataLoader(..., shards=S).steps()` gives them; gradients are final after
-            the last. Batch norm takes the statistics of each shard.
+        shards: with a number S, the same bits at every number of ranks up to S (see `shards.py`): a
+            step is then several backward passes on each rank, one for each of its shards, as
+            `DataLoader(..., shards=S).steps()` gives them; gradients are final after the last.
+            Batch norm takes the statistics of each shard.
         reduction: "mean" where the loss is a mean over the samples, "sum" where it is a sum: then
             L = sum(l) and counts are not used.
         sync_batchnorm: whether batch norm layers, while training, take the statistics of the global
@@ -110,7 +110,7 @@ class DataParallel(Module):
             pass, on all ranks: they have become different, in a buffer or in `requires_grad`.
         ValueError: an unknown option, options that do not go together, or a model without
             parameters.
-        ConfigError: the number of ranks does not divide `shards`; NCCL for gradients on the CPU.
+        ConfigError: there are more ranks than `shards`; NCCL for gradients on the CPU.
         LaunchError: there is no NCCL, or two ranks are on one GPU. On every rank, as ConfigError.
         TypeError: `module` is not a Module.
 

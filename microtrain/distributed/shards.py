@@ -4,13 +4,16 @@ Floating-point sums depend on their order, and a product of matrices on how many
 run whose bits must not depend on the number of ranks may do neither differently: every global batch
 is cut into S shards, each is a pass of its own on whichever rank has it, and the shards' gradients
 are added as a tournament: neighbours in pairs, their sums in pairs, a last one without a partner
-goes on alone. A rank holds S / W consecutive shards; it adds them as long as their number is even,
-what is left is added on all ranks, element by element in the same order.
+goes on alone. A rank holds consecutive shards, with 8 over 3 ranks 3, 3 and 2; it adds up those
+whose partner it has, too, and what is left is added on all ranks, element by element in the same
+order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,42 +29,104 @@ from .step_counts import Passes
 
 WHOLE = 2**16  # bytes received up to which every rank adds up everything, and not a part of it
 
-
-def local_shards(shards: int, comm: Communicator) -> int:
-    """How many of `shards` a rank has. Raises ConfigError unless the ranks divide them."""
-    text = f"with {shards} shards needs a number of ranks that divides {shards}, got {{}}; start "
-    text += f"another number, or set distributed.shards to a multiple of {comm.size} (other shards "
-    text += "are other bits)"
-    good = shards > 0 and not shards % comm.size
-    need(good, "reproducible: world", text, comm.size, error=ConfigError)
-    return shards // comm.size
+Additions = list[tuple[int, int]]  # the row that another is added to, and that other
+Node = tuple[int, int]  # of the tree: how many additions are below it, and its place among those
 
 
-def tree_sum(comm: Communicator, arrays: list[Array]) -> Array:
+def contiguous_slice(rows: int, parts: int, part: int) -> tuple[int, int]:
+    """First and last-plus-one row of slice number `part` of `rows` rows cut into `parts`.
+
+    Sizes differ by at most one, the larger come first, and slices beyond the rows are empty.
+
+    Example:
+        >>> [contiguous_slice(7, 3, part) for part in range(3)]
+        [(0, 3), (3, 5), (5, 7)]
+    """
+    size, larger = divmod(rows, parts)
+    start = part * size + min(part, larger)
+    return start, start + size + (part < larger)
+
+
+def local_shards(shards: int, comm: Communicator) -> range:
+    """Those of this rank. Raises ConfigError where there are more ranks than shards."""
+    text = f"with {shards} shards needs at most {shards} ranks, got {{}}; start fewer, or set "
+    text += f"distributed.shards to at least {comm.size} (other shards are other bits)"
+    need(shards >= comm.size, "reproducible: world", text, comm.size, error=ConfigError)
+    return range(*contiguous_slice(shards, comm.size, comm.rank))
+
+
+def additions(rows: dict[Node, int], shards: int) -> Iterator[Additions]:
+    """Level by level what is added up of the sums that are there, one on each row.
+
+    `rows` has then what is left of them.
+    """
+    level = 0
+    while shards > 1:
+        pairs = []
+        for node in [node for node in rows if node[0] == level and not node[1] % 2]:
+            other = level, node[1] + 1
+            if other in rows or other[1] == shards:  # the last may have no partner
+                one = rows[level + 1, node[1] // 2] = rows.pop(node)
+                if other in rows:
+                    pairs.append((one, rows.pop(other)))
+        yield pairs
+        level, shards = level + 1, -(-shards // 2)
+
+
+@lru_cache(64)
+def within(rank: int, shards: int, size: int) -> tuple[Additions, dict[Node, int]]:
+    """What a rank adds up alone, and the rows of what it has then, in the order of the shards."""
+    rows = {
+        (0, shard): row for row, shard in enumerate(range(*contiguous_slice(shards, size, rank)))
+    }
+    pairs = [pair for level in additions(rows, shards) for pair in level]
+    return pairs, dict(sorted(rows.items(), key=lambda item: item[1]))
+
+
+@lru_cache(16)
+def between(shards: int, size: int) -> tuple[int, list[tuple[slice, slice]]]:
+    """How many rows a rank sends, and what is added up of all of them, many rows at once."""
+    left = [within(rank, shards, size)[1] for rank in range(size)]
+    most = max(map(len, left))
+    rows = {node: rank * most + i for rank, own in enumerate(left) for i, node in enumerate(own)}
+    found = []
+    for pairs in additions(rows, shards):
+        ones, others = [one for one, _ in pairs], [other for _, other in pairs]
+        steps = {b - a for row in (ones, others) for a, b in itertools.pairwise(row)}
+        if len(steps) > 1:
+            found += [(slice(one, one + 1), slice(other, other + 1)) for one, other in pairs]
+        elif pairs:
+            step = min(steps, default=1)
+            found.append(
+                (slice(ones[0], ones[-1] + 1, step), slice(others[0], others[-1] + 1, step))
+            )
+    return most, found
+
+
+def tree_sum(comm: Communicator, arrays: list[Array], shards: int) -> Array:
     """The sum of all ranks' shards, in the fixed order; the same bits at every number of ranks.
 
-    Collective. `arrays`: those of this rank, one-dimensional, of one size and dtype, as many on
-    every rank; overwritten.
+    Collective. `arrays`: those of this rank's shards, one-dimensional, of one size and dtype;
+    overwritten.
     """
-    while len(arrays) > 1 and (comm.size == 1 or len(arrays) % 2 == 0):
-        for one, other in zip(arrays[::2], arrays[1::2], strict=False):
-            one += other
-        arrays = arrays[::2]
+    pairs, left = within(comm.rank, shards, comm.size)
+    for one, other in pairs:
+        arrays[one] += arrays[other]
     if comm.size == 1:
         return arrays[0]
     (size,), dtype = arrays[0].shape, arrays[0].dtype
+    rows, levels = between(shards, comm.size)
     # Every rank adds up its part of the elements; what is small is not worth being parted.
-    parts = 1 if comm.size * len(arrays) * size * dtype.itemsize <= WHOLE else comm.size
+    parts = 1 if comm.size * rows * size * dtype.itemsize <= WHOLE else comm.size
     part = -(-size // parts)
-    mine = np.zeros((len(arrays), parts * part), dtype)
-    for row, array in zip(mine, arrays, strict=True):
-        row[:size] = array
-    sent = np.ascontiguousarray(mine.reshape(len(arrays), parts, part).swapaxes(0, 1))
+    mine = np.zeros((rows, parts * part), dtype)
+    for row, place in zip(mine, left.values(), strict=False):
+        row[:size] = arrays[place]
+    sent = np.ascontiguousarray(mine.reshape(rows, parts, part).swapaxes(0, 1))
     found = comm.all_gather(sent[0]) if parts == 1 else comm.all_to_all(sent)
-    sums = found.reshape(comm.size * len(arrays), part)
-    while len(sums) > 1:
-        sums[:-1:2] += sums[1::2]
-        sums = sums[::2]
+    sums = found.reshape(comm.size * rows, part)
+    for ones, others in levels:
+        sums[ones] += sums[others]
     return sums[0] if parts == 1 else comm.all_gather(sums[0]).reshape(-1)[:size]
 
 
@@ -81,7 +146,7 @@ class Shards(Reducer):
         self, comm: Communicator, storage: FlatStorage, shards: int, module: Module
     ) -> None:
         super().__init__(comm, storage)
-        self.each = local_shards(shards, comm)
+        self.shards, self.each = shards, len(local_shards(shards, comm))
         self._staged = [Staging(buffer.wide) for buffer in storage.buffers]
         self.gradients = [
             [np.zeros(b.wide.size, b.wide.dtype) for _ in range(self.each)] for b in storage.buffers
@@ -160,10 +225,10 @@ class Shards(Reducer):
     def _sum(self) -> None:
         """The gradients of all shards into the flat gradients, and the mean of their buffers."""
         for staged, kept in zip(self._staged, self.gradients, strict=True):
-            staged.host[...] = tree_sum(self.comm, kept)
+            staged.host[...] = tree_sum(self.comm, kept, self.shards)
             staged.put()
         if self._before.size:
-            total = tree_sum(self.comm, self._after)
+            total = tree_sum(self.comm, self._after, self.shards)
             self._put(total[:-1] / total[-1] if total[-1] else self._before)
 
     def discard(self) -> None:

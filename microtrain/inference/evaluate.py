@@ -142,7 +142,7 @@ def evaluate_run(
     step = step_of(trainer, config=config, device=None, loss=loss, metrics=metrics)
     evaluation.twice = repeated(loss, metrics, step)
     shared = config.distributed
-    in_shards = shared.reproducible == "world" and shared.shards % comm.size == 0
+    in_shards = shared.reproducible == "world" and shared.shards >= comm.size
     shards = shared.shards if in_shards else None
 
     def measure(rows: Source, *more: Metric) -> dict[str, Any]:

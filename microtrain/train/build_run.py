@@ -152,7 +152,7 @@ def build_run(
     watchdog.configure(shared.warn_s, shared.timeout_s)
     _limit_threads(config, warn)
     if shards is not None:
-        together(comm, lambda: local_shards(shards, comm))  # the ranks must divide them
+        together(comm, lambda: local_shards(shards, comm))  # not more ranks
     device = choose_device(config, comm, warn)
     data, its_hash = load_run_data(config, comm)
     if comm.rank == 0:

@@ -260,7 +260,7 @@ def _shared(parts: Any) -> str:
     """How the ranks work together, where there is something to say."""
     model, compression = parts.model, parts.config.distributed.compression
     if (shards := parts.shards) is not None:
-        return f"{shards} shards: the same bits at every number of ranks that divides them"
+        return f"{shards} shards: the same bits on every number of ranks up to {shards}"
     notes = [f"overlap {model.overlap}"] if parts.comm.size > 1 else []
     if compression != "none":
         notes.append(f"gradients in {compression}")
@@ -323,7 +323,7 @@ def memory(run: Any) -> dict[str, int]:
         "parameters": sum(buffer.data.nbytes for buffer in storage.buffers),
         "data": sum(a.nbytes for d in data if isinstance(d, ArrayDataset) for a in d.arrays),
         "gradients": gradients,
-        "shards": 0 if run.shards is None else gradients * run.shards // run.comm.size,
+        "shards": 0 if run.shards is None else gradients * -(-run.shards // run.comm.size),
         "optimizer": optimizer_bytes(run.optimizer),
         "activations": _activations(run),
     }

@@ -68,7 +68,6 @@ def evaluate(
     )
     at, weighted = len(inputs), dataset.weighted
     count = comm.size if shards is None else shards
-    each = local_shards(count, comm)
     vectors = []
 
     def forward(model: Any, batch: tuple[Tensor, ...]) -> tuple[Any, Any]:
@@ -86,7 +85,7 @@ def evaluate(
                 one = tensors(dataset.read(slice(0, 1))[:at], device)
                 row_bytes = OfRow.of(model(*one), 1).output
             at_once = max(1, min(ROWS, OUTPUT // max(1, row_bytes)))
-        for shard in range(comm.rank * each, (comm.rank + 1) * each):
+        for shard in local_shards(count, comm):
             start, stop = contiguous_slice(len(dataset), count, shard)
             # As many passes on every rank, the last ones perhaps without rows: a model may
             # communicate, and a rank without rows must know the metrics' lengths too.
@@ -108,7 +107,7 @@ def evaluate(
             vectors.append(measured.vector())
     if shards is None:
         return measured.values(comm.all_reduce(vectors[0]), comm)
-    return measured.values(tree_sum(comm, vectors), comm)
+    return measured.values(tree_sum(comm, vectors, shards), comm)
 
 
 def target_mean(dataset: Source, scaling: TargetScaling | None) -> Any:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ...backend import as_dtype
 from ...distributed.connection import ranks_of
-from ...distributed.shards import local_shards
+from ...distributed.shards import contiguous_slice, local_shards
 from ...errors import ConfigError
 from ...random import begin_batch, brief_generator, place
 from ...tensor import wrap
@@ -72,9 +72,9 @@ class MicroBatches(Sequence[Batch]):
 class DataLoader:
     """Iterates over this rank's share of each global batch.
 
-    The batches are the same at every number of ranks. Every rank gets equally many, and rank r of
-    W the r-th of W contiguous slices of each: sizes differ by at most one, the larger first, and a
-    rank may get zero rows. The n-th pass over the loader is epoch n.
+    The batches are the same at every number of ranks. Every rank gets equally many (but of
+    `shards`), and rank r of W the r-th of W contiguous slices of each: sizes differ by at most one,
+    the larger first, and a rank may get zero rows. The n-th pass over the loader is epoch n.
 
     Args:
         dataset: an `ArrayDataset` or another `Source`, equal on all ranks.
@@ -86,9 +86,8 @@ class DataLoader:
         comm: who shares the batch, a communicator of microtrain or mpi4py; None is
             `microtrain.distributed.world()`.
         accumulate: the number of micro-batches that `steps()` cuts a global batch into.
-        shards: cut every (micro-)batch into this many slices whatever the number of ranks, which
-            must divide it; a rank gets consecutive ones, each a batch of its own (see
-            `DataParallel`).
+        shards: cut every (micro-)batch into this many slices whatever the number of ranks, at most
+            as many; a rank gets consecutive ones, each a batch of its own (see `DataParallel`).
 
     Attributes:
         offset: where this rank's first row stands in the current global batch.
@@ -98,7 +97,7 @@ class DataLoader:
         TypeError: an argument of another type, or an array of a dtype that Tensors do not have.
         ValueError: a `batch_size` or `accumulate` below 1.
         ConfigError: no batch would ever come: no rows, or fewer than `batch_size` with `drop_last`;
-            or the ranks do not divide `shards`.
+            or there are more ranks than `shards`.
 
     Example:
         >>> loader = DataLoader(ArrayDataset(x, y), batch_size=64, seed=0)
@@ -133,7 +132,7 @@ class DataLoader:
         self.accumulate = _whole_number("accumulate", accumulate, least=1)
         self.comm = ranks_of(comm)
         self.shards = self.comm.size if shards is None else _whole_number("shards", shards, least=1)
-        self._each = local_shards(self.shards, self.comm)
+        self._own = local_shards(self.shards, self.comm)
         self.offset = self.global_size = 0
         self._epoch = 0
         self._pass: object | None = None  # stands for the pass under way, if there is one
@@ -186,9 +185,10 @@ class DataLoader:
         passes: so many of them one after another; None: without end.
 
         The global batch is cut into `accumulate` slices first and each of these over the ranks.
-        The list is equally long on all ranks; it is shorter than `accumulate` only where the last
-        global batch has fewer rows. `offset` differs by micro-batch: read it from the batch. What a
-        forward pass draws (dropout) belongs to the micro-batch that was last taken from the list.
+        The list is equally long on all ranks, unless some have more `shards`; it is shorter only
+        where the last global batch has fewer rows. `offset` differs by micro-batch: read it from
+        the batch. What a forward pass draws (dropout) belongs to the micro-batch that was last
+        taken from the list.
 
         Example:
             >>> for micro_batches in loader.steps():
@@ -289,8 +289,7 @@ class DataLoader:
         """Of each batch: this rank's first and last-plus-one row, and its micro-batch's rows."""
         cut = []
         for start, stop in contiguous_slices(global_size, min(micro_batches, global_size)):
-            first_shard = self.comm.rank * self._each
-            for shard in range(first_shard, first_shard + self._each):
+            for shard in self._own:
                 first, last = contiguous_slice(stop - start, self.shards, shard)
                 cut.append((start + first, start + last, stop - start))
         return cut
@@ -353,20 +352,6 @@ def order_name(rows: int, shuffle: bool) -> str:
     rows than before.
     """
     return "unshuffled" if not shuffle else "table 1" if rows <= TABLE else "keyed 1"
-
-
-def contiguous_slice(rows: int, parts: int, part: int) -> tuple[int, int]:
-    """First and last-plus-one row of slice number `part` of `rows` rows cut into `parts`.
-
-    Sizes differ by at most one, the larger come first, and slices beyond the rows are empty.
-
-    Example:
-        >>> [contiguous_slice(7, 3, part) for part in range(3)]
-        [(0, 3), (3, 5), (5, 7)]
-    """
-    size, larger = divmod(rows, parts)
-    start = part * size + min(part, larger)
-    return start, start + size + (part < larger)
 
 
 def contiguous_slices(rows: int, parts: int) -> list[tuple[int, int]]:
