@@ -25,7 +25,7 @@ import click
 import numpy as np
 
 from ..capture.c_compiler import FLAGS, absent, compiler, directory
-from ..common import threads
+from ..common import job, threads
 from ..common.threads import LAUNCH
 from ..common.version import __version__
 from ..common.words import labelled, listed, plural, printable, size, table
@@ -291,6 +291,9 @@ def _report(
     facts["runs"] = f"{run_dir} " + ("cannot be used" if unfit else "can be written to, locks hold")
     findings += mixed_wheels() + unfit
     findings += judge_ranks(ranks, wrong) if ranks else []
+    for left in job.left_behind():
+        text = f"a job that was killed with its launcher has left its state in memory: {left}"
+        findings.append(Finding(text, f"resume its run, {(left / 'run').resolve()}, or remove it"))
     if directory() is None:
         text = "there is no cache directory that only this user can write to: compiled steps are "
         text += "compiled anew in every process"

@@ -6,12 +6,13 @@ import os
 import shlex
 import signal
 import sys
+from collections.abc import Sequence
 
 import click
 
 from ..common.spelling import did_you_mean
 from ..common.threads import launch_environment
-from ..errors import ConfigError, LaunchError
+from ..errors import ConfigError, LaunchError, UserError
 from .main import COMMANDS
 from .mpirun import Line, find_mpirun, plan, refuse_nested
 
@@ -21,6 +22,18 @@ from .mpirun import Line, find_mpirun, plan, refuse_nested
 @click.option("--hosts", metavar="A,B", default="", help="Start them on these hosts, over ssh.")
 @click.option("--bind", is_flag=True, help="Pin each rank to its own cores.")
 @click.option("-m", "module", is_flag=True, help="PROGRAM is a module, as in python -m.")
+@click.option(
+    "--restarts",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Start the job again where it ends by a fault, at most N times.",
+)
+@click.option(
+    "--min-ranks",
+    type=click.IntRange(1),
+    metavar="M",
+    help="With --restarts: go on without hosts that are gone, with at least M ranks.",
+)
 @click.option("--mpirun-options", metavar="TEXT", default="", help="Options to pass on to mpirun.")
 @click.option("--dry-run", "--print", "dry_run", is_flag=True, help="Only print the command line.")
 @click.argument("program")
@@ -30,15 +43,18 @@ def launch(
     hosts: str,
     bind: bool,
     module: bool,
+    restarts: int | None,
+    min_ranks: int | None,
     mpirun_options: str,
     dry_run: bool,
     program: str,
     arguments: tuple[str, ...],
-) -> None:
+) -> int:
     """Start N ranks of PROGRAM with the mpirun that belongs to this Python's mpi4py.
 
-    PROGRAM is a microtrain command or a Python script. This process is replaced by mpirun, so its
-    exit code and signals are those of the job. Variables that are already set are not changed.
+    PROGRAM is a microtrain command or a Python script. Exit code and signals are those of the job:
+    this process is replaced by mpirun, or with --restarts waits for it. Variables that are already
+    set are not changed.
 
     \b
     microtrain launch -n 4 train configs/linreg.yaml optimizer.lr=0.05
@@ -52,13 +68,41 @@ def launch(
     except ValueError as error:
         raise ConfigError(f"--mpirun-options {mpirun_options}: {error}") from error
     command = [sys.executable, *python, *arguments]
-    names = hosts.split(",") if hosts else ()
-    line = plan(mpirun, ranks, command, hosts=names, bind=bind, options=options)
+    names = hosts.split(",") if hosts else []
+
+    def line(ranks: int, hosts: Sequence[str]) -> Line:
+        return plan(mpirun, ranks, command, hosts=hosts, bind=bind, options=options)
+
     if dry_run:
-        click.echo(line)
-        return
-    click.echo(f"$ {line}", err=True)
-    _become(line)
+        click.echo(line(ranks, names))
+        return 0
+    again = _restarts(program, arguments) if restarts is None else restarts
+    if min_ranks is not None and not again:
+        raise ConfigError("--min-ranks is of a job that is started again: give --restarts as well")
+    if again:
+        from .restarts import Job  # where it is wanted: it brings the package
+
+        return Job(line, ranks, again, names, min_ranks).run()
+    first = line(ranks, names)
+    click.echo(f"$ {first}", err=True)
+    _become(first)
+    return 0
+
+
+def _restarts(program: str, arguments: Sequence[str]) -> int:
+    """What `distributed.restarts` says of a run that is to be trained; of all else 0."""
+    if program != "train":
+        return 0
+    from ..config.load import load_sweep
+    from .train import train
+
+    try:
+        given = train.make_context("train", [*arguments]).params
+        trust = given["trust"] or None
+        settings = load_sweep(given["config"], given["overrides"], trust=trust)
+        return settings.config.distributed.restarts
+    except (UserError, click.ClickException):  # the ranks say what is wrong
+        return 0
 
 
 def _command_or_script(program: str) -> list[str]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -17,6 +19,7 @@ from ..config.schema import Config, Members
 from ..distributed import connect, world
 from ..distributed.agreement import from_root, together
 from ..errors import ConfigError
+from ..runs.directory import run_of_job
 from ..train.console import Output, ProgressMode
 from ..train.resume import choose_run
 from ..train.trainer import Trainer
@@ -67,7 +70,9 @@ def train_run(
         kind: Any = Trainer
         if settings.trainer is not None:
             kind = together(ranks, lambda: load("trainer", str(settings.trainer)))
-        place = None
+        place, at = None, os.path.expanduser(os.path.join(settings.run_dir, settings.name))
+        if begun := from_root(ranks, lambda: run_of_job(Path(at))):
+            resume = str(begun)
         if resume is not None:
             place, message, code = choose_run(settings, resume, ranks)
             if message and ranks.rank == 0:

@@ -299,6 +299,7 @@ class Distributed(Section):
         timeout_s: Seconds of waiting after which the run ends.
         blas_threads: Threads per rank, of BLAS and native code; auto: its share of the cores.
         share_gpu: Let several ranks of a host use one GPU.
+        restarts: How often microtrain launch may start the job again after a fault.
     """
 
     backend: Literal["auto", "none", "mpi", "nccl"] = "auto"
@@ -312,6 +313,7 @@ class Distributed(Section):
     timeout_s: Positive = 600.0
     blas_threads: Auto | Count = "auto"
     share_gpu: bool = False
+    restarts: Annotated[int, Ge(0)] = 0
 
     def wrong(self) -> Wrong:
         world, sent_early = self.reproducible == "world", self.overlap is True

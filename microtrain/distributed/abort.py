@@ -29,7 +29,8 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn
 
-from ..common.stack_frames import of_threads
+from ..common import job
+from ..common.stack_frames import is_own, of_threads
 from ..errors import UserError
 
 # Seconds. The other ranks let rank 0 speak first: most errors are the same on all of them, and one
@@ -38,6 +39,14 @@ from ..errors import UserError
 PATIENCE: Final = 0.5
 FORWARDING: Final = 0.25
 GRACE: Final = 2.0
+
+
+# What is called with the exit code and a line that says why, before this process ends the job.
+HEARS: list[Callable[[int, str], object]] = []
+
+
+class MpiError(RuntimeError):
+    """What MPI reports of a call: another one on another rank, or a rank that cannot be reached."""
 
 
 class AgreedExit(SystemExit):
@@ -54,10 +63,12 @@ def agreed_exit(code: int) -> NoReturn:
 
 
 def end_process(
-    code: int, kill: Callable[[int], object] = os._exit, text: str = "", patience: float = 0.0
-) -> NoReturn:
+    code: int, kill: Callable[[int], object] = os._exit, text: str = "", patience: float = 0.0,
+    why: str = "",
+) -> NoReturn:  # fmt: skip
     """Flush the streams, print `text` in one piece, and end this process by `kill(code)`.
 
+    why: what is told to HEARS; default the first line of the text.
     patience: seconds to let other ranks go first. Whatever blocks (a full pipe, MPI_Abort
     itself), the process is gone GRACE seconds later: faulthandler's timer is a C thread, which
     needs neither the GIL nor the main thread.
@@ -65,6 +76,8 @@ def end_process(
     nowhere = os.open(os.devnull, os.O_WRONLY)
     faulthandler.dump_traceback_later(patience + GRACE, exit=True, file=nowhere)
     time.sleep(patience)
+    for hear in HEARS:
+        hear(code, why or text.partition("\n")[0].removeprefix("microtrain: "))
     for stream, last in ((sys.stdout, ""), (sys.stderr, text)):
         try:
             stream.write(last)
@@ -86,20 +99,28 @@ def install(place: Callable[[], tuple[int, int | None]], kill: Callable[[int], o
     pid = os.getpid()
     ending = threading.Lock()
 
-    def end_job(code: int, what: str, text: str = "") -> None:
+    def end_job(code: int, what: str, text: str = "", mine: bool = True, why: str = "") -> None:
         if os.getpid() != pid:
             return
         ending.acquire()  # and keep: a second failure, or the end of the program, waits here
         rank, size = place()
         who = f"rank {rank} of {'?' if size is None else size} (host {socket.gethostname()})"
         message = f"microtrain: {who} {what}; aborting the job\n{text}"
-        end_process(code, kill, message, patience=PATIENCE if rank else 0.0)
+        if mine:
+            job.note_failure(message)
+        why = f"{who} {why or what}"
+        end_process(code, kill, message, patience=PATIENCE if rank else 0.0, why=why)
 
     def failed(error: BaseException, where: str = "") -> None:
         if isinstance(error, UserError):
             end_job(error.exit_code, f"failed{where}", f"error: {error}\n")
         code = 130 if isinstance(error, KeyboardInterrupt) else 1
-        end_job(code, f"failed{where}", "".join(traceback.format_exception(error)))
+        text = "".join(traceback.format_exception(error))
+        frames = traceback.extract_tb(error.__traceback__)
+        theirs = [frame for frame in frames if not is_own(frame.filename)] or frames
+        at = "".join(f" at {frame.filename}:{frame.lineno}" for frame in theirs[-1:])
+        why = f"failed{at}: {type(error).__name__}: {error}"
+        end_job(code, f"failed{where}", text, mine=not isinstance(error, MpiError), why=why)
 
     def left(error: SystemExit, where: str = "") -> None:
         code, text = exit_status(error.code)

@@ -81,7 +81,7 @@ def watched(method: Callable[..., R]) -> Callable[..., R]:
                 self._compare()
             result = method(self, *args)
         except self._MPI.Exception as error:
-            raise RuntimeError(
+            raise abort.MpiError(
                 f"{described(*self._doing)}: {error}\n(another call on another rank, or another "
                 "shape or dtype? MICROTRAIN_DEBUG=comm in the environment compares them)"
             ) from None

@@ -62,7 +62,8 @@ def tell(**what: object) -> None:
     """Change what the monitor knows; a limit counts from now.
 
     limit: seconds until it says `text` and ends the job with exit code `code`; None: no limit.
-    words: what it adds when the rank goes without a word. over: the rank may go.
+    words: what it adds when the rank goes without a word; run: the run.json that is to say it.
+    over: the rank may go.
     """
     if what.get("limit") == float("inf"):
         what["limit"] = None
@@ -94,7 +95,7 @@ class Monitor:
         self.rank, self.process, self.launcher = int(rank), int(process), launcher
         self.name = f"rank {rank} of {size} (host {os.uname().nodename}, PID {process})"
         self.limit: float | None = None
-        self.text, self.code, self.words, self.over = "", 1, "", False
+        self.text, self.code, self.words, self.over, self.run = "", 1, "", False, ""
         self.waited = 0.0
 
     def listen(self) -> None:
@@ -148,6 +149,7 @@ class Monitor:
         if self.first():
             words = f"{self.words}\n" if self.words else ""
             write(2, f"microtrain: {self.name} {why}; the job ends\n{words}")
+            self.note(f"{self.name} {why}", code)
             time.sleep(0.25)  # launchers drop what they have not forwarded by then
             # MPICH's obeys the request that MPI_Abort would send. Others end a job of which a
             # process dies of a signal.
@@ -159,6 +161,21 @@ class Monitor:
                 os.kill(self.process, 9)
             except OSError:  # the launcher has
                 return
+
+    def note(self, error: str, code: int) -> None:
+        """Let run.json say how the run has ended, if nobody has."""
+        import json
+
+        try:
+            with open(self.run) as file:
+                info = json.load(file)
+            if info["status"] == "running":
+                info |= {"status": "failed", "exit_code": code, "error": error}
+                with open(f"{self.run}.{os.getpid()}.partial", "x") as file:
+                    json.dump(info, file, indent=2)
+                os.replace(file.name, self.run)
+        except (OSError, ValueError, KeyError):  # there is no run, or no room
+            return
 
     def first(self) -> bool:
         """Whether no other rank of this launcher has spoken here: a name is given away once."""

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Len, Lt, Predicate
 
+from ..common import job
 from ..common.files import refusing, set_aside, typed
+from ..common.words import elapsed
 from ..config.resolved import compare_configs, read_settings
 from ..config.schema import Config
 from ..data.loading.loader import order_name
@@ -24,6 +27,7 @@ from ..distributed.communicator import Communicator
 from ..errors import ConfigError, DataError
 from ..random import begin_batch, place, set_rng_state
 from ..runs.checkpoint import (
+    MANIFEST,
     Checkpoint,
     Count,
     OtherFormat,
@@ -162,6 +166,8 @@ def take_up(run: TrainingRun) -> None:
     with settled(run.comm):
         if run.directory is not None:
             _go_on(run, run.directory, checkpoint.state if checkpoint else None)
+            if said := _again(checkpoint):
+                run.output.say(said, "")
 
 
 def restore(run: Any, checkpoint: Checkpoint) -> None:
@@ -223,9 +229,10 @@ def _newest(run: TrainingRun) -> Checkpoint | None:
         check_run(checkpoint, groups, run.skips is not None)
 
     compare_configs(stored.config_text, run.config_text, stored.path)
-    newest: Checkpoint | None = None
+    newest = _in_memory(run, stored, check)
     try:
-        newest = load_newest_checkpoint(directory, run.output.warn, check)
+        if newest is None:
+            newest = load_newest_checkpoint(directory, run.output.warn, check)
     except (OtherFormat, OtherRun):
         raise
     except DataError as error:
@@ -242,6 +249,32 @@ def _newest(run: TrainingRun) -> Checkpoint | None:
         if newest is None or step_of(path) > newest.step:
             set_aside(path, f"damaged-{path.name.lstrip('.')}")
     return newest
+
+
+def _in_memory(
+    run: TrainingRun, stored: Run, check: Callable[[Checkpoint], None]
+) -> Checkpoint | None:
+    """What a job has kept of the run in memory, where that is newer than what is on the disk."""
+    steps = [step_of(path) for path in list_checkpoints(stored.path / "checkpoints")]
+    for directory in job.states_of(str(stored.info.id)):
+        paths = list_checkpoints(directory)
+        if paths and step_of(paths[-1]) > max(steps, default=-1):
+            with contextlib.suppress(DataError):  # that of the disk it is then
+                return load_newest_checkpoint(directory, run.output.warn, check)
+    return None
+
+
+def _again(checkpoint: Checkpoint | None) -> str:
+    """What there is to say of a job that its launcher has started again; empty: nothing."""
+    ended, _, how = os.environ.get(job.AGAIN, "").partition(" ")
+    if not how:
+        return ""
+    now, end, lost = time.time(), float(ended), "all of its steps are taken again"
+    if checkpoint is not None:
+        with contextlib.suppress(OSError):
+            kept = (checkpoint.path / MANIFEST).stat().st_mtime
+            lost = f"the last {elapsed(max(end - kept, 0.0))} before that are computed again"
+    return f"started again {elapsed(now - end)} after the job ended ({how}); {lost}"
 
 
 def _go_on(run: TrainingRun, directory: RunDirectory, state: dict[str, Any] | None) -> None:

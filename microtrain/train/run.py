@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from ..common import job
 from ..common.threads import LAUNCH
 from ..config.resolved import whole_yaml
 from ..distributed.agreement import settled
@@ -239,6 +240,7 @@ def next_multiple(step: int, every: int | None) -> float:
 
 
 STOP_FILE = "STOP"
+RANKS_FILE = "RANKS"  # the number of ranks that a job is to go on with
 POLL = 0.2  # seconds
 
 # Open MPI's mpirun kills its ranks 0.2 s after it has passed on one of these.
@@ -339,11 +341,13 @@ class Requests:
 
     def _watch(self) -> None:
         assert self._path is not None
-        file = self._path / STOP_FILE
+        files = [self._path / STOP_FILE]
+        files += [self._path / RANKS_FILE] if job.place() is not None else []
         while not self._over.wait(POLL):
             now = time.monotonic()
-            if os.path.exists(file):
-                self.ask(f"{file} is there")
+            for file in files:
+                if os.path.exists(file):
+                    self.ask(f"{file} is there")
             for name, end in self._ends.items():
                 if now >= end:
                     self.ask(name)
@@ -363,6 +367,7 @@ def held(
             if comm.rank == 0:
                 directory = open_directory()
                 output.log = directory.log
+                job.note_run(directory.path)
         yield directory
         if directory is not None:
             directory.flush()  # else nobody would hear of a line that cannot be written

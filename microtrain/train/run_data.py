@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..common import job
 from ..common.words import size
 from ..config.components import build, import_paths, is_import_path, load, own, parameters
 from ..config.resolved import as_yaml
@@ -18,7 +19,7 @@ from ..config.schema import TARGET_KEYS, Config, Data
 from ..data import ArrayDataset, Encoder, Prepared, Preprocessing, TargetScaling, prepare
 from ..data.kept.cache import CHECKED, keep, key_of, opened, stamps, written
 from ..data.kept.shared import during, share
-from ..data.rows import Rows, layout
+from ..data.rows import Rows, is_lazy, layout
 from ..distributed.agreement import agreed, all_equal, settled, together
 from ..distributed.communicator import Communicator, alone
 from ..errors import DataError
@@ -83,9 +84,12 @@ def load_run_data(config: Config, comm: Communicator) -> tuple[Prepared, str]:
     def load(found: Any = None) -> Prepared:
         return load_data(config, found=found)
 
+    if config.data.cache is not None:
+        load = cached(config, load, Path(config.data.cache))
+    elif (of_job := job.enter()) is not None and not import_paths(config):
+        load = cached(config, load, of_job / "rows", for_job=True)
     if config.data.cache is None:
         return prepared(config, lambda: load_once(config, comm, load))
-    load = cached(config, load)
     if comm.size > comm.node().size:
         with settled(comm):  # once, where all hosts see one directory
             if comm.rank == 0:
@@ -161,10 +165,14 @@ def data_state(data: Prepared, its_hash: str) -> dict[str, Any]:
     }
 
 
-def cached(config: Config, load: Callable[..., Prepared]) -> Callable[..., Prepared]:
-    """`load` that keeps what it gives in the directory that `data.cache` names."""
-    assert config.data.cache is not None
-    directory = Path(config.data.cache)
+def cached(
+    config: Config, load: Callable[..., Prepared], directory: Path, for_job: bool = False
+) -> Callable[..., Prepared]:
+    """`load` that keeps what it gives in a directory.
+
+    for_job: which is in memory, for further starts of this job. What is mapped from files stays
+    there, and a run goes on without where there is no room.
+    """
     first: dict[str, Prepared] = {}
 
     def load_kept(found: Any = None) -> Prepared:
@@ -179,7 +187,8 @@ def cached(config: Config, load: Callable[..., Prepared]) -> Callable[..., Prepa
         words, data = "an earlier run has kept the rows in", None
         if not (directory / key).is_dir() or None in files:
             data = load()  # says what is wrong with a file that is not there
-            if data.cache:  # decoded, and kept so
+            mapped = for_job and any(map(is_lazy, (data.train, data.val, data.test)))
+            if data.cache or mapped:  # decoded, and kept so
                 return first.setdefault(key, data)
 
         def make(place: Path) -> dict[str, Any]:
@@ -192,7 +201,15 @@ def cached(config: Config, load: Callable[..., Prepared]) -> Callable[..., Prepa
                 )
             return about
 
-        place, made = keep(directory, key, make)
+        try:
+            place, made = keep(directory, key, make)
+        except DataError as error:
+            if not for_job or data is None:
+                raise
+            words = f"a further start of this job reads the data again: {error}"
+            return first.setdefault(key, replace(data, notes=(*data.notes, words)))
+        if for_job:
+            return first.setdefault(key, opened(place, checked=made))
         if data is not None:
             words = "the rows are kept for runs to come in"
         kept = sum(each.stat().st_size for each in place.iterdir())

@@ -32,12 +32,12 @@ from ..data.kept.cache import PROGRESS
 from ..data.kept.shared import during
 from ..data.loading.loader import MicroBatches
 from ..data.rows import layout
-from ..distributed import process_monitor, watchdog
+from ..distributed import abort, process_monitor, watchdog
 from ..distributed.agreement import agreed, same, settled
 from ..distributed.communicator import Communicator, alone
 from ..distributed.connection import ranks_of
 from ..errors import ConfigError, DivergedError
-from ..runs.directory import EVERY, RunDirectory
+from ..runs.directory import EVERY, RunDirectory, note_end
 from ..runs.state import RunState
 from ..tensor import TENSORS, Tensor
 from .build_run import EVALUATE, SAVE, build_run, take_initial_values
@@ -238,7 +238,10 @@ class Trainer(TrainingRun):
         with run_directory(self, self._resume):
             if self._resume is not None:
                 take_up(self)
-            process_monitor.tell(words=f"resume with: {self._way_on()}")
+            own = self.path.absolute()
+            abort.HEARS[:] = [functools.partial(note_end, own)]
+            words = f"resume with: {self._way_on()}"
+            process_monitor.tell(words=words, run=str(own / "run.json"))
             if self.comm.num_nodes > 1:
                 watchdog.share(self.path / "board")
             self.started = time.perf_counter() - self.state.seconds
@@ -334,7 +337,8 @@ class Trainer(TrainingRun):
             self.notify("on_end", ending)
         self.notify("on_stop")
         # A rank that is killed from now on has nothing left to go on with.
-        process_monitor.tell(words="")
+        process_monitor.tell(words="", run="")
+        abort.HEARS.clear()
         return ExitCode(0 if finished else STOPPED)
 
     def __repr__(self) -> str:

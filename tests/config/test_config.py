@@ -93,6 +93,7 @@ def test_every_default_of_the_documentation(directory):
     }
     assert vars(config.distributed) == {
         "backend": "auto",
+        "restarts": 0,
         "bucket_mb": "auto",
         "overlap": "auto",
         "compression": "none",

@@ -268,9 +268,12 @@ def test_a_run_ends(mpirun: Mpirun, tmp_path: Path, name: str, size: int, steps:
     code = fault.code if fault.run_code is None else fault.run_code
     processes = "|".join(str(process) for process in (info[0]["processes"] if info else []))
     judge(job, code, fault.in_run, size=size, waits=r"\w+\.py:\d+", step=4, processes=processes)
-    # Noticed before anything was written, settled by all, or its writer was ended like the others.
-    status = [] if not fault.in_a_step else [("diverged", 4)] if code == 4 else [("running", None)]
-    assert [(one["status"], one["exit_code"]) for one in info] == status
+    # Noticed before anything was written, settled by all, or told by another than its writer.
+    status = [] if not fault.in_a_step else ["diverged" if code == 4 else "failed"]
+    assert [one["status"] for one in info] == status, info
+    for one in info if code != 4 else ():
+        assert one["exit_code"], info
+        assert re.match(rf"rank \d of {size} ", one["error"]), info
 
 
 def numbers(ranks: str) -> list[int]:

@@ -18,6 +18,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ...common import job
+from ...common.words import plural
 from ...data.loading.loader import order_name
 from ...distributed.agreement import settled
 from ...distributed.communicator import alone
@@ -30,8 +32,11 @@ from ..build_run import SAVE
 from ..model_state import checkpoint_of
 from ..run import TrainingRun, next_multiple
 from .base import Callback, Ending, Event
+from .order import round_up
 
 APART = 16  # steps: `auto` looks at the clock less often, which costs as much as a small step
+SHARE = 0.01  # of a run's time: what its state in memory may cost
+SETTLED = 0.2  # seconds that steps have taken by when one is known to take as long as those to come
 
 
 class Saver:
@@ -87,6 +92,13 @@ class Saver:
         """Let `auto` write none for so long."""
         self._free_at = time.monotonic() + seconds
 
+    def idle(self) -> bool:
+        """Whether nothing waits or is written; what waits is from now on."""
+        with self._lock:
+            if self._waiting:
+                self._start()
+            return self._thread is None
+
     def submit(self, contents: dict[str, Any], best: bool, save: bool = True) -> None:
         """Copy this; `contents` are `save_checkpoint`'s.
 
@@ -105,15 +117,20 @@ class Saver:
             if best:
                 self._waiting.clear()
             self._waiting[best] = {**contents, **copies}
-            self._wanted |= save
-            if self._wanted and self._thread is None:
-                self._thread = threading.Thread(target=self._write, name="saver")
-                try:
-                    self._thread.start()
-                except BaseException:  # there can be none, or a Ctrl-C: nobody waits for it
-                    self._thread = None
-                    self._waiting.clear()
-                    raise
+            if save or self._wanted:
+                self._start()
+
+    def _start(self) -> None:
+        """Write all that waits, beside the training; the lock is held."""
+        self._wanted = True
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write, name="saver")
+            try:
+                self._thread.start()
+            except BaseException:  # there can be none, or a Ctrl-C: nobody waits for it
+                self._thread = None
+                self._waiting.clear()
+                raise
 
     def save(self, contents: dict[str, Any]) -> None:
         """Write this now, as the last; LaunchError where the file system refuses."""
@@ -155,13 +172,80 @@ class Saver:
         prune(self.directory, *self._keep)
 
 
+class InMemory:
+    """Keeps the newest state of a run in memory, for a further start of its job (see `job.py`).
+
+    It is a checkpoint like those on the disk, written while the steps wait: as few steps apart as
+    let that cost a hundredth of their time. The disk has the best one before: a run that goes on
+    from this finds it.
+
+    Attributes:
+        every: steps between two of them; 0: not known yet, -1: none, as memory is full.
+    """
+
+    def __init__(self, place: Path, run: TrainingRun) -> None:
+        assert run.directory is not None
+        self.directory = place / "states" / run.directory.info("id")
+        self._decided = self.directory / "every"
+        self._before = run.step, time.perf_counter()
+        self.every = 0
+        with contextlib.suppress(OSError, ValueError):  # nothing was decided
+            self.every = int(self._decided.read_text())
+
+    def next_step(self, step: int) -> float:
+        """The step of the next one; infinite where others say when to look."""
+        return next_multiple(step, self.every) if self.every > 0 else math.inf
+
+    def look(self, run: TrainingRun, event: Event) -> None:
+        """Write one where it is time for that."""
+        if self.every == 0:
+            self._measure(run)
+        elif self.every > 0 and event.step % self.every == 0 and run.checkpoints.idle():
+            self._save(run)
+
+    def _measure(self, run: TrainingRun) -> None:
+        """Write the first one, and decide from the time that this takes."""
+        (step, time_then), now = self._before, time.perf_counter()
+        if run.step < 2 * step or now - time_then < SETTLED or not run.checkpoints.idle():
+            if run.step >= 2 * step:
+                self._before = run.step, now
+            return
+        each = (now - time_then) / (run.step - step)
+        if self._save(run):
+            spent = time.perf_counter() - now
+            self.every = round_up(spent / SHARE / each)
+            with contextlib.suppress(OSError):  # decided anew by the next start
+                self._decided.write_text(str(self.every))
+            run.output.say(
+                f"state in memory every {plural(self.every, 'step')} ({1000 * spent:.1f} ms each), "
+                "from which this job goes on where it is started again"
+            )
+
+    def _save(self, run: TrainingRun) -> bool:
+        assert run.directory is not None
+        try:
+            self.directory.mkdir(0o700, parents=True, exist_ok=True)
+            run.directory.flush()  # a kill leaves the rows of which it speaks
+            save_checkpoint(self.directory, **contents(run))
+            prune(self.directory, 1, 0, run.state.monitor)
+        except (OSError, LaunchError) as error:
+            if isinstance(error, Gone | Unwritten):
+                raise
+            self.every = -1
+            run.output.warn(f"no state in memory, only checkpoints on the disk: {error}")
+        return self.every >= 0
+
+
 class Checkpoints(Callback):
     """Hands the state to the thread that writes it, on rank 0."""
 
+    _in_memory: InMemory | None = None
+
     def due(self, run: TrainingRun, step: int) -> float:
         """Where it is not by the clock, or by how long the disk takes."""
-        saver = run.checkpoints
+        saver, memory = run.checkpoints, self._in_memory
         when = math.inf if saver is None else saver.next_step(step)
+        when = when if memory is None else min(when, memory.next_step(step))
         return min(next_multiple(step, run.plan.save), when)
 
     def on_start(self, run: TrainingRun) -> None:
@@ -178,6 +262,8 @@ class Checkpoints(Callback):
                 sealed=run.directory.note_checkpoint,
                 epoch=run.steps_per_epoch if keep.every == "auto" else None,
             )
+            if (place := job.enter()) is not None:
+                self._in_memory = InMemory(place, run)
 
     def on_pause(self, run: TrainingRun, event: Event) -> None:
         """At the end of a run `end` writes it."""
@@ -194,6 +280,8 @@ class Checkpoints(Callback):
                 saver.submit(contents(run), best, event.save)
         if saver.due(event.step):
             run.requests.note(SAVE)
+        if self._in_memory is not None:
+            self._in_memory.look(run, event)
 
     def on_end(self, run: TrainingRun, ending: Ending) -> None:
         """The last one, before the test row, which a longer run would not have."""
@@ -203,6 +291,7 @@ class Checkpoints(Callback):
                 last = contents(run)
                 saver.save(last)
                 ending.params_sha256 = params_sha256(last["model"])
+                job.forget_states(run.directory.info("id"))
         self._tell(run)
 
     def on_error(self, run: TrainingRun, error: BaseException) -> None:

@@ -222,7 +222,7 @@ class RowSchedule:
             if epochs < 20:
                 self._rows = max(1, math.ceil(20 / epochs)) if epochs else 1
             else:
-                self._steps *= _round_up(epochs / (self.limit - 1))
+                self._steps *= round_up(epochs / (self.limit - 1))
 
     def next_step(self, step: int) -> int:
         """The first step after `step` that has a row."""
@@ -316,7 +316,7 @@ _FORMATS: dict[str, Callable[[float], str]] = {
 }
 
 
-def _round_up(value: float) -> int:
+def round_up(value: float) -> int:
     """The least of 1, 2, 5, 10, 20, 50 ... that is not below `value`."""
     scale = 1
     while True:

@@ -1,0 +1,184 @@
+"""`microtrain launch --restarts N`: a job that ends by a fault is started again, by itself.
+
+This process starts mpirun and waits. It reads nothing of the run but where it is; what the next
+start goes on from, the ranks keep and find themselves (see `common/job.py`). A fault is what no
+program has decided: a rank, mpirun or a host that is gone, or a hang that the watchdog has ended. A
+Python exception, a wrong configuration, or an end that was asked for is none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import click
+
+from ..common import job
+from ..common.words import elapsed
+from ..errors import DataError, LaunchError
+from ..runs.checkpoint import list_checkpoints, step_of
+from ..runs.directory import note_end, read_run_json
+from ..train.run import RANKS_FILE
+from .mpirun import Line
+
+# Exit codes that a further start would not change: done, wrong input, diverged, no MPI, Ctrl-C.
+FINAL = (0, 2, 3, 4, 5, 130)
+STOPPED = 75
+TRIES = 3  # ends in a row at the same state, by which a fault is known to come again
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+REACHES = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
+
+LineOf = Callable[[int, Sequence[str]], Line]
+
+
+class Job:
+    """All starts of one job.
+
+    Args:
+        line: of a number of ranks on hosts.
+        ranks: of the first start.
+        restarts: at most so many further ones after a fault.
+        hosts: where; none: here, or where a scheduler says.
+        least: with how many ranks it may go on where a host is gone; None: with all.
+    """
+
+    def __init__(
+        self, line: LineOf, ranks: int, restarts: int, hosts: Sequence[str], least: int | None
+    ) -> None:
+        self.line, self.ranks, self.restarts = line, ranks, restarts
+        self.hosts, self.least = hosts, least
+        self.ended_by: int | None = None  # the signal that has asked for the end
+
+    def run(self) -> int:
+        """Start it until it has come to its end; returns its exit code."""
+        os.environ[job.NAME] = os.urandom(8).hex()
+        place = job.enter()
+        if place is None:
+            raise LaunchError("--restarts keeps what a job goes on from in memory, and has no room")
+        job.remove_left_behind(lambda old: not _is_running(old / "run"))
+        signal.pthread_sigmask(signal.SIG_BLOCK, {*FORWARDED, signal.SIGCHLD})
+        try:
+            return self._starts(place)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+    def _starts(self, place: Path) -> int:
+        left, reached = self.restarts, [-1]
+        while True:
+            began = time.time()
+            code = self._start()
+            now = time.time()
+            run = place / "run"
+            if code == STOPPED and (ranks := _asked_ranks(run / RANKS_FILE)) is not None:
+                self.ranks = ranks
+                os.environ[job.AGAIN] = f"{now} RANKS asked for {ranks}"
+                _say(f"going on with {ranks} ranks, as {run.resolve() / RANKS_FILE} asks")
+                continue
+            if code in (*FINAL, STOPPED) or self.ended_by or (place / "failed").exists():
+                break
+            how = f"signal {code - 128}" if code > 128 else f"exit code {code}"
+            reached.append(_newest(place, run))
+            if reached[-TRIES:] == [reached[-1]] * TRIES:
+                _say(f"the job ended with {how}, {TRIES} times at the same step: not started again")
+                break
+            if not left:
+                _say(f"the job ended with {how} after {self.restarts} restarts: not started again")
+                break
+            if not self._find_ranks():
+                break
+            left -= 1
+            number = self.restarts - left
+            _say(
+                f"the job ended with {how} after {elapsed(now - began)}; starting it again "
+                f"with {self.ranks} ranks, restart {number} of {self.restarts}"
+            )
+            os.environ[job.AGAIN] = f"{now} {how}"
+        if code:
+            note_end(run, code, f"the job ended with exit code {code}")
+        return code
+
+    def _start(self) -> int:
+        """One start; returns the exit code, as shells give it."""
+        line = self.line(self.ranks, self.hosts)
+        _say(f"$ {line}")
+        try:
+            process = os.posix_spawn(
+                line.command[0], line.command, {**os.environ, **line.environment},
+                setsigmask=(), setsigdef=(signal.SIGPIPE,),
+            )  # fmt: skip
+        except OSError as error:
+            raise LaunchError(f"cannot start {line.command[0]}: {error.strerror}") from error
+        while True:
+            found = signal.sigwaitinfo({*FORWARDED, signal.SIGCHLD})
+            if found.si_signo == signal.SIGCHLD:
+                ended, status = os.waitpid(process, os.WNOHANG)
+                if ended:
+                    code = os.waitstatus_to_exitcode(status)
+                    return 128 - code if code < 0 else code
+                continue
+            if found.si_signo != signal.SIGUSR1:  # which asks for the end after a step
+                self.ended_by = found.si_signo
+            if found.si_code <= 0:  # a process has sent it here alone; a terminal sends it to all
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, found.si_signo)
+
+    def _find_ranks(self) -> bool:
+        """Leave out hosts that are gone; whether enough ranks are left."""
+        gone = [host for host in self.hosts if not _reachable(host)] if self.least else []
+        if not gone:
+            return True
+        each = {host: self.ranks // len(self.hosts) for host in self.hosts}
+        for host in self.hosts[: self.ranks % len(self.hosts)]:
+            each[host] += 1
+        self.hosts = [host for host in self.hosts if host not in gone]
+        self.ranks = sum(each[host] for host in self.hosts)
+        _say(f"cannot be reached: {', '.join(gone)}")
+        if self.ranks < (self.least or 1):
+            _say(f"{self.ranks} ranks are left, fewer than --min-ranks {self.least}")
+            return False
+        return True
+
+
+def _say(text: str) -> None:
+    click.echo(f"microtrain: {text}" if text[0] != "$" else text, err=True)
+
+
+def _reachable(host: str) -> bool:
+    if host in ("localhost", os.uname().nodename):
+        return True
+    try:
+        said = subprocess.run(
+            [*REACHES, host, "true"], stdin=subprocess.DEVNULL, capture_output=True, timeout=15,
+            check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return said.returncode == 0
+
+
+def _asked_ranks(file: Path) -> int | None:
+    """The number in a file RANKS, which is removed; None where there is no such number."""
+    with contextlib.suppress(OSError, ValueError):
+        asked = int(file.read_text())
+        file.unlink()
+        return asked if asked > 0 else None
+    return None
+
+
+def _is_running(run: Path) -> bool:
+    """Whether a run has not come to its end, as far as it could write that down."""
+    with contextlib.suppress(OSError, DataError):
+        return bool(read_run_json(run / "run.json").get("status") == "running")
+    return False
+
+
+def _newest(place: Path, run: Path) -> int:
+    """The step of the newest state that a further start would go on from; -1: none."""
+    places = [*place.glob("states/*"), run / "checkpoints", *run.glob("*/checkpoints")]
+    return max((step_of(path) for each in places for path in list_checkpoints(each)), default=-1)

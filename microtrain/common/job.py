@@ -1,0 +1,106 @@
+"""What a job that its launcher starts again keeps in memory on each host, under one name.
+
+`microtrain launch --restarts` gives all starts of a job one name. Under it lie the newest state of
+its runs (as a checkpoint), their rows as they are trained on, a link to the run, and what a program
+of its own ended with, which a further start would not mend. Each process that uses them holds a
+lock, so what nobody holds was left by a job that was killed as a whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+NAME: Final = "MICROTRAIN_JOB"  # of the job
+AGAIN: Final = "MICROTRAIN_STARTED_AGAIN"  # the time of its end before, and how it ended
+_MEMORY: Final = Path("/dev/shm")
+_HELD: list[int] = []  # descriptors of locks, of the process that has taken them
+
+
+def _beginning() -> str:
+    return f"microtrain-job-{os.getuid()}-"
+
+
+def _memory() -> Path:
+    return _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+
+
+def place() -> Path | None:
+    """The directory of this process's job; None where its launcher will not start it again."""
+    name = os.environ.get(NAME, "")
+    return _memory() / f"{_beginning()}{name}" if name.isalnum() else None
+
+
+def enter() -> Path | None:
+    """The same, made and held until this process ends; None where that cannot be had."""
+    if (found := place()) is None:
+        return None
+    try:
+        found.mkdir(0o700, exist_ok=True)
+        if not _is_ours(found):
+            return None
+        if not _HELD:
+            _HELD.append(os.open(found / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            fcntl.flock(_HELD[0], fcntl.LOCK_SH)
+    except OSError:
+        return None
+    return found
+
+
+def note_run(path: Path) -> None:
+    """Let the launcher know which run the job is."""
+    if (found := enter()) is not None:
+        with contextlib.suppress(OSError):  # the run of a start before
+            (found / "run").symlink_to(path.absolute())
+
+
+def note_failure(text: str) -> None:
+    """Let the launcher know that a further start would end alike: a program has raised an error."""
+    if (found := enter()) is not None:
+        with contextlib.suppress(OSError):
+            (found / "failed").write_text(text, errors="replace")
+
+
+def states_of(run: str) -> list[Path]:
+    """Where jobs of this user have kept the state of a run, by the id of the run."""
+    return [s for job in _jobs() if (s := job / "states" / run).is_dir()] if run.isalnum() else []
+
+
+def forget_states(run: str) -> None:
+    """A run has come to its end: nobody goes on from what was kept of it."""
+    for states in states_of(run):
+        shutil.rmtree(states, ignore_errors=True)
+    remove_left_behind(lambda job: not any(job.glob("states/*")))
+
+
+def left_behind() -> list[Path]:
+    """The directories of jobs that were killed as a whole, on this host."""
+    found = []
+    for job in _jobs():
+        with contextlib.suppress(OSError), open(job / "lock", "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            found.append(job)
+    return found
+
+
+def remove_left_behind(useless: Callable[[Path], bool]) -> None:
+    """Remove those of which nobody could go on."""
+    for job in filter(useless, left_behind()):
+        shutil.rmtree(job, ignore_errors=True)
+
+
+def _jobs() -> list[Path]:
+    return [path for path in _memory().glob(f"{_beginning()}*") if _is_ours(path)]
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether nobody else can have put it there: the directory above is everybody's."""
+    info = path.lstat()
+    return stat.S_ISDIR(info.st_mode) and info.st_uid == os.getuid() and not info.st_mode & 0o077

@@ -1,0 +1,275 @@
+"""`microtrain launch --restarts`: a job that ends by a fault goes on by itself, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mpi_run
+import pytest
+from pace import daily
+from resuming import differences, facts, write_run
+
+from microtrain.common import job
+from microtrain.runs.directory import newest_run
+
+# What one rank does after a step; once, where it makes a file before.
+FAULTS = """
+
+class Fault(mt.train.Callback):
+    interval = "1 step"
+
+    def __init__(self, step, does, rank=1):
+        self.step, self.does, self.rank = step, does, rank
+
+    def on_step(self, trainer):
+        time.sleep(0.01)
+        if trainer.step == self.step and trainer.comm.rank == self.rank:
+            getattr(self, self.does)(trainer)
+
+    def first(self):
+        try:
+            open("fault", "x").close()
+        except FileExistsError:
+            return False
+        return True
+
+    def nothing(self, trainer):
+        pass
+
+    def is_killed(self, trainer):
+        if self.first():
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def is_killed_always(self, trainer):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def is_stopped(self, trainer):
+        if self.first():
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    def loses_mpirun(self, trainer):
+        if self.first():
+            with open(f"/proc/{os.getppid()}/stat") as file:
+                os.kill(int(file.read().split()[3]), signal.SIGKILL)
+
+    def raises(self, trainer):
+        raise ValueError("a bug")
+
+    def asks_for_ranks(self, trainer):
+        if self.first():
+            (trainer.path / "RANKS").write_text("3")
+
+    def fills_memory(self, trainer):
+        if self.first():
+            (states,) = (job.place() / "states").iterdir()
+            states.rename(states.with_name("moved"))
+            states.touch()
+
+    def is_killed_twice(self, trainer):
+        self.is_killed(trainer)
+"""
+WORLD = "distributed={reproducible: world, shards: 8, warn_s: 1, timeout_s: 2}"
+STEPS = "train.duration=120 steps"
+SMALL = ("train.batch_size=32", "checkpoint.every=1000 steps")  # so the state is that in memory
+
+
+@pytest.fixture
+def folder(tmp_path: Path, mpirun: Callable[..., mpi_run.Job]) -> Path:
+    write_run(tmp_path)
+    net = tmp_path / "net.py"
+    text = net.read_text().replace(
+        "import os\n", "import os\nfrom microtrain.common import job\n", 1
+    )
+    net.write_text(text + FAULTS)
+    return tmp_path
+
+
+def launch(
+    folder: Path, does: str, *words: str, ranks: int = 2, runs: str = "runs", step: int = 75,
+    restarts: int | None = 3, rank: int = 1,
+) -> mpi_run.Job:  # fmt: skip
+    """A run that is started again, in which something happens after a step."""
+    fault = f"callbacks=[{{type: ./net.py:Fault, step: {step}, does: {does}, rank: {rank}}}]"
+    how = [] if restarts is None else ["--restarts", str(restarts)]
+    line = ["launch", "-n", str(ranks), *how, "train", "run.yaml", f"run_dir={runs}"]
+    line += [STEPS, WORLD, *SMALL, fault, *words]
+    found = mpi_run.run_job(
+        [sys.executable, "-m", "microtrain", *line], cwd=folder, timeout=100,
+        env={"MICROTRAIN_TIMEOUT_S": None},
+    )  # fmt: skip
+    assert found.left_behind == ()
+    assert [path for path in job._jobs() if not _held(path)] == []
+    return found
+
+
+def _held(path: Path) -> bool:
+    return path not in job.left_behind()
+
+
+def info(folder: Path, runs: str = "runs") -> dict[str, Any]:
+    run = newest_run(folder / runs / "small")
+    assert run is not None
+    return dict(json.loads((run / "run.json").read_text()))
+
+
+def same(folder: Path, ranks: int = 2) -> dict[str, Any]:
+    """What differs from a run that nothing happened to, which nobody would have started again."""
+    whole = launch(folder, "nothing", ranks=ranks, runs="whole", restarts=None)
+    assert whole.returncode == 0, whole.stderr
+    found, expected = (newest_run(folder / runs / "small") for runs in ("runs", "whole"))
+    assert found is not None and expected is not None
+    assert len(list((folder / "runs/small").glob("2*"))) == 1
+    return differences(facts(found), facts(expected))
+
+
+# the fault, the rank, how the job ended
+ENDS = {
+    "is_killed": (1, r"signal 9"),
+    "loses_mpirun": (0, r"signal 9"),
+    "is_stopped": (1, r"exit code 1"),
+}
+
+
+@pytest.mark.parametrize("does", daily(ENDS, "is_killed"))
+def test_a_fault_costs_no_bit(folder: Path, does: str) -> None:
+    rank, how = ENDS[does]
+    found = launch(folder, does, ranks=3, rank=rank)
+    assert found.returncode == 0, found.stderr
+    assert re.search(rf"ended with {how} after .*starting it again with 3 ranks, restart 1 of 3",
+                     found.stderr)  # fmt: skip
+    step = re.search(r"resuming .* after step (\d+)", found.stdout)
+    assert step and 0 < int(step[1]) < 75, found.stdout
+    said = rf"started again \d\S* s after the job ended \({how}\); the last \d\S* s before that"
+    assert re.search(said, found.stdout), found.stdout
+    assert info(folder)["resumed_at"] == [int(step[1])]
+    assert same(folder, ranks=1) == {}
+
+
+def test_an_error_of_the_program_is_not_tried_again(folder: Path) -> None:
+    found = launch(folder, "raises")
+    assert (found.returncode, "starting it again" in found.stderr) == (1, False)
+    end = info(folder)
+    assert (end["status"], end["exit_code"]) == ("failed", 1)
+    assert re.fullmatch(r"rank 1 of 2 \(host .*\) failed at .*net.py:\d+: ValueError: a bug",
+                        end["error"])  # fmt: skip
+
+
+def test_a_fault_that_comes_again_is_not_tried_for_ever(folder: Path) -> None:
+    found = launch(folder, "is_killed_always", restarts=10, step=70)
+    assert found.returncode == 137
+    assert found.stderr.count("starting it again") == 2
+    assert "ended with signal 9, 3 times at the same step: not started again" in found.stderr
+    end = info(folder)
+    assert (end["status"], end["exit_code"]) == ("failed", 137)
+
+
+@pytest.mark.slow
+def test_restarts_end(folder: Path) -> None:
+    found = launch(folder, "is_killed_always", "distributed.restarts=1", restarts=None)
+    assert found.returncode == 137
+    assert found.stderr.count("starting it again") == 1
+    assert "ended with signal 9 after 1 restarts: not started again" in found.stderr
+
+
+def test_another_number_of_ranks(folder: Path) -> None:
+    found = launch(folder, "asks_for_ranks", ranks=2)
+    assert found.returncode == 0, found.stderr
+    assert "going on with 3 ranks" in found.stderr
+    assert "ranks    3 on 1 host" in found.stdout
+    assert same(folder) == {}
+
+
+@pytest.mark.slow
+def test_no_room_in_memory(folder: Path) -> None:
+    found = launch(folder, "fills_memory", rank=0)
+    assert found.returncode == 0, found.stderr
+    assert "no state in memory, only checkpoints on the disk" in found.stdout + found.stderr
+    assert same(folder) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_an_asked_end_is_an_end(folder: Path, number: signal.Signals) -> None:
+    words = ["-n", "2", "--restarts", "3", "train", "run.yaml", WORLD, *SMALL]
+    words += ["train.duration=100000 steps", "callbacks=[]"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "microtrain", "launch", *words], cwd=folder, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=mpi_run.clean_environment(),
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while not list(folder.glob("runs/small/2*/metrics.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(1.0)
+    os.kill(process.pid, number)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 75, said
+    assert "starting it again" not in said
+    assert info(folder)["status"] == "stopped"
+
+
+LOOP = """
+import os, signal
+import numpy as np
+import microtrain as mt
+
+comm = mt.distributed.world()
+mt.manual_seed(0)
+model = mt.distributed.DataParallel(mt.nn.Linear(3, 1), comm)
+optimizer = mt.optim.Adam(model.parameters(), lr=0.01)
+data = mt.data.ArrayDataset(np.ones((8, 3), "f4"), np.ones((8, 1), "f4"))
+loader = mt.data.DataLoader(data, 4, seed=0, comm=comm)
+mt.restore("net", model=model, optimizer=optimizer, loader=loader)
+for epoch in range(loader.epoch, 6):
+    for x, y in loader:
+        optimizer.zero_grad()
+        mt.nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+    mt.save("net", epoch, model=model, optimizer=optimizer, state={"epoch": epoch})
+    if epoch == 3 and comm.rank == 1 and not os.path.exists("died"):
+        open("died", "x").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+if comm.rank == 0:
+    print("weights", model.module.weight.detach().numpy().tobytes().hex())
+"""
+
+
+@pytest.mark.slow
+def test_a_loop_of_your_own(folder: Path) -> None:
+    (folder / "loop.py").write_text(LOOP)
+    line = [sys.executable, "-m", "microtrain", "launch", "-n", "2", "--restarts", "1", "loop.py"]
+    found = [mpi_run.run_job(line, cwd=folder, timeout=60)]
+    (folder / "net").rename(folder / "net-before")
+    found.append(mpi_run.run_job(line, cwd=folder, timeout=60))
+    assert [each.returncode for each in found] == [0, 0], found[0].stderr
+    assert ["starting it again" in each.stderr for each in found] == [True, False]
+    assert found[0].stdout == found[1].stdout
+
+
+def test_what_a_killed_job_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "_MEMORY", tmp_path)
+    monkeypatch.setattr(job, "_HELD", [])
+    monkeypatch.delenv(job.NAME, raising=False)
+    assert job.enter() is None
+    monkeypatch.setenv(job.NAME, "../x")  # no name of ours
+    assert job.enter() is None
+    monkeypatch.setenv(job.NAME, "abc")
+    place = job.enter()
+    assert place is not None and place.parent == tmp_path
+    assert job.left_behind() == []  # this process holds it
+    (place / "states" / "1f").mkdir(parents=True)
+    os.close(job._HELD.pop())
+    assert (job.left_behind(), job.states_of("1f")) == ([place], [place / "states" / "1f"])
+    place.chmod(0o755)  # anybody could have made it
+    assert (job.left_behind(), job.states_of("1f")) == ([], [])
+    place.chmod(0o700)
+    job.forget_states("1f")
+    assert list(tmp_path.iterdir()) == []
