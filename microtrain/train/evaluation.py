@@ -13,7 +13,6 @@ from ..autograd.graph import AccumulateGrad
 from ..backend import ARRAYS, MODES, address, owner_of, to_host
 from ..creation import from_numpy
 from ..data import ArrayDataset, Source, TargetScaling, contiguous_slice
-from ..data.kept.cache import Kept
 from ..data.rows import known_of_target, layout
 from ..distributed.communicator import Communicator
 from ..distributed.find_terms import of_batch
@@ -114,7 +113,7 @@ def target_mean(dataset: Source, scaling: TargetScaling | None) -> Any:
     """The mean of the target over rows, (targets,), in its own unit; 0.0 of classes."""
     if layout(dataset)[1].dtype.kind != "f":
         return 0.0
-    if isinstance(dataset, ArrayDataset) and not isinstance(dataset, Kept):
+    if isinstance(dataset, ArrayDataset) and getattr(dataset, "known", None) is None:
         target = dataset.target
         return (target if scaling is None else scaling.inverse(target)).mean(axis=0)
     return known_of_target(dataset, scaling).mean

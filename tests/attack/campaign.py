@@ -40,9 +40,12 @@ class Defect(Exception):
 
 @dataclass(frozen=True)
 class Kind:
-    """`trial(seed, folder)` prints what it tries and raises Defect; other errors are tracebacks."""
+    """`trial(seed, folder)` prints what it tries and raises Defect; other errors are tracebacks.
 
-    trial: Callable[[int, Path], None]
+    It returns how many processes it has killed.
+    """
+
+    trial: Callable[[int, Path], int | None]
     limit: float  # seconds after which a trial hangs
     prepare: Callable[[], None] = lambda: None  # before the first: imports that all share
 
@@ -72,7 +75,7 @@ class Running:
         self.process.start()
         end.close()
 
-    def _child(self, trial: Callable[[int, Path], None], end: Connection) -> None:
+    def _child(self, trial: Callable[[int, Path], int | None], end: Connection) -> None:
         os.setsid()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
@@ -84,8 +87,7 @@ class Running:
         os.environ[MARK] = self.mark
         os.chdir(self.place)
         try:
-            trial(self.seed, self.place)
-            found = ("", "")
+            found = ("", str(trial(self.seed, self.place) or 0))
         except Defect as defect:
             found = (defect.outcome, str(defect))
         except BaseException:
@@ -103,6 +105,7 @@ class Running:
             if not self.answer.poll(0):
                 return "hung", f"{said}\nstill running after {self.limit:g} s"
             outcome, words = self.answer.recv()
+            self.killed = 0 if outcome else int(words)
             return outcome, f"{said[:1000]}\n{words}"
         except EOFError:
             self.process.join(5)
@@ -154,6 +157,7 @@ def attack(
                 running.remove(one)
                 spent[one.name] += time.monotonic() - one.began
                 if not outcome:
+                    counts[one.name]["killed"] += one.killed
                     shutil.rmtree(one.place)
                     continue
                 counts[one.name][outcome] += 1
@@ -168,6 +172,6 @@ def attack(
 
 
 def table(counts: Mapping[str, Counter[str]]) -> str:
-    keys = ("trials", *OUTCOMES)
+    keys = ("trials", "killed", *OUTCOMES)
     rows = [("", *keys), *((name, *(str(c[key]) for key in keys)) for name, c in counts.items())]
     return "\n".join(f"{row[0]:<12}" + "".join(f"{cell:>12}" for cell in row[1:]) for row in rows)

@@ -36,7 +36,8 @@ from .order import round_up
 
 APART = 16  # steps: `auto` looks at the clock less often, which costs as much as a small step
 SHARE = 0.01  # of a run's time: what its state in memory may cost
-SETTLED = 0.2  # seconds that steps have taken by when one is known to take as long as those to come
+FIRST = 16  # steps of a start that are no measure: they are captured and compiled
+ENOUGH = 0.2  # seconds of steps that are one
 
 
 class Saver:
@@ -187,7 +188,8 @@ class InMemory:
         assert run.directory is not None
         self.directory = place / "states" / run.directory.info("id")
         self._decided = self.directory / "every"
-        self._before = run.step, time.perf_counter()
+        self._since = run.step + FIRST
+        self._before = 0, 0.0  # step and time from which steps are measured
         self.every = 0
         with contextlib.suppress(OSError, ValueError):  # nothing was decided
             self.every = int(self._decided.read_text())
@@ -198,24 +200,25 @@ class InMemory:
 
     def look(self, run: TrainingRun, event: Event) -> None:
         """Write one where it is time for that."""
-        if self.every == 0:
-            self._measure(run)
-        elif self.every > 0 and event.step % self.every == 0 and run.checkpoints.idle():
-            self._save(run)
-
-    def _measure(self, run: TrainingRun) -> None:
-        """Write the first one, and decide from the time that this takes."""
-        (step, time_then), now = self._before, time.perf_counter()
-        if run.step < 2 * step or now - time_then < SETTLED or not run.checkpoints.idle():
-            if run.step >= 2 * step:
-                self._before = run.step, now
+        (step, then), now = self._before, time.perf_counter()
+        if not step and event.step >= self._since:
+            self._before = event.step, now
+        due = event.step % self.every == 0 if self.every > 0 else now - then > ENOUGH
+        if not step or event.step == step or not due or self.every < 0:
             return
-        each = (now - time_then) / (run.step - step)
-        if self._save(run):
-            spent = time.perf_counter() - now
-            self.every = round_up(spent / SHARE / each)
-            with contextlib.suppress(OSError):  # decided anew by the next start
-                self._decided.write_text(str(self.every))
+        if run.checkpoints.idle() and self._save(run):
+            end = time.perf_counter()
+            self._before = event.step, end
+            self._decide(run, (end - now) / SHARE / ((now - then) / (event.step - step)), end - now)
+
+    def _decide(self, run: TrainingRun, needed: float, spent: float) -> None:
+        """More steps apart, if so many are needed: once, unless steps or the machine change."""
+        if needed < 2 * self.every:
+            return
+        first, self.every = not self.every, round_up(needed)
+        with contextlib.suppress(OSError):  # decided anew by the next start
+            self._decided.write_text(str(self.every))
+        if first:
             run.output.say(
                 f"state in memory every {plural(self.every, 'step')} ({1000 * spent:.1f} ms each), "
                 "from which this job goes on where it is started again"

@@ -1,0 +1,126 @@
+"""Jobs under `microtrain launch --restarts` whose processes are killed, again and again.
+
+They must end by themselves as if nobody had. Now and then all of it is killed, the launcher too,
+and started again with --resume auto.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import mpi_run
+from resuming import facts
+
+from attack import kills
+from attack.campaign import Defect, Kind, started
+from microtrain.cli.mpirun import open_mpi_settings
+from microtrain.common import job
+from microtrain.runs.directory import newest_run
+
+LIMIT = 240  # seconds for one job, on a machine that does other things as well
+RESTARTS = 50
+
+
+class Job:
+    """One `launch --restarts`, and what it has said."""
+
+    def __init__(self, words: list[str], callbacks: list[str], runs: Path, ranks: int) -> None:
+        self.said = runs.with_name(f"{runs.name}-{time.monotonic_ns()}.txt")
+        line = [sys.executable, "-m", "microtrain", "launch", "-n", ranks, "--restarts", RESTARTS]
+        line += ["train", *words, f"run_dir={runs}", f"callbacks=[{', '.join(callbacks)}]"]
+        line += ["--resume", "auto"]
+        with open(self.said, "wb") as file:
+            self.process = subprocess.Popen(
+                [str(word) for word in line], cwd=runs.parent, stdin=subprocess.DEVNULL,
+                stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
+                env=mpi_run.clean_environment(open_mpi_settings(crowded=True)),
+            )  # fmt: skip
+        self.began = time.monotonic()
+
+    def kill(self, draw: random.Random) -> int:
+        """One process that is not the launcher, or all of these; how many they were."""
+        alive = sorted(set(started()) - {self.process.pid})
+        chosen = alive if draw.random() < 0.25 else alive and [draw.choice(alive)]
+        for pid in chosen:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return len(chosen)
+
+    def kill_all(self) -> int:
+        """The launcher first: nobody starts anything again."""
+        count = 1
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        while alive := started():
+            count += len(alive)
+            for pid in alive:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
+        return count
+
+    def end(self) -> tuple[int, str]:
+        """Exit code and words, when it and all it has started are gone."""
+        deadline = time.monotonic() + LIMIT
+        while self.process.poll() is None or started():
+            if time.monotonic() > deadline:
+                left = "\n".join(started().values())
+                raise Defect("hung", f"after {LIMIT} s there are\n{left}\n{self.said.read_text()}")
+            time.sleep(0.05)
+        words = self.said.read_text(errors="replace")
+        if "Traceback" in words:
+            raise Defect("tracebacks", words)
+        return self.process.returncode, words
+
+
+def trial(seed: int, folder: Path) -> int:
+    draw = random.Random(seed)
+    words, ranks, callbacks = kills.plan(draw, folder)
+    size = draw.choice([n for n in ranks if n] or [2])
+    print(*words, callbacks, size)
+    whole, runs = folder / "whole", folder / "runs"
+    first = kills.Command(words, callbacks, whole, size, resume=False)
+    code, said = first.end()
+    if code:
+        raise Defect("lost", f"the run that nobody disturbs left with {code}:\n{said}")
+    took = time.monotonic() - first.began
+    # Slow steps, of which some are between two states in memory.
+    slow = ["./net.py:Slow"] if (folder / "net.py").exists() else []
+    running, killed = Job(words, [*callbacks, *slow], runs, size), 0
+    for _ in range(draw.choice((1, 2, 3, 4))):
+        # More than one in a start now and then: while a start begins, or the one before ends.
+        time.sleep(draw.choice((draw.uniform(0, 0.3), draw.uniform(0.3, 1.2) * took)))
+        if running.process.poll() is not None:
+            break
+        if draw.random() < 0.1:
+            killed += running.kill_all()
+            running = Job(words, [*callbacks, *slow], runs, size)
+        else:
+            killed += running.kill(draw)
+    code, said = running.end()
+    if code == 137 and "3 times at the same step" in said:
+        running = Job(words, [*callbacks, *slow], runs, size)  # as a person would
+        code, said = running.end()
+    if code:
+        raise Defect("lost", f"the job left with {code}:\n{said}")
+    if left := [
+        path for path in job.left_behind() if (path / "run").resolve().is_relative_to(runs)
+    ]:
+        raise Defect("lost", f"left in memory: {left}")
+    (name,) = (path.name for path in whole.iterdir())
+    expected, found = facts(newest_run(whole / name)), facts(newest_run(runs / name))
+    parts = [key for key in expected if key != "checkpoints" and found[key] != expected[key]]
+    if parts:
+        shown = [f"{key}: {str(found[key])[:150]} for {str(expected[key])[:150]}" for key in parts]
+        raise Defect("different", "\n".join([*shown, said]))
+    return killed
+
+
+KIND = Kind(trial, limit=900)
