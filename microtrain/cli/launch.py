@@ -82,7 +82,7 @@ def launch(
     if again:
         from .restarts import Job  # where it is wanted: it brings the package
 
-        return Job(line, ranks, again, names, min_ranks).run()
+        return Job(line, ranks, again, names, min_ranks, mpirun.kind == "openmpi").run()
     first = line(ranks, names)
     click.echo(f"$ {first}", err=True)
     _become(first)

@@ -16,13 +16,13 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ..common import job
 from ..common.words import elapsed
 from ..errors import DataError, LaunchError
-from ..runs.checkpoint import list_checkpoints, step_of
 from ..runs.directory import note_end, read_run_json
 from ..train.run import RANKS_FILE
 from .mpirun import Line
@@ -45,14 +45,16 @@ class Job:
         ranks: of the first start.
         restarts: at most so many further ones after a fault.
         hosts: where; none: here, or where a scheduler says.
+        gently: whether mpirun kills its ranks when it is told to end, and so has to ask them first.
         least: with how many ranks it may go on where a host is gone; None: with all.
     """
 
     def __init__(
-        self, line: LineOf, ranks: int, restarts: int, hosts: Sequence[str], least: int | None
-    ) -> None:
+        self, line: LineOf, ranks: int, restarts: int, hosts: Sequence[str], least: int | None,
+        gently: bool,
+    ) -> None:  # fmt: skip
         self.line, self.ranks, self.restarts = line, ranks, restarts
-        self.hosts, self.least = hosts, least
+        self.hosts, self.least, self.gently = hosts, least, gently
         self.ended_by: int | None = None  # the signal that has asked for the end
 
     def run(self) -> int:
@@ -69,7 +71,7 @@ class Job:
             shutil.rmtree(place, ignore_errors=True)
 
     def _starts(self, place: Path) -> int:
-        left, reached = self.restarts, [-1]
+        left, seen = self.restarts, list[set[Path]]()
         while True:
             began = time.time()
             code = self._start()
@@ -83,9 +85,11 @@ class Job:
             if code in (*FINAL, STOPPED) or self.ended_by or (place / "failed").exists():
                 break
             how = f"signal {code - 128}" if code > 128 else f"exit code {code}"
-            reached.append(_newest(place, run))
-            if reached[-TRIES:] == [reached[-1]] * TRIES:
-                _say(f"the job ended with {how}, {TRIES} times at the same step: not started again")
+            seen.append(_states(place, run))
+            if seen[-TRIES:] == [seen[-1]] * TRIES:
+                _say(
+                    f"the job ended with {how}, {TRIES} times at the same state: not started again"
+                )
                 break
             if not left:
                 _say(f"the job ended with {how} after {self.restarts} restarts: not started again")
@@ -107,10 +111,13 @@ class Job:
         """One start; returns the exit code, as shells give it."""
         line = self.line(self.ranks, self.hosts)
         _say(f"$ {line}")
+        # What a terminal sends reaches this process alone then; and nobody else reads from it.
+        actions = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
+        apart: Any = {"setpgroup": 0, "file_actions": actions} if self.gently else {}
         try:
             process = os.posix_spawn(
                 line.command[0], line.command, {**os.environ, **line.environment},
-                setsigmask=(), setsigdef=(signal.SIGPIPE,),
+                setsigmask=(), setsigdef=(signal.SIGPIPE,), **apart,
             )  # fmt: skip
         except OSError as error:
             raise LaunchError(f"cannot start {line.command[0]}: {error.strerror}") from error
@@ -122,11 +129,15 @@ class Job:
                     code = os.waitstatus_to_exitcode(status)
                     return 128 - code if code < 0 else code
                 continue
-            if found.si_signo != signal.SIGUSR1:  # which asks for the end after a step
-                self.ended_by = found.si_signo
-            if found.si_code <= 0:  # a process has sent it here alone; a terminal sends it to all
+            number, again = found.si_signo, self.ended_by
+            if number != signal.SIGUSR1:  # which asks for the end after a step
+                self.ended_by = number
+            if self.gently and not again and number in (signal.SIGTERM, signal.SIGINT):
+                number = signal.SIGUSR1
+            # A terminal sends a signal to all of its processes, another process to this one.
+            if self.gently or found.si_code <= 0:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, found.si_signo)
+                    os.kill(process, number)
 
     def _find_ranks(self) -> bool:
         """Leave out hosts that are gone; whether enough ranks are left."""
@@ -178,7 +189,6 @@ def _is_running(run: Path) -> bool:
     return False
 
 
-def _newest(place: Path, run: Path) -> int:
-    """The step of the newest state that a further start would go on from; -1: none."""
-    places = [*place.glob("states/*"), run / "checkpoints", *run.glob("*/checkpoints")]
-    return max((step_of(path) for each in places for path in list_checkpoints(each)), default=-1)
+def _states(place: Path, run: Path) -> set[Path]:
+    """All that a further start could go on from, of a sweep those of its members."""
+    return {*place.glob("states/*/step-*"), *run.resolve().glob("**/checkpoints/step-*")}

@@ -40,7 +40,7 @@ def place() -> Path | None:
 
 def enter() -> Path | None:
     """The same, made and held until this process ends; None where that cannot be had."""
-    if (found := place()) is None:
+    if (found := place()) is None or (_HELD and not found.exists()):  # gone: the job has ended
         return None
     try:
         found.mkdir(0o700, exist_ok=True)

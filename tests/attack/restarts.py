@@ -105,7 +105,7 @@ def trial(seed: int, folder: Path) -> int:
         else:
             killed += running.kill(draw)
     code, said = running.end()
-    if code == 137 and "3 times at the same step" in said:
+    if code == 137 and "3 times at the same state" in said:
         running = Job(words, [*callbacks, *slow], runs, size)  # as a person would
         code, said = running.end()
     if code:

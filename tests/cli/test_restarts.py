@@ -23,6 +23,9 @@ from microtrain.runs.directory import newest_run
 
 # What one rank does after a step; once, where it makes a file before.
 FAULTS = """
+def parent_of(process):
+    with open(f"/proc/{process}/stat") as file:
+        return int(file.read().split()[3])
 
 class Fault(mt.train.Callback):
     interval = "1 step"
@@ -58,8 +61,10 @@ class Fault(mt.train.Callback):
 
     def loses_mpirun(self, trainer):
         if self.first():
-            with open(f"/proc/{os.getppid()}/stat") as file:
-                os.kill(int(file.read().split()[3]), signal.SIGKILL)
+            process = os.getppid()
+            while re.search("mpirun|prterun", os.readlink(f"/proc/{parent_of(process)}/exe")):
+                process = parent_of(process)
+            os.kill(process, signal.SIGKILL)
 
     def raises(self, trainer):
         raise ValueError("a bug")
@@ -87,7 +92,7 @@ def folder(tmp_path: Path, mpirun: Callable[..., mpi_run.Job]) -> Path:
     write_run(tmp_path)
     net = tmp_path / "net.py"
     text = net.read_text().replace(
-        "import os\n", "import os\nfrom microtrain.common import job\n", 1
+        "import os\n", "import os, re\nfrom microtrain.common import job\n", 1
     )
     net.write_text(text + FAULTS)
     return tmp_path
@@ -167,9 +172,10 @@ def test_a_fault_that_comes_again_is_not_tried_for_ever(folder: Path) -> None:
     found = launch(folder, "is_killed_always", restarts=10, step=70)
     assert found.returncode == 137
     assert found.stderr.count("starting it again") == 2
-    assert "ended with signal 9, 3 times at the same step: not started again" in found.stderr
+    assert "ended with signal 9, 3 times at the same state: not started again" in found.stderr
     end = info(folder)
-    assert (end["status"], end["exit_code"]) == ("failed", 137)
+    assert end["status"] == "failed"
+    assert end["exit_code"] in (137, 1)  # where mpirun was faster to ask how the rank has ended
 
 
 @pytest.mark.slow
