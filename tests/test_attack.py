@@ -19,7 +19,7 @@ import microtrain as mt
 from microtrain.backend import MODES
 from microtrain.distributed import in_process
 
-KINDS = ("kills", "ranks", "captures", "directories", "kept", "threads", "interrupts")
+KINDS = ("kills", "restarts", "ranks", "captures", "directories", "kept", "threads", "interrupts")
 SCRIPT = mpi_run.REPOSITORY / "scripts" / "attack"
 
 
@@ -226,7 +226,7 @@ def test_kept_finds_another_result(tmp_path: Path, monkeypatch: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "trials"),
     [
-        *(("kills", 5), ("ranks", 150), ("captures", 150), ("directories", 12)),
+        *(("kills", 5), ("restarts", 3), ("ranks", 150), ("captures", 150), ("directories", 12)),
         *(("kept", 12), ("threads", 60), ("interrupts", 60)),
     ],
 )

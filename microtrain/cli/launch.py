@@ -77,8 +77,8 @@ def launch(
         click.echo(line(ranks, names))
         return 0
     again = _restarts(program, arguments) if restarts is None else restarts
-    if min_ranks is not None and not again:
-        raise ConfigError("--min-ranks is of a job that is started again: give --restarts as well")
+    if min_ranks is not None and not (again and hosts):
+        raise ConfigError("--min-ranks is for --restarts on several --hosts: give both as well")
     if again:
         from .restarts import Job  # where it is wanted: it brings the package
 

@@ -18,6 +18,8 @@ import pytest
 from pace import daily
 from resuming import differences, facts, write_run
 
+from microtrain.cli import restarts
+from microtrain.cli.main import main
 from microtrain.common import job
 from microtrain.runs.directory import newest_run
 
@@ -100,11 +102,11 @@ def folder(tmp_path: Path, mpirun: Callable[..., mpi_run.Job]) -> Path:
 
 def launch(
     folder: Path, does: str, *words: str, ranks: int = 2, runs: str = "runs", step: int = 75,
-    restarts: int | None = 3, rank: int = 1,
+    times: int | None = 3, rank: int = 1,
 ) -> mpi_run.Job:  # fmt: skip
     """A run that is started again, in which something happens after a step."""
     fault = f"callbacks=[{{type: ./net.py:Fault, step: {step}, does: {does}, rank: {rank}}}]"
-    how = [] if restarts is None else ["--restarts", str(restarts)]
+    how = [] if times is None else ["--restarts", str(times)]
     line = ["launch", "-n", str(ranks), *how, "train", "run.yaml", f"run_dir={runs}"]
     line += [STEPS, WORLD, *SMALL, fault, *words]
     found = mpi_run.run_job(
@@ -128,7 +130,7 @@ def info(folder: Path, runs: str = "runs") -> dict[str, Any]:
 
 def same(folder: Path, ranks: int = 2) -> dict[str, Any]:
     """What differs from a run that nothing happened to, which nobody would have started again."""
-    whole = launch(folder, "nothing", ranks=ranks, runs="whole", restarts=None)
+    whole = launch(folder, "nothing", ranks=ranks, runs="whole", times=None)
     assert whole.returncode == 0, whole.stderr
     found, expected = (newest_run(folder / runs / "small") for runs in ("runs", "whole"))
     assert found is not None and expected is not None
@@ -169,7 +171,7 @@ def test_an_error_of_the_program_is_not_tried_again(folder: Path) -> None:
 
 
 def test_a_fault_that_comes_again_is_not_tried_for_ever(folder: Path) -> None:
-    found = launch(folder, "is_killed_always", restarts=10, step=70)
+    found = launch(folder, "is_killed_always", times=10, step=70)
     assert found.returncode == 137
     assert found.stderr.count("starting it again") == 2
     assert "ended with signal 9, 3 times at the same state: not started again" in found.stderr
@@ -180,7 +182,7 @@ def test_a_fault_that_comes_again_is_not_tried_for_ever(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_restarts_end(folder: Path) -> None:
-    found = launch(folder, "is_killed_always", "distributed.restarts=1", restarts=None)
+    found = launch(folder, "is_killed_always", "distributed.restarts=1", times=None)
     assert found.returncode == 137
     assert found.stderr.count("starting it again") == 1
     assert "ended with signal 9 after 1 restarts: not started again" in found.stderr
@@ -258,6 +260,23 @@ def test_a_loop_of_your_own(folder: Path) -> None:
     assert [each.returncode for each in found] == [0, 0], found[0].stderr
     assert ["starting it again" in each.stderr for each in found] == [True, False]
     assert found[0].stdout == found[1].stdout
+
+
+def test_hosts_that_are_gone_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restarts, "_reachable", lambda host: host != "b")
+    lines: list[Any] = []
+    found = restarts.Job(lambda *each: lines.append(each), 8, 1, ["a", "b", "c"], 5, False)
+    assert found._find_ranks()
+    assert (found.ranks, found.hosts) == (5, ["a", "c"])  # of 3, 3 and 2
+    found = restarts.Job(lambda *each: lines.append(each), 8, 1, ["a", "b", "c"], 6, False)
+    assert not found._find_ranks()
+    found = restarts.Job(lambda *each: lines.append(each), 8, 1, ["a", "b", "c"], None, False)
+    assert found._find_ranks()  # nobody has said that fewer will do
+    assert found.ranks == 8
+
+
+def test_fewer_ranks_are_of_several_hosts() -> None:
+    assert main(["launch", "-n", "2", "--min-ranks", "1", "--restarts", "1", "train", "x"]) == 2
 
 
 def test_what_a_killed_job_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
