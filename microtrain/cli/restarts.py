@@ -71,7 +71,7 @@ class Job:
             shutil.rmtree(place, ignore_errors=True)
 
     def _starts(self, place: Path) -> int:
-        left, seen = self.restarts, list[set[Path]]()
+        left, seen, first = self.restarts, list[set[Path]](), time.time()
         while True:
             began = time.time()
             code = self._start()
@@ -79,14 +79,14 @@ class Job:
             run = place / "run"
             if code == STOPPED and (ranks := _asked_ranks(run / RANKS_FILE)) is not None:
                 self.ranks = ranks
-                os.environ[job.AGAIN] = f"{now} RANKS asked for {ranks}"
+                os.environ[job.AGAIN] = f"{first} {now} RANKS asked for {ranks}"
                 _say(f"going on with {ranks} ranks, as {run.resolve() / RANKS_FILE} asks")
                 continue
             if code in (*FINAL, STOPPED) or self.ended_by or (place / "failed").exists():
                 break
             how = f"signal {code - 128}" if code > 128 else f"exit code {code}"
             seen.append(_states(place, run))
-            if seen[-TRIES:] == [seen[-1]] * TRIES:
+            if run.exists() and seen[-TRIES:] == [seen[-1]] * TRIES:
                 _say(
                     f"the job ended with {how}, {TRIES} times at the same state: not started again"
                 )
@@ -102,7 +102,7 @@ class Job:
                 f"the job ended with {how} after {elapsed(now - began)}; starting it again "
                 f"with {self.ranks} ranks, restart {number} of {self.restarts}"
             )
-            os.environ[job.AGAIN] = f"{now} {how}"
+            os.environ[job.AGAIN] = f"{first} {now} {how}"
         if code:
             note_end(run, code, f"the job ended with exit code {code}")
         return code

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Final
 
 NAME: Final = "MICROTRAIN_JOB"  # of the job
-AGAIN: Final = "MICROTRAIN_STARTED_AGAIN"  # the time of its end before, and how it ended
+# The times of the first start and of the last end, in seconds since 1970, and how that was.
+AGAIN: Final = "MICROTRAIN_STARTED_AGAIN"
 _MEMORY: Final = Path("/dev/shm")
 _HELD: list[int] = []  # descriptors of locks, of the process that has taken them
 
@@ -52,6 +53,15 @@ def enter() -> Path | None:
     except OSError:
         return None
     return found
+
+
+def started_again() -> tuple[float, float, str] | None:
+    """When the job began, when it has ended and how; None: this is its first start."""
+    began, ended, *how = os.environ.get(AGAIN, "").split(" ", 2) + ["", ""]
+    try:
+        return float(began), float(ended), how[0]
+    except ValueError:
+        return None
 
 
 def note_run(path: Path) -> None:
@@ -102,5 +112,8 @@ def _jobs() -> list[Path]:
 
 def _is_ours(path: Path) -> bool:
     """Whether nobody else can have put it there: the directory above is everybody's."""
-    info = path.lstat()
+    try:
+        info = path.lstat()
+    except OSError:  # its job has ended meanwhile
+        return False
     return stat.S_ISDIR(info.st_mode) and info.st_uid == os.getuid() and not info.st_mode & 0o077

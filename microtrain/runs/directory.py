@@ -405,7 +405,7 @@ def newest_run(directory: Path) -> Path | None:
 
 def run_of_job(directory: Path) -> Path | None:
     """The run in `directory` that an earlier start of this process's job has begun."""
-    name = os.environ.get(job.NAME) if os.environ.get(job.AGAIN) else None
+    name = os.environ.get(job.NAME) if job.started_again() else None
     for entry in sorted(directory.iterdir()) if name and directory.is_dir() else ():
         if _DIRECTORY.fullmatch(entry.name):
             with contextlib.suppress(OSError, DataError):

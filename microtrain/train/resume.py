@@ -266,10 +266,9 @@ def _in_memory(
 
 def _again(checkpoint: Checkpoint | None) -> str:
     """What there is to say of a job that its launcher has started again; empty: nothing."""
-    ended, _, how = os.environ.get(job.AGAIN, "").partition(" ")
-    if not how:
+    if (found := job.started_again()) is None:
         return ""
-    now, end, lost = time.time(), float(ended), "all of its steps are taken again"
+    (_, end, how), now, lost = found, time.time(), "all of its steps are taken again"
     if checkpoint is not None:
         with contextlib.suppress(OSError):
             kept = (checkpoint.path / MANIFEST).stat().st_mtime

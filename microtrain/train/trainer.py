@@ -24,6 +24,7 @@ import numpy as np
 
 from ..autograd.grad_mode import keeping_grad_mode
 from ..backend import MODES, default_dtype
+from ..common import job
 from ..config.components import load
 from ..config.library import library_config
 from ..config.resolved import compared
@@ -269,6 +270,8 @@ class Trainer(TrainingRun):
         ends = dict(plan.ends)
         if "duration" in ends:  # of the whole run; max_time is of this part of it
             ends["duration"] = max(ends["duration"] - state.seconds, 0.0)
+        if "max_time" in ends and (again := job.started_again()):  # of all starts of a job
+            ends["max_time"] = max(ends["max_time"] - (time.time() - again[0]), 0.0)
         with Requests(model, path, ends, plan.intervals) as self.requests:
             if state.stop and not state.ended:  # asked for as it was built, or before a resume
                 self.requests.ask(state.stop)
