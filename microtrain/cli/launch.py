@@ -6,7 +6,8 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 
@@ -70,8 +71,10 @@ def launch(
     command = [sys.executable, *python, *arguments]
     names = hosts.split(",") if hosts else []
 
-    def line(ranks: int, hosts: Sequence[str]) -> Line:
-        return plan(mpirun, ranks, command, hosts=hosts, bind=bind, options=options)
+    def line(ranks: int, hosts: Sequence[str], more: Mapping[str, str] | None = None) -> Line:
+        environ = {**os.environ, **(more or {})}
+        how: Any = {"hosts": hosts, "bind": bind, "options": options, "environ": environ}
+        return plan(mpirun, ranks, command, **how)
 
     if dry_run:
         click.echo(line(ranks, names))

@@ -31,17 +31,21 @@ from .mpirun import Line
 FINAL = (0, 2, 3, 4, 5, 130)
 STOPPED = 75
 TRIES = 3  # ends in a row at the same state, by which a fault is known to come again
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+# The last but one asks for an end after the step under way.
+FORWARDED = (
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
+    *(signal.SIGUSR1, signal.SIGUSR2),
+)
 REACHES = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
 
-LineOf = Callable[[int, Sequence[str]], Line]
+LineOf = Callable[[int, Sequence[str], dict[str, str]], Line]
 
 
 class Job:
     """All starts of one job.
 
     Args:
-        line: of a number of ranks on hosts.
+        line: of a number of ranks on hosts, whose environment has more variables.
         ranks: of the first start.
         restarts: at most so many further ones after a fault.
         hosts: where; none: here, or where a scheduler says.
@@ -55,15 +59,13 @@ class Job:
     ) -> None:  # fmt: skip
         self.line, self.ranks, self.restarts = line, ranks, restarts
         self.hosts, self.least, self.gently = hosts, least, gently
+        self.again = ""
         self.ended_by: int | None = None  # the signal that has asked for the end
 
     def run(self) -> int:
         """Start it until it has come to its end; returns its exit code."""
-        os.environ[job.NAME] = os.urandom(8).hex()
-        place = job.enter()
-        if place is None:
-            raise LaunchError("--restarts keeps what a job goes on from in memory, and has no room")
-        job.remove_left_behind(lambda old: not _is_running(old / "run"))
+        place = job.begin()
+        job.remove_left_behind(_is_useless)
         signal.pthread_sigmask(signal.SIG_BLOCK, {*FORWARDED, signal.SIGCHLD})
         try:
             return self._starts(place)
@@ -72,15 +74,23 @@ class Job:
 
     def _starts(self, place: Path) -> int:
         left, seen, first = self.restarts, list[set[Path]](), time.time()
+        before = self.ranks  # with which it ran, where others have been asked for
         while True:
             began = time.time()
             code = self._start()
             now = time.time()
             run = place / "run"
-            if code == STOPPED and (ranks := _asked_ranks(run / RANKS_FILE)) is not None:
-                self.ranks = ranks
-                os.environ[job.AGAIN] = f"{first} {now} RANKS asked for {ranks}"
-                _say(f"going on with {ranks} ranks, as {run.resolve() / RANKS_FILE} asks")
+            if code == 2 and before != self.ranks:
+                _say(f"cannot go on with {self.ranks} ranks: going on with {before}")
+                self.ranks = before
+                continue
+            before = self.ranks
+            if code == STOPPED and not self.ended_by and (asked := _taken(run / RANKS_FILE)):
+                if asked.isdecimal() and int(asked):
+                    self.ranks = int(asked)
+                how = f"{RANKS_FILE} asks for {asked!r}"
+                _say(f"going on with {self.ranks} ranks: {run.resolve()}/{how}")
+                self.again = f"{first} {now} {how}"
                 continue
             if code in (*FINAL, STOPPED) or self.ended_by or (place / "failed").exists():
                 break
@@ -102,21 +112,22 @@ class Job:
                 f"the job ended with {how} after {elapsed(now - began)}; starting it again "
                 f"with {self.ranks} ranks, restart {number} of {self.restarts}"
             )
-            os.environ[job.AGAIN] = f"{first} {now} {how}"
+            self.again = f"{first} {now} {how}"
         if code:
             note_end(run, code, f"the job ended with exit code {code}")
         return code
 
     def _start(self) -> int:
         """One start; returns the exit code, as shells give it."""
-        line = self.line(self.ranks, self.hosts)
+        own = {job.NAME: job.name(), job.AGAIN: self.again}
+        line = self.line(self.ranks, self.hosts, own)
         _say(f"$ {line}")
         # What a terminal sends reaches this process alone then; and nobody else reads from it.
         actions = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
         apart: Any = {"setpgroup": 0, "file_actions": actions} if self.gently else {}
         try:
             process = os.posix_spawn(
-                line.command[0], line.command, {**os.environ, **line.environment},
+                line.command[0], line.command, {**os.environ, **own, **line.environment},
                 setsigmask=(), setsigdef=(signal.SIGPIPE,), **apart,
             )  # fmt: skip
         except OSError as error:
@@ -130,7 +141,7 @@ class Job:
                     return 128 - code if code < 0 else code
                 continue
             number, again = found.si_signo, self.ended_by
-            if number != signal.SIGUSR1:  # which asks for the end after a step
+            if number != signal.SIGUSR2:
                 self.ended_by = number
             if self.gently and not again and number in (signal.SIGTERM, signal.SIGINT):
                 number = signal.SIGUSR1
@@ -173,20 +184,21 @@ def _reachable(host: str) -> bool:
     return said.returncode == 0
 
 
-def _asked_ranks(file: Path) -> int | None:
-    """The number in a file RANKS, which is removed; None where there is no such number."""
-    with contextlib.suppress(OSError, ValueError):
-        asked = int(file.read_text())
+def _taken(file: Path) -> str:
+    """What a file says that is removed; empty where there is none."""
+    with contextlib.suppress(OSError):
+        said = file.read_text(errors="replace")[:100].strip()
         file.unlink()
-        return asked if asked > 0 else None
-    return None
+        return said or "nothing"
+    return ""
 
 
-def _is_running(run: Path) -> bool:
-    """Whether a run has not come to its end, as far as it could write that down."""
+def _is_useless(place: Path) -> bool:
+    """Whether nobody would go on from what a job has left."""
     with contextlib.suppress(OSError, DataError):
-        return bool(read_run_json(run / "run.json").get("status") == "running")
-    return False
+        ended = read_run_json(place / "run" / "run.json").get("status") in ("finished", "diverged")
+        return ended or not any(place.glob("states/*/step-*"))
+    return True
 
 
 def _states(place: Path, run: Path) -> set[Path]:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import click
 
+from ..common import job
 from ..common.threads import launch_environment
 from ..common.words import plural
 from ..config.components import load
 from ..config.load import load_sweep
+from ..config.resolved import whole_yaml
 from ..config.schema import Config, Members
 from ..distributed import connect, world
 from ..distributed.agreement import from_root, together
 from ..errors import ConfigError
-from ..runs.directory import run_of_job
 from ..train.console import Output, ProgressMode
 from ..train.resume import choose_run
 from ..train.trainer import Trainer
@@ -70,9 +69,9 @@ def train_run(
         kind: Any = Trainer
         if settings.trainer is not None:
             kind = together(ranks, lambda: load("trainer", str(settings.trainer)))
-        place, at = None, os.path.expanduser(os.path.join(settings.run_dir, settings.name))
-        if begun := from_root(ranks, lambda: run_of_job(Path(at))):
-            resume = str(begun)
+        place = None
+        if begun := from_root(ranks, lambda: _begun(settings)):
+            resume = begun
         if resume is not None:
             place, message, code = choose_run(settings, resume, ranks)
             if message and ranks.rank == 0:
@@ -95,6 +94,12 @@ def train_run(
             return 0
         trainer: Trainer = kind.from_config(settings, comm, output, trace=trace, resume=place)
     return trainer.train()
+
+
+def _begun(settings: Config) -> str | None:
+    """The run that an earlier start of this job was of, if it is the one that is asked for."""
+    mine = job.place() is not None and job.is_first(whole_yaml(settings))
+    return str(run) if mine and (run := job.begun_run()) is not None else None
 
 
 @contextlib.contextmanager

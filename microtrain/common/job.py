@@ -18,9 +18,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from ..errors import LaunchError
+
 NAME: Final = "MICROTRAIN_JOB"  # of the job
 # The times of the first start and of the last end, in seconds since 1970, and how that was.
 AGAIN: Final = "MICROTRAIN_STARTED_AGAIN"
+# What this process was given. What it starts itself is no rank of the job.
+_GIVEN: Final = {name: os.environ.pop(name, "") for name in (NAME, AGAIN)}
 _MEMORY: Final = Path("/dev/shm")
 _HELD: list[int] = []  # descriptors of locks, of the process that has taken them
 
@@ -33,10 +37,23 @@ def _memory() -> Path:
     return _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
 
 
+def begin() -> Path:
+    """Make a job of this launcher, whose starts are to have NAME; LaunchError without room."""
+    _GIVEN[NAME] = os.urandom(8).hex()
+    if (found := enter()) is None:
+        raise LaunchError(f"--restarts keeps what a job goes on from in {_memory()}: no room there")
+    (found / "launcher").touch()
+    return found
+
+
+def name() -> str:
+    """Of the job of this process; empty where its launcher will not start it again."""
+    return _GIVEN[NAME] if _GIVEN[NAME].isalnum() else ""
+
+
 def place() -> Path | None:
     """The directory of this process's job; None where its launcher will not start it again."""
-    name = os.environ.get(NAME, "")
-    return _memory() / f"{_beginning()}{name}" if name.isalnum() else None
+    return _memory() / f"{_beginning()}{name()}" if name() else None
 
 
 def enter() -> Path | None:
@@ -57,11 +74,36 @@ def enter() -> Path | None:
 
 def started_again() -> tuple[float, float, str] | None:
     """When the job began, when it has ended and how; None: this is its first start."""
-    began, ended, *how = os.environ.get(AGAIN, "").split(" ", 2) + ["", ""]
+    began, ended, *how = _GIVEN[AGAIN].split(" ", 2) + ["", ""]
     try:
         return float(began), float(ended), how[0]
     except ValueError:
         return None
+
+
+def leave() -> None:
+    """Keep nothing more on a host where the launcher is not, which removes it on its own."""
+    if (found := place()) is not None and not (found / "launcher").exists():
+        shutil.rmtree(found, ignore_errors=True)
+
+
+def is_first(settings: str) -> bool:
+    """Whether a run of these settings is the first that the job has had."""
+    if (found := enter()) is None:
+        return False
+    file = found / "settings"
+    with contextlib.suppress(OSError), open(file, "x", encoding="utf-8") as new:
+        new.write(settings)
+    with contextlib.suppress(OSError, ValueError):
+        return file.read_text(encoding="utf-8") == settings
+    return False
+
+
+def begun_run() -> Path | None:
+    """The run that earlier starts of this job were of."""
+    if (found := place()) is None or started_again() is None or not (found / "run").is_dir():
+        return None
+    return (found / "run").resolve()
 
 
 def note_run(path: Path) -> None:

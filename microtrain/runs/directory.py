@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from ..common import files, job
+from ..common import files
 from ..common.version import __version__
 from ..errors import ConfigError, DataError, LaunchError
 from .metrics import LEADING, RESERVED, WALL_CLOCK, Lines, rows_until
@@ -111,10 +111,7 @@ class RunDirectory:
             zone = os.environ.get("TZ")
             raise LaunchError(f"the time zone {zone!r} cannot be used: {error}; set TZ") from error
         path = _make_unique(Path(os.path.expanduser(parent)) / name, now.strftime(_STAMP))
-        of: dict[str, Any] = {"git": git_state()}
-        if job.place() is not None:
-            of["job"] = os.environ[job.NAME]
-        return cls._begun(path, name, now, config_text, path.with_name("latest"), **of)
+        return cls._begun(path, name, now, config_text, path.with_name("latest"), git=git_state())
 
     @classmethod
     def create_member(cls, path: Path, name: str, config_text: str, **of: Any) -> RunDirectory:
@@ -401,17 +398,6 @@ def newest_run(directory: Path) -> Path | None:
         if (match or entry.name == "latest") and (entry / "run.json").exists():
             runs[(match[1], int(match[2] or 1)) if match else ("latest", 0)] = entry
     return runs[max(runs)] if runs else None  # "latest" is greater than any digit
-
-
-def run_of_job(directory: Path) -> Path | None:
-    """The run in `directory` that an earlier start of this process's job has begun."""
-    name = os.environ.get(job.NAME) if job.started_again() else None
-    for entry in sorted(directory.iterdir()) if name and directory.is_dir() else ():
-        if _DIRECTORY.fullmatch(entry.name):
-            with contextlib.suppress(OSError, DataError):
-                if read_run_json(entry / "run.json").get("job") == name:
-                    return entry
-    return None
 
 
 def find_run(path: str | Path) -> Path:

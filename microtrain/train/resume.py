@@ -43,7 +43,7 @@ from ..runs.run import Run
 from ..runs.state import Options, RandomState, RunState, check_options, damaged
 from .build_run import take_initial_values
 from .model_state import from_rank_0, share_arrays, take_over
-from .run import STOP_FILE, TrainingRun
+from .run import RANKS_FILE, STOP_FILE, TrainingRun
 
 LOCK_WAIT = 30.0  # seconds in which the ranks of a killed job have died
 
@@ -285,7 +285,8 @@ def _go_on(run: TrainingRun, directory: RunDirectory, state: dict[str, Any] | No
     if said := directory.trim_metrics(step, state):
         warn(said)
     with refusing("the run would stop at once"):
-        (directory.path / STOP_FILE).unlink(missing_ok=True)
+        for name in (STOP_FILE, RANKS_FILE):
+            (directory.path / name).unlink(missing_ok=True)
     before = directory.info("resumed_at")
     before = before if isinstance(before, list) else []
     directory.update(status="running", exit_code=None, error=None, resumed_at=[*before, step])

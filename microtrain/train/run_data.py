@@ -86,7 +86,9 @@ def load_run_data(config: Config, comm: Communicator) -> tuple[Prepared, str]:
 
     if config.data.cache is not None:
         load = cached(config, load, Path(config.data.cache))
-    elif (of_job := job.enter()) is not None and not import_paths(config):
+    # What is given as arrays, or comes from your own code, may be different in the next start.
+    given = config.data.instance is not None or is_import_path(config.data.type)
+    if config.data.cache is None and not given and (of_job := job.enter()) is not None:
         load = cached(config, load, of_job / "rows", for_job=True)
     if config.data.cache is None:
         return prepared(config, lambda: load_once(config, comm, load))
@@ -209,7 +211,10 @@ def cached(
             words = f"a further start of this job reads the data again: {error}"
             return first.setdefault(key, replace(data, notes=(*data.notes, words)))
         if for_job:
-            return first.setdefault(key, opened(place, checked=made))
+            try:
+                return first.setdefault(key, opened(place, checked=made))
+            except DataError:  # it was damaged: nobody has asked for it to be kept
+                return first.setdefault(key, load() if data is None else data)
         if data is not None:
             words = "the rows are kept for runs to come in"
         kept = sum(each.stat().st_size for each in place.iterdir())
@@ -229,7 +234,7 @@ def _key(config: Config) -> tuple[str, list[Any]]:
             if value is not None and "Path" in str(accepted[name].annotation):
                 paths += value if isinstance(value, list) else [value]
     files = stamps([Path(path) for path in paths])
-    how = data.type, data.arguments, asdict(data.split), config.dtype
+    how = data.type, data.arguments | _seed_of(data, config.seed), asdict(data.split), config.dtype
     maps = data.standardize, of_target(data)
     return key_of(how, maps, files), files
 

@@ -270,7 +270,8 @@ class Trainer(TrainingRun):
         ends = dict(plan.ends)
         if "duration" in ends:  # of the whole run; max_time is of this part of it
             ends["duration"] = max(ends["duration"] - state.seconds, 0.0)
-        if "max_time" in ends and (again := job.started_again()):  # of all starts of a job
+        again = job.started_again()
+        if "max_time" in ends and again and job.begun_run() == self.path.resolve():  # of all starts
             ends["max_time"] = max(ends["max_time"] - (time.time() - again[0]), 0.0)
         with Requests(model, path, ends, plan.intervals) as self.requests:
             if state.stop and not state.ended:  # asked for as it was built, or before a resume
@@ -342,6 +343,8 @@ class Trainer(TrainingRun):
         # A rank that is killed from now on has nothing left to go on with.
         process_monitor.tell(words="", run="")
         abort.HEARS.clear()
+        if self.comm.local_rank == 0:
+            job.leave()
         return ExitCode(0 if finished else STOPPED)
 
     def __repr__(self) -> str:

@@ -32,13 +32,16 @@ def parent_of(process):
 class Fault(mt.train.Callback):
     interval = "1 step"
 
-    def __init__(self, step, does, rank=1):
-        self.step, self.does, self.rank = step, does, rank
+    def __init__(self, step, does, rank=1, seconds=0.01):
+        self.step, self.does, self.rank, self.seconds = step, does, rank, seconds
 
     def on_step(self, trainer):
-        time.sleep(0.01)
-        if trainer.step == self.step and trainer.comm.rank == self.rank:
-            getattr(self, self.does)(trainer)
+        time.sleep(self.seconds)
+        if trainer.comm.rank == self.rank:
+            if trainer.step == self.step:
+                getattr(self, self.does)(trainer)
+            if trainer.step == self.step + 1 and self.does == "stops":
+                self.is_killed(trainer)
 
     def first(self):
         try:
@@ -71,9 +74,31 @@ class Fault(mt.train.Callback):
     def raises(self, trainer):
         raise ValueError("a bug")
 
+    def stops(self, trainer):
+        trainer.stop("enough")
+
+    def only_stops(self, trainer):
+        trainer.stop("enough")
+
     def asks_for_ranks(self, trainer):
         if self.first():
             (trainer.path / "RANKS").write_text("3")
+
+    def asks_for_nonsense(self, trainer):
+        if self.first():
+            (trainer.path / "RANKS").write_text("many")
+
+    def asks_for_too_many(self, trainer):
+        if self.first():
+            (trainer.path / "RANKS").write_text("9")
+
+    def damages_rows(self, trainer):
+        if self.first():
+            (rows,) = (job.place() / "rows").glob("*/train-0.npy")
+            with open(rows, "r+b") as file:
+                file.seek(-2, 2)
+                file.write(b"xx")
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def fills_memory(self, trainer):
         if self.first():
@@ -81,8 +106,6 @@ class Fault(mt.train.Callback):
             states.rename(states.with_name("moved"))
             states.touch()
 
-    def is_killed_twice(self, trainer):
-        self.is_killed(trainer)
 """
 WORLD = "distributed={reproducible: world, shards: 8, warn_s: 1, timeout_s: 2}"
 STEPS = "train.duration=120 steps"
@@ -102,10 +125,11 @@ def folder(tmp_path: Path, mpirun: Callable[..., mpi_run.Job]) -> Path:
 
 def launch(
     folder: Path, does: str, *words: str, ranks: int = 2, runs: str = "runs", step: int = 75,
-    times: int | None = 3, rank: int = 1,
+    times: int | None = 3, rank: int = 1, seconds: float = 0.01,
 ) -> mpi_run.Job:  # fmt: skip
     """A run that is started again, in which something happens after a step."""
-    fault = f"callbacks=[{{type: ./net.py:Fault, step: {step}, does: {does}, rank: {rank}}}]"
+    fault = f"callbacks=[{{type: ./net.py:Fault, step: {step}, does: {does}, rank: {rank}"
+    fault += f", seconds: {seconds}}}]"
     how = [] if times is None else ["--restarts", str(times)]
     line = ["launch", "-n", str(ranks), *how, "train", "run.yaml", f"run_dir={runs}"]
     line += [STEPS, WORLD, *SMALL, fault, *words]
@@ -114,12 +138,9 @@ def launch(
         env={"MICROTRAIN_TIMEOUT_S": None},
     )  # fmt: skip
     assert found.left_behind == ()
-    assert [path for path in job._jobs() if not _held(path)] == []
+    left = [path for path in job.left_behind() if (path / "run").resolve().is_relative_to(folder)]
+    assert left == []
     return found
-
-
-def _held(path: Path) -> bool:
-    return path not in job.left_behind()
 
 
 def info(folder: Path, runs: str = "runs") -> dict[str, Any]:
@@ -128,9 +149,9 @@ def info(folder: Path, runs: str = "runs") -> dict[str, Any]:
     return dict(json.loads((run / "run.json").read_text()))
 
 
-def same(folder: Path, ranks: int = 2) -> dict[str, Any]:
+def same(folder: Path, *words: str, does: str = "nothing", ranks: int = 2, **how: Any) -> Any:
     """What differs from a run that nothing happened to, which nobody would have started again."""
-    whole = launch(folder, "nothing", ranks=ranks, runs="whole", times=None)
+    whole = launch(folder, does, *words, ranks=ranks, runs="whole", times=None, **how)
     assert whole.returncode == 0, whole.stderr
     found, expected = (newest_run(folder / runs / "small") for runs in ("runs", "whole"))
     assert found is not None and expected is not None
@@ -191,9 +212,52 @@ def test_restarts_end(folder: Path) -> None:
 def test_another_number_of_ranks(folder: Path) -> None:
     found = launch(folder, "asks_for_ranks", ranks=2)
     assert found.returncode == 0, found.stderr
-    assert "going on with 3 ranks" in found.stderr
+    assert "going on with 3 ranks: " in found.stderr
     assert "ranks    3 on 1 host" in found.stdout
     assert same(folder) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        ("asks_for_nonsense", "going on with 2 ranks: .*RANKS asks for 'many'"),
+        ("asks_for_too_many", "cannot go on with 9 ranks: going on with 2"),
+        ("damages_rows", "starting it again with 2 ranks"),
+    ],
+)
+def test_what_cannot_be_had_is_no_end(folder: Path, does: str, said: str) -> None:
+    found = launch(folder, does)
+    assert found.returncode == 0, found.stderr
+    assert re.search(said, found.stderr), found.stderr
+    assert not list(folder.glob("runs/small/2*/RANKS"))
+    assert same(folder) == {}
+
+
+@pytest.mark.slow
+def test_a_stop_that_another_rank_has_asked_for(folder: Path) -> None:
+    """Steps are so slow that each has a state: not the one that does not know of the request."""
+    how: dict[str, Any] = {"step": 30, "seconds": 0.2}
+    words = ("train.duration=50 steps",)
+    found = launch(folder, "stops", *words, **how)
+    assert found.returncode == 0, found.stderr
+    assert "starting it again" in found.stderr
+    assert info(folder)["steps"] == 31
+    assert same(folder, *words, does="only_stops", **how) == {}
+
+
+@pytest.mark.slow
+def test_members_of_a_sweep_have_rows_of_their_own(folder: Path) -> None:
+    (folder / "sweep.yaml").write_text(SWEEP)
+    hashes = []
+    for how in ("0", "2"):
+        line = ["launch", "-n", "1", "--restarts", how, "train", "sweep.yaml", f"run_dir=r{how}"]
+        found = mpi_run.run_job([sys.executable, "-m", "microtrain", *line], cwd=folder)
+        assert found.returncode == 0, found.stderr
+        members = sorted(folder.glob(f"r{how}/seeds/2*/members/*/run.json"))
+        hashes.append([json.loads(path.read_text())["params_sha256"] for path in members])
+    assert hashes[0] == hashes[1]
+    assert len(set(hashes[0])) == 3
 
 
 @pytest.mark.slow
@@ -224,6 +288,15 @@ def test_an_asked_end_is_an_end(folder: Path, number: signal.Signals) -> None:
     assert info(folder)["status"] == "stopped"
 
 
+SWEEP = """
+name: seeds
+data: {type: synthetic_linear, samples: 400, weights: [2, 1], noise: 1, split: {train: 1.0}}
+model: linear_regression
+loss: mse
+optimizer: {type: sgd, lr: 0.1}
+train: {duration: 20 steps, batch_size: 32}
+sweep: {seeds: 3}
+"""
 LOOP = """
 import os, signal
 import numpy as np
@@ -282,11 +355,11 @@ def test_fewer_ranks_are_of_several_hosts() -> None:
 def test_what_a_killed_job_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "_MEMORY", tmp_path)
     monkeypatch.setattr(job, "_HELD", [])
-    monkeypatch.delenv(job.NAME, raising=False)
+    monkeypatch.setattr(job, "_GIVEN", {job.NAME: "", job.AGAIN: ""})
     assert job.enter() is None
-    monkeypatch.setenv(job.NAME, "../x")  # no name of ours
+    job._GIVEN[job.NAME] = "../x"  # no name of ours
     assert job.enter() is None
-    monkeypatch.setenv(job.NAME, "abc")
+    job._GIVEN[job.NAME] = "abc"
     place = job.enter()
     assert place is not None and place.parent == tmp_path
     assert job.left_behind() == []  # this process holds it

@@ -28,7 +28,7 @@ from ...runs.arrays import copied, params_sha256
 from ...runs.checkpoint import name_of, prune, save_checkpoint
 from ...runs.directory import Gone
 from ...runs.metrics import Unwritten
-from ..build_run import SAVE
+from ..build_run import SAVE, STOP
 from ..model_state import checkpoint_of
 from ..run import TrainingRun, next_multiple
 from .base import Callback, Ending, Event
@@ -110,14 +110,11 @@ class Saver:
         """
         if isinstance(self._error, Gone | Unwritten):
             raise self._error
-        copies = {
-            kind: {name: copied(array) for name, array in contents[kind].items()}
-            for kind in ("model", "optimizer")
-        }
+        copy = with_copies(contents)
         with self._lock:
             if best:
                 self._waiting.clear()
-            self._waiting[best] = {**contents, **copies}
+            self._waiting[best] = copy
             if save or self._wanted:
                 self._start()
 
@@ -176,9 +173,10 @@ class Saver:
 class InMemory:
     """Keeps the newest state of a run in memory, for a further start of its job (see `job.py`).
 
-    It is a checkpoint like those on the disk, written while the steps wait: as few steps apart as
-    let that cost a hundredth of their time. The disk has the best one before: a run that goes on
-    from this finds it.
+    It is a checkpoint like those on the disk: as few steps apart as let it cost a hundredth of
+    their time. It is copied after one step and written after the next, unless that has told that a
+    rank asks for the end: a run that goes on from it would not hear of that again. The disk has the
+    best checkpoint before, so that such a run finds it.
 
     Attributes:
         every: steps between two of them; 0: not known yet, -1: none, as memory is full.
@@ -190,29 +188,38 @@ class InMemory:
         self._decided = self.directory / "every"
         self._since = run.step + FIRST
         self._before = 0, 0.0  # step and time from which steps are measured
+        self._copy: dict[str, Any] | None = None
+        self._spent = self._each = 0.0  # seconds, for the copy; of a step before it
         self.every = 0
         with contextlib.suppress(OSError, ValueError):  # nothing was decided
             self.every = int(self._decided.read_text())
 
     def next_step(self, step: int) -> float:
-        """The step of the next one; infinite where others say when to look."""
+        """The next step to look at; infinite where others say when."""
+        if self._copy is not None:
+            return step + 1
         return next_multiple(step, self.every) if self.every > 0 else math.inf
 
     def look(self, run: TrainingRun, event: Event) -> None:
-        """Write one where it is time for that."""
+        """Copy the state, or write the copy, where it is time for that."""
         (step, then), now = self._before, time.perf_counter()
+        if (copy := self._copy) is not None:
+            self._copy = None
+            if not event.asked[STOP] and self._write(run, copy):
+                self._before = event.step, time.perf_counter()
+                self._decide(run, self._spent + self._before[1] - now)
+            return
         if not step and event.step >= self._since:
             self._before = event.step, now
         due = event.step % self.every == 0 if self.every > 0 else now - then > ENOUGH
-        if not step or event.step == step or not due or self.every < 0:
-            return
-        if run.checkpoints.idle() and self._save(run):
-            end = time.perf_counter()
-            self._before = event.step, end
-            self._decide(run, (end - now) / SHARE / ((now - then) / (event.step - step)), end - now)
+        if step and event.step > step and due and self.every >= 0 and run.checkpoints.idle():
+            self._copy = with_copies(contents(run))
+            self._spent = time.perf_counter() - now
+            self._each = (now - then) / (event.step - step)
 
-    def _decide(self, run: TrainingRun, needed: float, spent: float) -> None:
+    def _decide(self, run: TrainingRun, spent: float) -> None:
         """More steps apart, if so many are needed: once, unless steps or the machine change."""
+        needed = spent / SHARE / self._each
         if needed < 2 * self.every:
             return
         first, self.every = not self.every, round_up(needed)
@@ -224,12 +231,12 @@ class InMemory:
                 "from which this job goes on where it is started again"
             )
 
-    def _save(self, run: TrainingRun) -> bool:
+    def _write(self, run: TrainingRun, copy: dict[str, Any]) -> bool:
         assert run.directory is not None
         try:
             self.directory.mkdir(0o700, parents=True, exist_ok=True)
             run.directory.flush()  # a kill leaves the rows of which it speaks
-            save_checkpoint(self.directory, **contents(run))
+            save_checkpoint(self.directory, **copy)
             prune(self.directory, 1, 0, run.state.monitor)
         except (OSError, LaunchError) as error:
             if isinstance(error, Gone | Unwritten):
@@ -306,6 +313,14 @@ class Checkpoints(Callback):
         if run.directory is not None:  # when it saves is decided by the first rank's disk
             with alone("on_save is called on rank 0 alone"):
                 run.notify("on_save", run.path / "checkpoints" / name_of(run.step))
+
+
+def with_copies(contents: dict[str, Any]) -> dict[str, Any]:
+    """`contents` whose arrays the run does not change."""
+    return contents | {
+        kind: {name: copied(array) for name, array in contents[kind].items()}
+        for kind in ("model", "optimizer")
+    }
 
 
 def contents(run: Any) -> dict[str, Any]:
