@@ -86,7 +86,7 @@ def evaluate(
             at_once = max(1, min(ROWS, OUTPUT // max(1, row_bytes)))
         for shard in local_shards(count, comm):
             start, stop = contiguous_slice(len(dataset), count, shard)
-            # As many passes on every rank, the last ones perhaps without rows: a model may
+            # As many passes for every shard, the last ones perhaps without rows: a model may
             # communicate, and a rank without rows must know the metrics' lengths too.
             largest = -(-len(dataset) // count)
             for first in range(start, start + max(largest, 1), at_once):
