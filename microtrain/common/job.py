@@ -14,6 +14,7 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -85,6 +86,12 @@ def leave() -> None:
     """Keep nothing more on a host where the launcher is not, which removes it on its own."""
     if (found := place()) is not None and not (found / "launcher").exists():
         shutil.rmtree(found, ignore_errors=True)
+
+
+def seconds_of(run: Path) -> float:
+    """How long it is since the first start of this job began a run; 0.0 for another run."""
+    again = started_again()
+    return 0.0 if again is None or begun_run() != run.resolve() else time.time() - again[0]
 
 
 def is_first(settings: str) -> bool:

@@ -196,6 +196,7 @@ FREE = (
     "train.eval_every", "train.init_from", "log.", "checkpoint.", "callbacks", "device",
     "distributed.backend", "distributed.bucket_mb", "distributed.overlap", "distributed.warn_s",
     "distributed.timeout_s", "distributed.blas_threads", "distributed.share_gpu",
+    "distributed.restarts",
 )  # fmt: skip
 # And what a model that has been trained is used without.
 FREE_TRAINED = (*FREE, "metrics", "optimizer", "schedule", "train")

@@ -8,6 +8,7 @@ after the same step without a collective of their own.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import math
 import os
@@ -24,11 +25,12 @@ from numpy.typing import NDArray
 from ..common import job
 from ..common.threads import LAUNCH
 from ..config.resolved import whole_yaml
+from ..distributed import abort, process_monitor
 from ..distributed.agreement import settled
 from ..distributed.communicator import Communicator, alone
 from ..distributed.data_parallel import DataParallel
 from ..errors import DataError
-from ..runs.directory import RunDirectory
+from ..runs.directory import RunDirectory, note_end
 from ..runs.metrics import History
 from ..runs.run import Run
 from ..runs.state import RunState
@@ -354,6 +356,17 @@ class Requests:
             for kind, due in [*self._due.items()]:
                 if now >= due and not self._asked[kind]:
                     self.note(kind)
+
+
+def let_others_tell(path: Path | None, words: str = "") -> None:
+    """Let what ends this process write its end into the run at `path`, and its monitor say `words`.
+
+    None: the run has ended, and nothing more is kept for a further start.
+    """
+    abort.HEARS[:] = [] if path is None else [functools.partial(note_end, path)]
+    process_monitor.tell(words=words, run="" if path is None else str(path / "run.json"))
+    if path is None and LAUNCH.local_rank == 0:
+        job.leave()
 
 
 @contextlib.contextmanager

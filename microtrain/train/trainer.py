@@ -33,12 +33,12 @@ from ..data.kept.cache import PROGRESS
 from ..data.kept.shared import during
 from ..data.loading.loader import MicroBatches
 from ..data.rows import layout
-from ..distributed import abort, process_monitor, watchdog
+from ..distributed import watchdog
 from ..distributed.agreement import agreed, same, settled
 from ..distributed.communicator import Communicator, alone
 from ..distributed.connection import ranks_of
 from ..errors import ConfigError, DivergedError
-from ..runs.directory import EVERY, RunDirectory, note_end
+from ..runs.directory import EVERY, RunDirectory
 from ..runs.state import RunState
 from ..tensor import TENSORS, Tensor
 from .build_run import EVALUATE, SAVE, build_run, take_initial_values
@@ -49,7 +49,15 @@ from .console import Output, next_command, peak_memory
 from .dry_run import dry_run
 from .models_and_losses import loss_of_rows
 from .resume import LOCK_WAIT, choose_run, take_up
-from .run import ExitCode, Progress, Requests, TrainingRun, next_multiple, run_directory
+from .run import (
+    ExitCode,
+    Progress,
+    Requests,
+    TrainingRun,
+    let_others_tell,
+    next_multiple,
+    run_directory,
+)
 from .step.divergence import NotFinite, Trials, autopsy, worst_gradient
 from .step.executor import BEGIN, Execution
 
@@ -239,10 +247,7 @@ class Trainer(TrainingRun):
         with run_directory(self, self._resume):
             if self._resume is not None:
                 take_up(self)
-            own = self.path.absolute()
-            abort.HEARS[:] = [functools.partial(note_end, own)]
-            words = f"resume with: {self._way_on()}"
-            process_monitor.tell(words=words, run=str(own / "run.json"))
+            let_others_tell(self.path.absolute(), f"resume with: {self._way_on()}")
             if self.comm.num_nodes > 1:
                 watchdog.share(self.path / "board")
             self.started = time.perf_counter() - self.state.seconds
@@ -270,9 +275,8 @@ class Trainer(TrainingRun):
         ends = dict(plan.ends)
         if "duration" in ends:  # of the whole run; max_time is of this part of it
             ends["duration"] = max(ends["duration"] - state.seconds, 0.0)
-        again = job.started_again()
-        if "max_time" in ends and again and job.begun_run() == self.path.resolve():  # of all starts
-            ends["max_time"] = max(ends["max_time"] - (time.time() - again[0]), 0.0)
+        if "max_time" in ends:
+            ends["max_time"] = max(ends["max_time"] - job.seconds_of(self.path), 0.0)
         with Requests(model, path, ends, plan.intervals) as self.requests:
             if state.stop and not state.ended:  # asked for as it was built, or before a resume
                 self.requests.ask(state.stop)
@@ -341,10 +345,7 @@ class Trainer(TrainingRun):
             self.notify("on_end", ending)
         self.notify("on_stop")
         # A rank that is killed from now on has nothing left to go on with.
-        process_monitor.tell(words="", run="")
-        abort.HEARS.clear()
-        if self.comm.local_rank == 0:
-            job.leave()
+        let_others_tell(None)
         return ExitCode(0 if finished else STOPPED)
 
     def __repr__(self) -> str:

@@ -191,6 +191,7 @@ def test_an_error_of_the_program_is_not_tried_again(folder: Path) -> None:
                         end["error"])  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_fault_that_comes_again_is_not_tried_for_ever(folder: Path) -> None:
     found = launch(folder, "is_killed_always", times=10, step=70)
     assert found.returncode == 137
@@ -209,6 +210,7 @@ def test_restarts_end(folder: Path) -> None:
     assert "ended with signal 9 after 1 restarts: not started again" in found.stderr
 
 
+@pytest.mark.slow
 def test_another_number_of_ranks(folder: Path) -> None:
     found = launch(folder, "asks_for_ranks", ranks=2)
     assert found.returncode == 0, found.stderr
