@@ -288,8 +288,8 @@ def test_every_setting_of_a_run_that_was_edited_is_refused_where_it_changes_the_
     run = train(config, *more, crash=11).path
     whole = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
     free = {"duration", "eval_every", "max_time", "init_from", "every", "keep_last", "keep_best",
-            "bucket_mb", "overlap", "warn_s", "timeout_s", "blas_threads", "share_gpu", "cache", "restarts",
-            "terminal"}  # fmt: skip
+            "bucket_mb", "overlap", "warn_s", "timeout_s", "blas_threads", "share_gpu", "cache",
+            "restarts", "terminal"}  # fmt: skip
     refused = []
     for key, line, text in settings_of(run):
         if key in free:
