@@ -358,7 +358,7 @@ class Requests:
                     self.note(kind)
 
 
-def let_others_tell(path: Path | None, words: str = "") -> None:
+def tell_end(path: Path | None, words: str = "") -> None:
     """Let what ends this process write its end into the run at `path`, and its monitor say `words`.
 
     None: the run has ended, and nothing more is kept for a further start.

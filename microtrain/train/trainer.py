@@ -49,15 +49,7 @@ from .console import Output, next_command, peak_memory
 from .dry_run import dry_run
 from .models_and_losses import loss_of_rows
 from .resume import LOCK_WAIT, choose_run, take_up
-from .run import (
-    ExitCode,
-    Progress,
-    Requests,
-    TrainingRun,
-    let_others_tell,
-    next_multiple,
-    run_directory,
-)
+from .run import ExitCode, Progress, Requests, TrainingRun, next_multiple, run_directory, tell_end
 from .step.divergence import NotFinite, Trials, autopsy, worst_gradient
 from .step.executor import BEGIN, Execution
 
@@ -247,7 +239,7 @@ class Trainer(TrainingRun):
         with run_directory(self, self._resume):
             if self._resume is not None:
                 take_up(self)
-            let_others_tell(self.path.absolute(), f"resume with: {self._way_on()}")
+            tell_end(self.path.absolute(), f"resume with: {self._way_on()}")
             if self.comm.num_nodes > 1:
                 watchdog.share(self.path / "board")
             self.started = time.perf_counter() - self.state.seconds
@@ -345,7 +337,7 @@ class Trainer(TrainingRun):
             self.notify("on_end", ending)
         self.notify("on_stop")
         # A rank that is killed from now on has nothing left to go on with.
-        let_others_tell(None)
+        tell_end(None)
         return ExitCode(0 if finished else STOPPED)
 
     def __repr__(self) -> str:
