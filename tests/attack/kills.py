@@ -93,6 +93,10 @@ class Command:
         line += ["--resume", "auto"] if resume else []
         if ranks:
             line = [mpi_run.find_mpirun(), "-n", ranks, *line]
+        self.start(line, runs)
+
+    def start(self, line: list[object], runs: Path) -> None:
+        """Start it beside `runs`; what it says goes into a file."""
         with open(self.said, "wb") as file:
             self.process = subprocess.Popen(
                 [str(word) for word in line], cwd=runs.parent, stdin=subprocess.DEVNULL,
@@ -153,6 +157,11 @@ def attack(
     code, said = Command(words, callbacks, runs, draw.choice(ranks)).end()
     if code:
         raise Defect("lost", f"the resumed run left with {code}:\n{said}")
+    compare(whole, runs, said)
+
+
+def compare(whole: Path, runs: Path, said: str) -> None:
+    """Defect unless a run that was killed left what one did that nobody disturbed."""
     (name,) = (path.name for path in whole.iterdir())
     expected, found = facts(newest_run(whole / name)), facts(newest_run(runs / name))
     parts = [key for key in expected if key != "checkpoints" and found[key] != expected[key]]

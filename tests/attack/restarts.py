@@ -10,46 +10,29 @@ import contextlib
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
-import mpi_run
-from resuming import facts
-
 from attack import kills
 from attack.campaign import Defect, Kind, started
-from microtrain.cli.mpirun import open_mpi_settings
 from microtrain.common import job
-from microtrain.runs.directory import newest_run
 
-LIMIT = 240  # seconds for one job, on a machine that does other things as well
 RESTARTS = 50
 
 
-class Job:
+class Job(kills.Command):
     """One `launch --restarts`, and what it has said."""
 
     def __init__(self, words: list[str], callbacks: list[str], runs: Path, ranks: int) -> None:
         self.said = runs.with_name(f"{runs.name}-{time.monotonic_ns()}.txt")
         line = [sys.executable, "-m", "microtrain", "launch", "-n", ranks, "--restarts", RESTARTS]
         line += ["train", *words, f"run_dir={runs}", f"callbacks=[{', '.join(callbacks)}]"]
-        line += ["--resume", "auto"]
-        with open(self.said, "wb") as file:
-            self.process = subprocess.Popen(
-                [str(word) for word in line], cwd=runs.parent, stdin=subprocess.DEVNULL,
-                stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
-                env=mpi_run.clean_environment(open_mpi_settings(crowded=True)),
-            )  # fmt: skip
-        self.began = time.monotonic()
+        self.start([*line, "--resume", "auto"], runs)
 
     def kill(self, draw: random.Random) -> int:
         """One process that is not the launcher, or all of these; how many they were."""
-        asks = (
-            "mpi4py.rc",
-            "--version",
-        )  # the launcher, before it starts anything: those are its own
+        asks = "mpi4py.rc", "--version"  # what the launcher asks before it starts anything
         alive = [p for p, said in sorted(started().items()) if not any(a in said for a in asks)]
         alive = [p for p in alive if p != self.process.pid]
         chosen = alive if draw.random() < 0.25 else alive and [draw.choice(alive)]
@@ -70,19 +53,6 @@ class Job:
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.05)
         return count
-
-    def end(self) -> tuple[int, str]:
-        """Exit code and words, when it and all it has started are gone."""
-        deadline = time.monotonic() + LIMIT
-        while self.process.poll() is None or started():
-            if time.monotonic() > deadline:
-                left = "\n".join(started().values())
-                raise Defect("hung", f"after {LIMIT} s there are\n{left}\n{self.said.read_text()}")
-            time.sleep(0.05)
-        words = self.said.read_text(errors="replace")
-        if "Traceback" in words:
-            raise Defect("tracebacks", words)
-        return self.process.returncode, words
 
 
 def trial(seed: int, folder: Path) -> int:
@@ -119,12 +89,7 @@ def trial(seed: int, folder: Path) -> int:
         path for path in job.left_behind() if (path / "run").resolve().is_relative_to(runs)
     ]:
         raise Defect("lost", f"left in memory: {left}")
-    (name,) = (path.name for path in whole.iterdir())
-    expected, found = facts(newest_run(whole / name)), facts(newest_run(runs / name))
-    parts = [key for key in expected if key != "checkpoints" and found[key] != expected[key]]
-    if parts:
-        shown = [f"{key}: {str(found[key])[:150]} for {str(expected[key])[:150]}" for key in parts]
-        raise Defect("different", "\n".join([*shown, said]))
+    kills.compare(whole, runs, said)
     return killed
 
 
