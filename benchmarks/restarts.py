@@ -32,11 +32,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from step import processor
+import numpy as np
+from step import processor  # after NumPy: it would pin all ranks to one core
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = ("csv", "digits")
 LIMIT = 300.0  # seconds for one job
+PATIENCE = 90.0  # seconds from a kill to the next step
 
 # A callback that writes down each step of rank 0, and steps that last a while.
 NOTE = """
@@ -58,13 +60,14 @@ class Note(mt.train.Callback):
 
 TORCH = """
 import hashlib, os, sys, time
+from datetime import timedelta
 import numpy as np
 import torch
 import torch.distributed as dist
 
 file, steps, place = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 torch.set_num_threads(1)
-dist.init_process_group("gloo")
+dist.init_process_group("gloo", timeout=timedelta(seconds=20))
 rank, size = dist.get_rank(), dist.get_world_size()
 rng = np.random.default_rng(0)
 x = torch.tensor(rng.standard_normal((1437, 64)), dtype=torch.float32)
@@ -111,6 +114,8 @@ class Job:
     def __init__(self, line: list[str], folder: Path) -> None:
         self.notes, self.said = folder / "steps.txt", folder / "said.txt"
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        # else torchrun's workers find the addresses of those before and never meet (pytorch#135712)
+        environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         with open(self.said, "wb") as out:
             self.process = subprocess.Popen(
                 line, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
@@ -162,6 +167,8 @@ def deaths(job: Job, count: int, draw: random.Random) -> tuple[list[float], int]
         os.kill(draw.choice(job.ranks()), signal.SIGKILL)
         time.sleep(0.25)  # what is on its way is none of the new ones
         while not (new := [at for at, _ in job.steps() if at > now + 0.25]):
+            if time.time() > now + PATIENCE:
+                raise TimeoutError(f"no step within {PATIENCE:g} s of death {len(costs) + 1}")
             time.sleep(0.02)
         costs.append(new[0] - now)
     return costs, len(job.steps())

@@ -202,23 +202,32 @@ class MpiCommunicator(Communicator):
         comm = self._comm.Split(color, key)
         return None if comm == self._MPI.COMM_NULL else MpiCommunicator(self._MPI, comm)
 
+    def _meet(self) -> None:
+        """Wait for the other ranks asleep: MPI would take the cores that they need to get here."""
+        if self._shared is not None:
+            self._shared.all_reduce(np.zeros(1, np.uint8), "max")
+
     @watched
     def _gather_object(self, obj: T, root: int) -> list[T] | None:
+        self._meet()
         gathered: list[T] | None = self._comm.gather(obj, root)
         return gathered
 
     @watched
     def _all_gather_object(self, obj: T) -> list[T]:
+        self._meet()
         gathered: list[T] = self._comm.allgather(obj)
         return gathered
 
     @watched
     def _broadcast_object(self, obj: T, root: int) -> T:
+        self._meet()
         received: T = self._comm.bcast(obj if self.rank == root else None, root)
         return received
 
     @watched
     def _barrier(self) -> None:
+        self._meet()
         self._comm.Barrier()
 
     def abort(self, code: int) -> NoReturn:

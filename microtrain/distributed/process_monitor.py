@@ -23,9 +23,11 @@ import time
 
 # Seconds. Others let rank 0 speak first, and those that a signal ended that launchers send to all
 # let the one speak that died of something else. For HOLD nobody else on the machine speaks.
-PATIENCE = 0.2
+PATIENCE = 0.05
 SENT_TO_ALL = 0.6
 HOLD = 1.0
+FORWARDED = 0.25  # launchers drop what they have not forwarded by then
+STARTED_AGAIN = 0.05  # a job that is started again says the same in its next line
 
 LIVES = -1
 
@@ -36,10 +38,13 @@ def start(rank: int, size: int | None) -> None:
     """Start this process's monitor, if there is none. Not forked: this process has threads."""
     import signal
 
+    from ..common import job
+
     if _PIPE or not sys.executable:
         return
     theirs, ours = os.pipe()
-    place = (rank, size or "?", os.getpid(), os.getppid())
+    pause = STARTED_AGAIN if job.name() else FORWARDED
+    place = (rank, size or "?", os.getpid(), os.getppid(), pause)
     command = [sys.executable, "-I", "-S", __file__, *map(str, place)]
     actions = [
         (os.POSIX_SPAWN_DUP2, theirs, 0),
@@ -91,8 +96,9 @@ def _forget() -> None:
 class Monitor:
     """What the program knows of its rank; `tell` sets the attributes that it names."""
 
-    def __init__(self, rank: str, size: str, process: str, launcher: str) -> None:
+    def __init__(self, rank: str, size: str, process: str, launcher: str, pause: str) -> None:
         self.rank, self.process, self.launcher = int(rank), int(process), launcher
+        self.pause = float(pause)
         self.name = f"rank {rank} of {size} (host {os.uname().nodename}, PID {process})"
         self.limit: float | None = None
         self.text, self.code, self.words, self.over, self.run = "", 1, "", False, ""
@@ -150,7 +156,7 @@ class Monitor:
             words = f"{self.words}\n" if self.words else ""
             write(2, f"microtrain: {self.name} {why}; the job ends\n{words}")
             self.note(f"{self.name} {why}", code)
-            time.sleep(0.25)  # launchers drop what they have not forwarded by then
+            time.sleep(self.pause)
             # MPICH's obeys the request that MPI_Abort would send. Others end a job of which a
             # process dies of a signal.
             if (hydra := os.environ.get("PMI_FD", "")).isdigit():
