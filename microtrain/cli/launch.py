@@ -36,6 +36,11 @@ from .mpirun import Line, find_mpirun, plan, refuse_nested
     metavar="M",
     help="With --restarts: go on without hosts that are gone, with at least M ranks.",
 )
+@click.option(
+    "--in-place",
+    is_flag=True,
+    help="With --restarts, of Open MPI 5: ranks that live go on without one that is lost.",
+)
 @click.option("--mpirun-options", metavar="TEXT", default="", help="Options to pass on to mpirun.")
 @click.option("--dry-run", "--print", "dry_run", is_flag=True, help="Only print the command line.")
 @click.argument("program")
@@ -47,6 +52,7 @@ def launch(
     module: bool,
     restarts: int | None,
     min_ranks: int | None,
+    in_place: bool,
     mpirun_options: str,
     dry_run: bool,
     program: str,
@@ -69,6 +75,10 @@ def launch(
         options = shlex.split(mpirun_options)
     except ValueError as error:
         raise ConfigError(f"--mpirun-options {mpirun_options}: {error}") from error
+    if in_place:
+        if mpirun.kind != "openmpi":
+            raise ConfigError(f"--in-place needs Open MPI 5, and mpi4py has loaded {mpirun.name}")
+        options += ["--with-ft", "ulfm"]
     command = [sys.executable, *python, *arguments]
     names = hosts.split(",") if hosts else []
 
@@ -83,10 +93,13 @@ def launch(
     again = _restarts(program, arguments) if restarts is None else restarts
     if min_ranks is not None and not (again and hosts):
         raise ConfigError("--min-ranks is for --restarts on several --hosts: give both as well")
+    if in_place and not again:
+        raise ConfigError("--in-place is for --restarts: give that as well")
     if again:
         from .restarts import Job  # where it is wanted: it brings the package
 
-        return Job(line, ranks, again, names, min_ranks, mpirun.kind == "openmpi").run()
+        gently = mpirun.kind == "openmpi"
+        return Job(line, ranks, again, names, min_ranks, gently, in_place).run()
     first = line(ranks, names)
     click.echo(f"$ {first}", err=True)
     _become(first)

@@ -96,8 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         with _of_the_machine():
-            _compare(words)
-            result = cli.main(words, prog_name="microtrain", standalone_mode=False)
+            result = _in_place(words)
             if speaks:
                 sys.stdout.flush()  # at the end of the interpreter nobody would hear of it
         return _leave(result) if isinstance(result, int) and result else 0
@@ -121,6 +120,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if speaks:
             click.echo(f"error: {error}", err=True)
         return _leave(error.exit_code)
+
+
+def _in_place(words: list[str]) -> object:
+    """What a command returns; one that trains is begun anew by ranks that live (see `going_on`)."""
+
+    def run() -> object:
+        _compare(words)
+        return cli.main(words, prog_name="microtrain", standalone_mode=False)
+
+    if not (words and words[0] in ALIKE and launch_environment().parallel):
+        return run()
+    from ..distributed.connection import going_on
+
+    return going_on(run)
 
 
 def _compare(words: Sequence[str]) -> None:

@@ -51,14 +51,15 @@ class Job:
         hosts: where; none: here, or where a scheduler says.
         gently: whether mpirun kills its ranks when it is told to end, and so has to ask them first.
         least: with how many ranks it may go on where a host is gone; None: with all.
+        in_place: whether ranks that live go on without one that is lost.
     """
 
     def __init__(
         self, line: LineOf, ranks: int, restarts: int, hosts: Sequence[str], least: int | None,
-        gently: bool,
+        gently: bool, in_place: bool,
     ) -> None:  # fmt: skip
         self.line, self.ranks, self.restarts = line, ranks, restarts
-        self.hosts, self.least, self.gently = hosts, least, gently
+        self.hosts, self.least, self.gently, self.in_place = hosts, least, gently, in_place
         self.again = ""
         self.ended_by: int | None = None  # the signal that has asked for the end
 
@@ -80,6 +81,8 @@ class Job:
             code = self._start()
             now = time.time()
             run = place / "run"
+            if self.in_place and code == 0 and _status(run) == "running":
+                code = 128 + signal.SIGKILL  # of all ranks: that mpirun does not mind
             if code == 2 and before != self.ranks:
                 _say(f"cannot go on with {self.ranks} ranks: going on with {before}")
                 self.ranks = before
@@ -90,7 +93,7 @@ class Job:
                     self.ranks = int(asked)
                 how = f"{RANKS_FILE} asks for {asked!r}"
                 _say(f"going on with {self.ranks} ranks: {run.resolve()}/{how}")
-                self.again = f"{first} {now} {how}"
+                self.again = f"{first} {now} the job ended ({how})"
                 continue
             if code in (*FINAL, STOPPED) or self.ended_by or (place / "failed").exists():
                 break
@@ -112,7 +115,7 @@ class Job:
                 f"the job ended with {how} after {elapsed(now - began)}; starting it again "
                 f"with {self.ranks} ranks, restart {number} of {self.restarts}"
             )
-            self.again = f"{first} {now} {how}"
+            self.again = f"{first} {now} the job ended ({how})"
         if code:
             note_end(run, code, f"the job ended with exit code {code}")
         return code
@@ -120,6 +123,7 @@ class Job:
     def _start(self) -> int:
         """One start; returns the exit code, as shells give it."""
         own = {job.NAME: job.name(), job.AGAIN: self.again}
+        own |= {job.IN_PLACE: "1"} if self.in_place else {}
         line = self.line(self.ranks, self.hosts, own)
         _say(f"$ {line}")
         # What a terminal sends reaches this process alone then; and nobody else reads from it.
@@ -196,9 +200,13 @@ def _taken(file: Path) -> str:
 def _is_useless(place: Path) -> bool:
     """Whether nobody would go on from what a job has left."""
     with contextlib.suppress(OSError, DataError):
-        ended = read_run_json(place / "run" / "run.json").get("status") in ("finished", "diverged")
+        ended = _status(place / "run") in ("finished", "diverged")
         return ended or not any(place.glob("states/*/step-*"))
     return True
+
+
+def _status(run: Path) -> object:
+    return read_run_json(run / "run.json").get("status")
 
 
 def _states(place: Path, run: Path) -> set[Path]:

@@ -24,9 +24,11 @@ from ..errors import LaunchError
 NAME: Final = "MICROTRAIN_JOB"  # of the job
 # The times of the first start and of the last end, in seconds since 1970, and how that was.
 AGAIN: Final = "MICROTRAIN_STARTED_AGAIN"
+IN_PLACE: Final = "MICROTRAIN_IN_PLACE"  # whether ranks that live go on without one that is lost
 # What this process was given. What it starts itself is no rank of the job.
-_GIVEN: Final = {name: os.environ.pop(name, "") for name in (NAME, AGAIN)}
+_GIVEN: Final = {name: os.environ.pop(name, "") for name in (NAME, AGAIN, IN_PLACE)}
 _MEMORY: Final = Path("/dev/shm")
+_BEGUN: Final = time.time()
 _HELD: list[int] = []  # descriptors of locks, of the process that has taken them
 
 
@@ -80,6 +82,17 @@ def started_again() -> tuple[float, float, str] | None:
         return float(began), float(ended), how[0]
     except ValueError:
         return None
+
+
+def in_place() -> bool:
+    """Whether the ranks that live go on where one is lost."""
+    return bool(name() and _GIVEN[IN_PLACE])
+
+
+def go_on(how: str) -> None:
+    """This process begins its command anew, for what `how` says."""
+    now, before = time.time(), started_again()
+    _GIVEN[AGAIN] = f"{before[0] if before else _BEGUN} {now} {how}"
 
 
 def leave() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
@@ -10,12 +12,14 @@ from ..common import threads
 from ..errors import ConfigError, LaunchError
 from ..optim.flat import owner
 from . import mpi
-from .communicator import Communicator
+from .communicator import Communicator, T
 from .in_process import THIS_THREAD
 from .single import SingleCommunicator
+from .survivors import RankLost
 
 BACKENDS: Final = ("auto", "none", "mpi", "nccl")
 _CONNECTING: Final = threading.Lock()
+_LIVING: Final[list[Communicator]] = []  # where a rank was lost: of those that are left
 
 
 def world() -> Communicator:
@@ -86,10 +90,31 @@ def connect(backend: str = "auto") -> Communicator:
         return _connect(backend == "mpi" or launch.parallel or in_use)
 
 
+def going_on(command: Callable[[], T]) -> T:
+    """What `command` returns; it begins anew where a rank is lost and the others go on in place."""
+    whole = True
+    while True:
+        try:
+            return command()
+        except RankLost:
+            whole = False
+        except ConfigError as error:
+            if whole:
+                raise
+            # Of so few ranks, as it worked before: the launcher starts it again with all.
+            if (comm := world()).rank == 0:
+                print(f"cannot go on with {comm.size} ranks: {error}", file=sys.stderr)
+            comm.abort(1)
+        while not (living := mpi.connect_living(threads.LAUNCH)):
+            continue
+        _LIVING[:] = [living]
+        _connect.cache_clear()
+
+
 @cache
 def _connect(with_mpi: bool) -> Communicator:
     if not with_mpi:
         return SingleCommunicator()
-    comm = mpi.connect(threads.LAUNCH)
+    comm = _LIVING[0] if _LIVING else mpi.connect(threads.LAUNCH)
     threads.limit_late(comm.local_size)
     return comm

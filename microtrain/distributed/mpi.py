@@ -25,11 +25,11 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import numpy as np
 
-from ..common import version
+from ..common import job, version
 from ..common.stack_frames import outwards, user_place
 from ..common.threads import Launch, allowed_cores, blas_kernel, processor_quota
 from ..errors import ConfigError, LaunchError, install
-from . import abort, process_monitor, watchdog
+from . import abort, process_monitor, survivors, watchdog
 from .agreement import differing
 from .communicator import Array, Communicator, Op, T, by_rank, described, ranks_named
 from .shared_memory import MOST, SharedMemory, create
@@ -81,6 +81,8 @@ def watched(method: Callable[..., R]) -> Callable[..., R]:
                 self._compare()
             result = method(self, *args)
         except self._MPI.Exception as error:
+            if survivors.is_loss(self._MPI, error):
+                survivors.give_up(self._comm)
             raise abort.MpiError(
                 f"{described(*self._doing)}: {error}\n(another call on another rank, or another "
                 "shape or dtype? MICROTRAIN_DEBUG=comm in the environment compares them)"
@@ -134,7 +136,9 @@ class MpiCommunicator(Communicator):
         shared = None
         if names[0]:
             with contextlib.suppress(OSError):
-                shared = SharedMemory(names[0], node.rank, node.size, few_cores, between)
+                look = functools.partial(survivors.look, self._MPI, self._comm)
+                looks = look if job.in_place() else None
+                shared = SharedMemory(names[0], node.rank, node.size, few_cores, between, looks)
         everywhere = self._comm.allreduce(shared is not None, self._MPI.LAND)
         if name:
             os.unlink(name)
@@ -242,6 +246,14 @@ class MpiCommunicator(Communicator):
                     own.Free()
                 setattr(self, name, Ended(f"{self!r}: {why}"))
 
+    def revoke(self) -> None:
+        """Let nobody wait in it any more, here or on another rank: of it, a rank is lost."""
+        for name in ("_comm", "_first", "_control"):
+            own = vars(self).get(name)
+            if isinstance(own, self._MPI.Comm) and own != self._MPI.COMM_NULL:
+                own.Revoke()
+            setattr(self, name, Ended(f"{self!r}: a rank of it was lost"))
+
     def _compare(self) -> None:
         """RuntimeError on every rank unless all are at the same call."""
         assert self._doing is not None and self._control is not None
@@ -337,7 +349,31 @@ def connect(launch: Launch) -> MpiCommunicator:
             _limit("in MPI_Init, which returns when all ranks have called it")
         if not MPI.Is_initialized():
             MPI.Init_thread(MPI.THREAD_MULTIPLE)
-        return _joined(launch, MPI, MPI.COMM_WORLD, "in the first collectives after MPI_Init")
+        if job.in_place():
+            survivors.check(MPI)
+        where = "in the first collectives after MPI_Init"
+        return _joined(launch, MPI, survivors.world(MPI), where)
+
+
+def connect_living(launch: Launch) -> MpiCommunicator | None:
+    """As `connect`, of the ranks that live; None where another one was lost meanwhile.
+
+    Collective over them.
+    """
+    MPI = sys.modules["mpi4py.MPI"]
+    watchdog.stop()
+    for made in [*ALIVE]:
+        made.revoke()
+        ALIVE.discard(made)
+    try:
+        survivors.shrink(MPI)
+        with _beginning(launch):
+            where = "in the first collectives after a rank was lost"
+            return _joined(launch, MPI, survivors.world(MPI), where)
+    except (survivors.RankLost, MPI.Exception) as error:
+        if isinstance(error, survivors.RankLost) or survivors.is_loss(MPI, error):
+            return None
+        raise
 
 
 def adopt(launch: Launch, comm: Any) -> MpiCommunicator:
@@ -404,10 +440,11 @@ def _joined(launch: Launch, MPI: ModuleType, comm: Any, where: str) -> MpiCommun
     _check_world(launch, MPI)
     _check_settings(comm)
     made = MpiCommunicator(MPI, comm.Dup())
-    everyone = made.size == MPI.COMM_WORLD.size
+    everyone = made.size == survivors.world(MPI).size
     # Where the ranks of several communicators are watched already, they stay so.
     if made.size > 1 and made.any(everyone or not watchdog.watches()):
         watchdog.start(made, ALIVE, kill, everyone)
+        process_monitor.tell(goes_on=job.in_place() and everyone)
     comm.Set_attr(_key(MPI), made)
     return made
 

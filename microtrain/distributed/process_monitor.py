@@ -44,7 +44,7 @@ def start(rank: int, size: int | None) -> None:
         return
     theirs, ours = os.pipe()
     pause = STARTED_AGAIN if job.name() else FORWARDED
-    place = (rank, size or "?", os.getpid(), os.getppid(), pause)
+    place = (rank, size or "?", os.getpid(), os.getppid(), pause, int(job.in_place()))
     command = [sys.executable, "-I", "-S", __file__, *map(str, place)]
     actions = [
         (os.POSIX_SPAWN_DUP2, theirs, 0),
@@ -68,7 +68,7 @@ def tell(**what: object) -> None:
 
     limit: seconds until it says `text` and ends the job with exit code `code`; None: no limit.
     words: what it adds when the rank goes without a word; run: the run.json that is to say it.
-    over: the rank may go.
+    over: the rank may go. goes_on: the job goes on without the rank.
     """
     if what.get("limit") == float("inf"):
         what["limit"] = None
@@ -96,12 +96,13 @@ def _forget() -> None:
 class Monitor:
     """What the program knows of its rank; `tell` sets the attributes that it names."""
 
-    def __init__(self, rank: str, size: str, process: str, launcher: str, pause: str) -> None:
+    def __init__(self, rank: str, size: str, process: str, launcher: str, *how: str) -> None:
         self.rank, self.process, self.launcher = int(rank), int(process), launcher
-        self.pause = float(pause)
+        self.pause, self.in_place = float(how[0]), how[1] == "1"
         self.name = f"rank {rank} of {size} (host {os.uname().nodename}, PID {process})"
         self.limit: float | None = None
         self.text, self.code, self.words, self.over, self.run = "", 1, "", False, ""
+        self.goes_on = False
         self.waited = 0.0
 
     def listen(self) -> None:
@@ -151,6 +152,9 @@ class Monitor:
 
     def end(self, why: str, code: int, sent_to_all: bool = False, alive: bool = False) -> None:
         """Say why, and end the job, unless another monitor of this machine is at it."""
+        if self.goes_on and not alive:
+            write(2, f"microtrain: {self.name} {why}; the other ranks go on\n")
+            return
         time.sleep((PATIENCE if self.rank else 0.0) + (SENT_TO_ALL if sent_to_all else 0.0))
         if self.first():
             words = f"{self.words}\n" if self.words else ""
@@ -161,6 +165,8 @@ class Monitor:
             # process dies of a signal.
             if (hydra := os.environ.get("PMI_FD", "")).isdigit():
                 write(int(hydra), f"cmd=abort exitcode={code}\n")
+            elif self.in_place:  # whose launcher does not mind a process that dies
+                os.kill(int(self.launcher), 15)
         time.sleep(HOLD)
         if alive:
             try:

@@ -86,19 +86,21 @@ class SharedMemory:
         few_cores: whether the host has fewer cores for them.
         between: combines the results of the hosts, in place; rank 0 of each calls it. None: there
             is no other host.
+        look: called while this rank waits; raises what ends that.
 
     Raises OSError where the file cannot be opened or mapped.
     """
 
     def __init__(
-        self, name: str, rank: int, size: int, few_cores: bool, between: Between | None
-    ) -> None:
+        self, name: str, rank: int, size: int, few_cores: bool, between: Between | None,
+        look: Callable[[], object] | None = None,
+    ) -> None:  # fmt: skip
         with open(name, "r+b") as file:
             self._memory = mmap.mmap(file.fileno(), _length(size))
         self._address: int = np.frombuffer(self._memory, np.uint8).ctypes.data
         # A rank's word is its call; the next one is 1 while somebody sleeps until that changes.
         self._words = memoryview(self._memory).cast("q")
-        self._rank, self._size, self._between = rank, size, between
+        self._rank, self._size, self._between, self._look = rank, size, between, look
         self._calls = 0
         self._plans: dict[tuple[int, int, Op], tuple[_Plan, _Plan]] = {}
         # A sum that overflows warns nobody in MPI. To enter a context takes a tenth of the time of
@@ -219,6 +221,8 @@ class SharedMemory:
                 words[place + 1] = 1
                 half = self._address + 8 * place + 4
                 self._system_call(FUTEX, half, WAIT, found >> 32, ctypes.addressof(_NAP))
+                if self._look is not None:
+                    self._look()
 
 
 class _Plan:

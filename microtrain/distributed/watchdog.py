@@ -118,6 +118,11 @@ def start(
     threading.Thread(target=watchdog.watch, name="microtrain-watchdog", daemon=True).start()
 
 
+def stop() -> None:
+    """Watch nobody until the next `start`."""
+    _WATCHDOG.clear()
+
+
 def leave() -> None:
     """The program of this rank has ended, its atexit hooks too."""
     for watchdog in _WATCHDOG:

@@ -273,7 +273,8 @@ def _again(checkpoint: Checkpoint | None) -> str:
         with contextlib.suppress(OSError):
             kept = (checkpoint.path / MANIFEST).stat().st_mtime
             lost = f"the last {elapsed(max(end - kept, 0.0))} before that are computed again"
-    return f"started again {elapsed(now - end)} after the job ended ({how}); {lost}"
+    what = "started again" if how.startswith("the job") else "going on"
+    return f"{what} {elapsed(now - end)} after {how}; {lost}"
 
 
 def _go_on(run: TrainingRun, directory: RunDirectory, state: dict[str, Any] | None) -> None:

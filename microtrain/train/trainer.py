@@ -37,6 +37,7 @@ from ..distributed import watchdog
 from ..distributed.agreement import agreed, same, settled
 from ..distributed.communicator import Communicator, alone
 from ..distributed.connection import ranks_of
+from ..distributed.survivors import RankLost
 from ..errors import ConfigError, DivergedError
 from ..runs.directory import EVERY, RunDirectory
 from ..runs.state import RunState
@@ -248,7 +249,8 @@ class Trainer(TrainingRun):
                 with np.errstate(all="ignore"), default_dtype(self.config.dtype):
                     return self._end(self._loop())
             except BaseException as error:
-                self._fail(error)
+                if not isinstance(error, RankLost):  # the run goes on
+                    self._fail(error)
                 raise
 
     def _fail(self, error: BaseException) -> None:

@@ -1,0 +1,86 @@
+"""`launch --in-place`: when a rank is killed, those that live go on in their processes.
+
+By User Level Failure Mitigation, as Open MPI 5 has it under `mpirun --with-ft ulfm`. A call that
+needs the lost rank raises `RankLost`; where ranks wait in memory that they share, they look for it.
+It is no Exception: no `except` is to take it for an error of a call. It unwinds the command that is
+under way. Then those that live shrink what was the world, and the command begins again: it goes on
+from the state in memory, as a job does that is started again, but what was imported and compiled is
+here already.
+
+Where that fails or takes too long, the job ends, and its launcher starts it again.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, NoReturn
+
+from ..common import job
+from ..errors import LaunchError
+from . import process_monitor
+
+LIMIT = 20.0  # seconds in which those that live have found each other
+
+# The communicator of mpi4py of all that live; empty: MPI.COMM_WORLD.
+_WORLD: list[Any] = []
+
+
+class RankLost(BaseException):
+    """Another rank of this job is gone, and this one is to go on without it."""
+
+
+def world(MPI: ModuleType) -> Any:
+    """The communicator of mpi4py of all ranks that live."""
+    return _WORLD[0] if _WORLD else MPI.COMM_WORLD
+
+
+def check(MPI: ModuleType) -> None:
+    """LaunchError unless this MPI can go on without a rank."""
+    try:
+        MPI.COMM_SELF.Is_revoked()
+    except (AttributeError, NotImplementedError, MPI.Exception) as error:
+        raise LaunchError(
+            "--in-place needs an MPI with user level failure mitigation, such as Open MPI 5; this "
+            f"one has none: {error}"
+        ) from error
+
+
+def is_loss(MPI: ModuleType, error: BaseException) -> bool:
+    """Whether an error of MPI tells of a rank that is gone, in a job that goes on without."""
+    losses = MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED
+    return job.in_place() and getattr(error, "error_class", None) in losses
+
+
+def give_up(comm: Any) -> NoReturn:
+    """Let nobody wait in a communicator of mpi4py of which a rank is lost; raises RankLost."""
+    comm.Revoke()
+    raise RankLost
+
+
+def look(MPI: ModuleType, comm: Any) -> None:
+    """RankLost where a rank of `comm` is gone, or another rank has found that."""
+    try:
+        comm.Iprobe()  # without a call, MPI would not hear of it
+        lost = comm.Is_revoked()
+    except MPI.Exception as error:
+        if not is_loss(MPI, error):
+            raise
+        lost = True
+    if lost:
+        give_up(comm)
+
+
+def shrink(MPI: ModuleType) -> None:
+    """Make those that live the world, and note what was lost. Collective over them."""
+    text = f"has waited {LIMIT:g} s for the other ranks that are left after one was lost"
+    process_monitor.tell(limit=LIMIT, text=text, code=1, goes_on=False)
+    before = world(MPI)
+    after = before.Shrink()
+    after.Set_errhandler(MPI.ERRORS_RETURN)
+    numbers = [*range(before.size)]
+    found = MPI.Group.Translate_ranks(before.group, numbers, after.group)
+    gone = [str(rank) for rank, new in zip(numbers, found, strict=True) if new == MPI.UNDEFINED]
+    _WORLD[:] = [after]
+    if gone:
+        verb = "were" if len(gone) > 1 else "was"
+        job.go_on(f"rank{'s' * (len(gone) > 1)} {', '.join(gone)} of {before.size} {verb} lost")
