@@ -41,6 +41,13 @@ from .mpirun import Line, find_mpirun, plan, refuse_nested
     is_flag=True,
     help="With --restarts, of Open MPI 5: ranks that live go on without one that is lost.",
 )
+@click.option(
+    "--spares",
+    type=click.IntRange(0),
+    default=0,
+    metavar="K",
+    help="With --in-place: start K more ranks, which wait until one is lost.",
+)
 @click.option("--mpirun-options", metavar="TEXT", default="", help="Options to pass on to mpirun.")
 @click.option("--dry-run", "--print", "dry_run", is_flag=True, help="Only print the command line.")
 @click.argument("program")
@@ -53,6 +60,7 @@ def launch(
     restarts: int | None,
     min_ranks: int | None,
     in_place: bool,
+    spares: int,
     mpirun_options: str,
     dry_run: bool,
     program: str,
@@ -93,13 +101,14 @@ def launch(
     again = _restarts(program, arguments) if restarts is None else restarts
     if min_ranks is not None and not (again and hosts):
         raise ConfigError("--min-ranks is for --restarts on several --hosts: give both as well")
-    if in_place and not again:
-        raise ConfigError("--in-place is for --restarts: give that as well")
+    if (in_place and not again) or (spares and not in_place):
+        name, other = ("--spares", "--in-place") if spares else ("--in-place", "--restarts")
+        raise ConfigError(f"{name} is for {other}: give that as well")
     if again:
         from .restarts import Job  # where it is wanted: it brings the package
 
         gently = mpirun.kind == "openmpi"
-        return Job(line, ranks, again, names, min_ranks, gently, in_place).run()
+        return Job(line, ranks, again, names, min_ranks, gently, in_place, spares).run()
     first = line(ranks, names)
     click.echo(f"$ {first}", err=True)
     _become(first)

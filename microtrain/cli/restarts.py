@@ -52,14 +52,16 @@ class Job:
         gently: whether mpirun kills its ranks when it is told to end, and so has to ask them first.
         least: with how many ranks it may go on where a host is gone; None: with all.
         in_place: whether ranks that live go on without one that is lost.
+        spares: how many more wait until then.
     """
 
     def __init__(
         self, line: LineOf, ranks: int, restarts: int, hosts: Sequence[str], least: int | None,
-        gently: bool, in_place: bool,
+        gently: bool, in_place: bool = False, spares: int = 0,
     ) -> None:  # fmt: skip
         self.line, self.ranks, self.restarts = line, ranks, restarts
-        self.hosts, self.least, self.gently, self.in_place = hosts, least, gently, in_place
+        self.hosts, self.least, self.gently = hosts, least, gently
+        self.in_place, self.spares = in_place, spares
         self.again = ""
         self.ended_by: int | None = None  # the signal that has asked for the end
 
@@ -123,8 +125,8 @@ class Job:
     def _start(self) -> int:
         """One start; returns the exit code, as shells give it."""
         own = {job.NAME: job.name(), job.AGAIN: self.again}
-        own |= {job.IN_PLACE: "1"} if self.in_place else {}
-        line = self.line(self.ranks, self.hosts, own)
+        own |= {job.IN_PLACE: str(self.ranks)} if self.in_place else {}
+        line = self.line(self.ranks + self.spares, self.hosts, own)
         _say(f"$ {line}")
         # What a terminal sends reaches this process alone then; and nobody else reads from it.
         actions = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -50,7 +51,10 @@ def train(
     if run_dir is not None:
         overrides = (*overrides, f"run_dir={json.dumps(run_dir)}")  # quoted: it is not YAML
     with beginning():
-        settings = from_root(world(), lambda: load_sweep(config, overrides, trust=trust or None))
+        ranks = world()
+        if job.in_place():  # any rank may become the first, and then has it
+            importlib.import_module("microtrain.config.check")
+        settings = from_root(ranks, lambda: load_sweep(config, overrides, trust=trust or None))
     return train_run(settings, **how)
 
 

@@ -24,7 +24,8 @@ from ..errors import LaunchError
 NAME: Final = "MICROTRAIN_JOB"  # of the job
 # The times of the first start and of the last end, in seconds since 1970, and how that was.
 AGAIN: Final = "MICROTRAIN_STARTED_AGAIN"
-IN_PLACE: Final = "MICROTRAIN_IN_PLACE"  # whether ranks that live go on without one that is lost
+# With how many ranks the job trains that goes on in place where one is lost; more of them wait.
+IN_PLACE: Final = "MICROTRAIN_IN_PLACE"
 # What this process was given. What it starts itself is no rank of the job.
 _GIVEN: Final = {name: os.environ.pop(name, "") for name in (NAME, AGAIN, IN_PLACE)}
 _MEMORY: Final = Path("/dev/shm")
@@ -84,9 +85,9 @@ def started_again() -> tuple[float, float, str] | None:
         return None
 
 
-def in_place() -> bool:
-    """Whether the ranks that live go on where one is lost."""
-    return bool(name() and _GIVEN[IN_PLACE])
+def in_place() -> int:
+    """How many ranks train where those that live go on without one that is lost; 0: they do not."""
+    return int(_GIVEN[IN_PLACE]) if name() and _GIVEN[IN_PLACE].isdecimal() else 0
 
 
 def go_on(how: str) -> None:

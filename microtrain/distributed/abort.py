@@ -45,6 +45,9 @@ GRACE: Final = 2.0
 HEARS: list[Callable[[int, str], object]] = []
 
 
+AGREED: list[int] = []  # with what this process leaves, where all have agreed on it
+
+
 class MpiError(RuntimeError):
     """What MPI reports of a call: another one on another rank, or a rank that cannot be reached."""
 
@@ -59,6 +62,7 @@ def agreed_exit(code: int) -> NoReturn:
     For ends that the ranks have settled together: wrong configuration (2), diverged (4), stopped
     early (75). The process ends as after any SystemExit, atexit handlers and MPI_Finalize included.
     """
+    AGREED.append(code)
     raise AgreedExit(code)
 
 

@@ -95,11 +95,17 @@ def going_on(command: Callable[[], T]) -> T:
     whole = True
     while True:
         try:
-            return command()
+            result = command()
+            mpi.tell_spares()
+            return result
         except RankLost:
             whole = False
+        except SystemExit:
+            mpi.tell_spares()
+            raise
         except ConfigError as error:
             if whole:
+                mpi.tell_spares()
                 raise
             # Of so few ranks, as it worked before: the launcher starts it again with all.
             if (comm := world()).rank == 0:

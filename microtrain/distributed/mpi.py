@@ -81,8 +81,7 @@ def watched(method: Callable[..., R]) -> Callable[..., R]:
                 self._compare()
             result = method(self, *args)
         except self._MPI.Exception as error:
-            if survivors.is_loss(self._MPI, error):
-                survivors.give_up(self._comm)
+            survivors.explain(self._MPI, self._comm, error)
             raise abort.MpiError(
                 f"{described(*self._doing)}: {error}\n(another call on another rank, or another "
                 "shape or dtype? MICROTRAIN_DEBUG=comm in the environment compares them)"
@@ -321,8 +320,17 @@ def abort_on_failure(launch: Launch) -> None:
     as well.
     """
 
-    atexit.register(watchdog.leave)  # before that of `abort`, so that it runs after it
+    atexit.register(_leave)  # before that of `abort`, so that it runs after it
     abort.install(functools.partial(_place, launch), kill)
+
+
+def _leave() -> None:
+    """What remains for a program that has ended, before MPI_Finalize."""
+    watchdog.leave()
+    if job.in_place():  # Open MPI's would wait for a rank that is lost
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(abort.AGREED[-1] if abort.AGREED else 0)
 
 
 def _place(launch: Launch) -> tuple[int, int | None]:
@@ -352,7 +360,7 @@ def connect(launch: Launch) -> MpiCommunicator:
         if job.in_place():
             survivors.check(MPI)
         where = "in the first collectives after MPI_Init"
-        return _joined(launch, MPI, survivors.world(MPI), where)
+        return _joined(launch, MPI, survivors.training(MPI), where)
 
 
 def connect_living(launch: Launch) -> MpiCommunicator | None:
@@ -369,11 +377,17 @@ def connect_living(launch: Launch) -> MpiCommunicator | None:
         survivors.shrink(MPI)
         with _beginning(launch):
             where = "in the first collectives after a rank was lost"
-            return _joined(launch, MPI, survivors.world(MPI), where)
+            return _joined(launch, MPI, survivors.training(MPI), where)
     except (survivors.RankLost, MPI.Exception) as error:
         if isinstance(error, survivors.RankLost) or survivors.is_loss(MPI, error):
             return None
         raise
+
+
+def tell_spares() -> None:
+    """The command of this rank has ended: those that wait to take a part in it may go."""
+    if (MPI := running()) is not None:
+        survivors.tell_spares(MPI)
 
 
 def adopt(launch: Launch, comm: Any) -> MpiCommunicator:
@@ -440,11 +454,11 @@ def _joined(launch: Launch, MPI: ModuleType, comm: Any, where: str) -> MpiCommun
     _check_world(launch, MPI)
     _check_settings(comm)
     made = MpiCommunicator(MPI, comm.Dup())
-    everyone = made.size == survivors.world(MPI).size
+    everyone = bool(job.in_place()) or made.size == MPI.COMM_WORLD.size
     # Where the ranks of several communicators are watched already, they stay so.
     if made.size > 1 and made.any(everyone or not watchdog.watches()):
         watchdog.start(made, ALIVE, kill, everyone)
-        process_monitor.tell(goes_on=job.in_place() and everyone)
+        process_monitor.tell(goes_on=bool(job.in_place()))
     comm.Set_attr(_key(MPI), made)
     return made
 

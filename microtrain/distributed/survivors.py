@@ -7,19 +7,25 @@ under way. Then those that live shrink what was the world, and the command begin
 from the state in memory, as a job does that is started again, but what was imported and compiled is
 here already.
 
+Ranks beyond those that train are spares: they wait, asleep, until one of these is lost.
+
 Where that fails or takes too long, the job ends, and its launcher starts it again.
 """
 
 from __future__ import annotations
 
+import time
 from types import ModuleType
 from typing import Any, NoReturn
 
 from ..common import job
 from ..errors import LaunchError
-from . import process_monitor
+from . import abort, process_monitor
 
 LIMIT = 20.0  # seconds in which those that live have found each other
+HEARD = 2.0  # seconds after an error in which MPI hears that a rank is lost
+NAP = 0.01  # seconds between two looks of a spare
+END = 1  # the tag of the message that tells spares of the end
 
 # The communicator of mpi4py of all that live; empty: MPI.COMM_WORLD.
 _WORLD: list[Any] = []
@@ -32,6 +38,38 @@ class RankLost(BaseException):
 def world(MPI: ModuleType) -> Any:
     """The communicator of mpi4py of all ranks that live."""
     return _WORLD[0] if _WORLD else MPI.COMM_WORLD
+
+
+def training(MPI: ModuleType) -> Any:
+    """The communicator of those that train: the first of all that live. Collective over all.
+
+    Of a spare it does not return: RankLost where one of those is gone, SystemExit at the end.
+    """
+    everyone, wanted = world(MPI), job.in_place()
+    if not 0 < wanted < everyone.size:
+        return everyone
+    spare = everyone.rank >= wanted
+    some = everyone.Split(MPI.UNDEFINED if spare else 0)
+    if not spare:
+        some.Set_errhandler(MPI.ERRORS_RETURN)
+        return some
+    process_monitor.tell(limit=None, goes_on=True)
+    trains = everyone.group.Range_incl([(0, wanted - 1, 1)])
+    while not MPI.Group.Intersection(everyone.Get_failed(), trains).size:
+        if everyone.Iprobe(0, END):  # a call by which MPI hears of losses as well
+            everyone.recv(source=0, tag=END)
+            process_monitor.tell(over=True)
+            abort.agreed_exit(0)
+        time.sleep(NAP)
+    raise RankLost
+
+
+def tell_spares(MPI: ModuleType) -> None:
+    """The command has ended: what the first rank tells those that still wait."""
+    everyone, wanted = world(MPI), job.in_place()
+    if wanted and everyone.rank == 0:
+        for spare in range(wanted, everyone.size):
+            everyone.isend(None, spare, END)
 
 
 def check(MPI: ModuleType) -> None:
@@ -48,13 +86,23 @@ def check(MPI: ModuleType) -> None:
 def is_loss(MPI: ModuleType, error: BaseException) -> bool:
     """Whether an error of MPI tells of a rank that is gone, in a job that goes on without."""
     losses = MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED
-    return job.in_place() and getattr(error, "error_class", None) in losses
+    return bool(job.in_place()) and getattr(error, "error_class", None) in losses
 
 
 def give_up(comm: Any) -> NoReturn:
     """Let nobody wait in a communicator of mpi4py of which a rank is lost; raises RankLost."""
     comm.Revoke()
     raise RankLost
+
+
+def explain(MPI: ModuleType, comm: Any, error: Exception) -> None:
+    """RankLost where that is why a call has failed, in a job that goes on without."""
+    if is_loss(MPI, error):
+        give_up(comm)
+    end = time.monotonic() + (HEARD if job.in_place() else 0.0)
+    while time.monotonic() < end:  # some calls say another error, before MPI itself has heard of it
+        look(MPI, comm)
+        time.sleep(NAP)
 
 
 def look(MPI: ModuleType, comm: Any) -> None:
@@ -73,7 +121,7 @@ def look(MPI: ModuleType, comm: Any) -> None:
 def shrink(MPI: ModuleType) -> None:
     """Make those that live the world, and note what was lost. Collective over them."""
     text = f"has waited {LIMIT:g} s for the other ranks that are left after one was lost"
-    process_monitor.tell(limit=LIMIT, text=text, code=1, goes_on=False)
+    process_monitor.tell(limit=LIMIT, text=text, code=1, over=False, goes_on=False)
     before = world(MPI)
     after = before.Shrink()
     after.Set_errhandler(MPI.ERRORS_RETURN)
