@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a killed rank costs: seconds from the kill to the first new step, and a job without kills.
 
-    .venv/bin/python benchmarks/restarts.py [--ranks 4] [--deaths 8] [--only NAME] [--json FILE]
+    .venv/bin/python benchmarks/restarts.py [--ranks 4] [--deaths 8] [--only NAME] [--in-place]
 
 csv and digits are configurations of this repository under `microtrain launch --restarts`, whose
 ranks are killed with SIGKILL one at a time, at random. torchrun is a perceptron of the size of
@@ -213,6 +213,7 @@ def _line(name: str, given: argparse.Namespace, place: Path, steps: int, killed:
     (place / "note.py").write_text(NOTE)
     line = [sys.executable, "-m", "microtrain", "launch", "-n", count]
     line += ["--restarts", "99"] if killed else []
+    line += ["--in-place", "--spares", str(given.deaths)] if killed and given.in_place else []
     line += ["train", str(ROOT / "configs" / f"{name}.yaml"), f"train.duration={steps} steps"]
     return [*line, "run_dir=runs", f"callbacks=[{{type: ./note.py:Note, file: {place}/steps.txt}}]"]
 
@@ -248,6 +249,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--deaths", type=int, default=8)
     parser.add_argument("--only", nargs="+", choices=(*CONFIGS, "torchrun"))
+    parser.add_argument("--in-place", action="store_true", help="with a spare a death; Open MPI 5")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     names = given.only or [*CONFIGS, "torchrun"]

@@ -36,6 +36,9 @@ FORWARDED = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
     *(signal.SIGUSR1, signal.SIGUSR2),
 )
+# Seconds between two looks, and how many in a row at which mpirun has no process under it any more:
+# MPICH's may wait forever where these were killed while they began.
+LOOK, ALONE = 5.0, 3
 REACHES = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
 
 LineOf = Callable[[int, Sequence[str], dict[str, str]], Line]
@@ -84,7 +87,7 @@ class Job:
             now = time.time()
             run = place / "run"
             if self.in_place and code == 0 and _status(run) == "running":
-                code = 128 + signal.SIGKILL  # of all ranks: that mpirun does not mind
+                code = 128 + signal.SIGKILL  # of all ranks: whose death mpirun does not mind
             if code == 2 and before != self.ranks:
                 _say(f"cannot go on with {self.ranks} ranks: going on with {before}")
                 self.ranks = before
@@ -99,7 +102,8 @@ class Job:
                 continue
             if code in (*FINAL, STOPPED) or self.ended_by or (place / "failed").exists():
                 break
-            how = f"signal {code - 128}" if code > 128 else f"exit code {code}"
+            signals = {128 + number for number in signal.valid_signals()}
+            how = f"signal {code - 128}" if code in signals else f"exit code {code}"
             seen.append(_states(place, run))
             if run.exists() and seen[-TRIES:] == [seen[-1]] * TRIES:
                 _say(
@@ -138,8 +142,14 @@ class Job:
             )  # fmt: skip
         except OSError as error:
             raise LaunchError(f"cannot start {line.command[0]}: {error.strerror}") from error
+        alone = 0
         while True:
-            found = signal.sigwaitinfo({*FORWARDED, signal.SIGCHLD})
+            found = signal.sigtimedwait({*FORWARDED, signal.SIGCHLD}, LOOK)
+            if found is None:
+                alone = 0 if _has_children(process) else alone + 1
+                if alone == ALONE:
+                    os.kill(process, signal.SIGKILL)
+                continue
             if found.si_signo == signal.SIGCHLD:
                 ended, status = os.waitpid(process, os.WNOHANG)
                 if ended:
@@ -175,6 +185,14 @@ class Job:
 
 def _say(text: str) -> None:
     click.echo(f"microtrain: {text}" if text[0] != "$" else text, err=True)
+
+
+def _has_children(process: int) -> bool:
+    """Whether a process has others under it; true where the system does not tell."""
+    try:
+        return any(c.read_text() for c in Path(f"/proc/{process}/task").glob("*/children"))
+    except OSError:
+        return True
 
 
 def _reachable(host: str) -> bool:

@@ -40,6 +40,7 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from ..backend import alive
+from ..common import job
 from ..common.files import make_directory, read_object, reason, write_whole
 from ..common.stack_frames import of_threads, user_place
 from ..errors import ConfigError, LaunchError
@@ -267,8 +268,12 @@ class Watchdog:
     def watch(self) -> None:
         """Look again and again, for as long as the process lives or another one does so."""
         before = time.monotonic()
+        launcher = os.getppid()
         while self in _WATCHDOG:
             time.sleep(self.period())
+            # It starts the job again, and those of before must not write into the run any more.
+            if job.name() and os.getppid() != launcher:
+                abort.end_process(1, self.kill, "", why="has lost its launcher")
             now = time.monotonic()
             # A job that was suspended as a whole has not waited meanwhile.
             self.look(min(now - before, 3 * self.period()))

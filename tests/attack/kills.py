@@ -121,13 +121,22 @@ class Command:
         deadline = time.monotonic() + LIMIT
         while self.process.poll() is None or started():
             if time.monotonic() > deadline:
-                left = "\n".join(started().values())
+                left = "\n".join(f"{_state(pid)} {said}" for pid, said in started().items())
                 raise Defect("hung", f"after {LIMIT} s there are\n{left}\n{self.said.read_text()}")
             time.sleep(0.05)
         words = self.said.read_text(errors="replace")
         if "Traceback" in words:
             raise Defect("tracebacks", words)
         return self.process.returncode, words
+
+
+def _state(pid: int) -> str:
+    """Of a process that is left: its parent, what it does, and where in the system it waits."""
+    try:
+        state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+        return f"{pid} (of {parent}) {state} {Path(f'/proc/{pid}/wchan').read_text()}"
+    except OSError:
+        return f"{pid} gone"
 
 
 def trial(seed: int, folder: Path) -> None:
