@@ -32,8 +32,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from step import processor  # after NumPy: it would pin all ranks to one core
+import numpy  # noqa: F401  before `step`, which would pin all ranks to one core
+from step import processor
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = ("csv", "digits")
@@ -61,7 +61,7 @@ class Note(mt.train.Callback):
 TORCH = """
 import hashlib, os, sys, time
 from datetime import timedelta
-import numpy as np
+import numpy  # noqa: F401  before `step`, which would pin all ranks to one core
 import torch
 import torch.distributed as dist
 
