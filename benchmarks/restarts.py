@@ -61,7 +61,7 @@ class Note(mt.train.Callback):
 TORCH = """
 import hashlib, os, sys, time
 from datetime import timedelta
-import numpy  # noqa: F401  before `step`, which would pin all ranks to one core
+import numpy as np
 import torch
 import torch.distributed as dist
 
