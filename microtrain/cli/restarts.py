@@ -86,8 +86,8 @@ class Job:
             code = self._start()
             now = time.time()
             run = place / "run"
-            if self.in_place and code == 0 and _status(run) == "running":
-                code = 128 + signal.SIGKILL  # of all ranks: whose death mpirun does not mind
+            if self.in_place and code == 0 and not (place / "left").exists():
+                code = 128 + signal.SIGKILL  # of all ranks: their death is none to mpirun
             if code == 2 and before != self.ranks:
                 _say(f"cannot go on with {self.ranks} ranks: going on with {before}")
                 self.ranks = before
@@ -220,13 +220,9 @@ def _taken(file: Path) -> str:
 def _is_useless(place: Path) -> bool:
     """Whether nobody would go on from what a job has left."""
     with contextlib.suppress(OSError, DataError):
-        ended = _status(place / "run") in ("finished", "diverged")
+        ended = read_run_json(place / "run" / "run.json").get("status") in ("finished", "diverged")
         return ended or not any(place.glob("states/*/step-*"))
     return True
-
-
-def _status(run: Path) -> object:
-    return read_run_json(run / "run.json").get("status")
 
 
 def _states(place: Path, run: Path) -> set[Path]:

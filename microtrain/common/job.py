@@ -141,6 +141,13 @@ def note_failure(text: str) -> None:
             (found / "failed").write_text(text, errors="replace")
 
 
+def note_end() -> None:
+    """This rank leaves at the end of its program: mpirun says 0 of one that is killed as well."""
+    if (found := place()) is not None:
+        with contextlib.suppress(OSError):
+            (found / "left").touch()
+
+
 def states_of(run: str) -> list[Path]:
     """Where jobs of this user have kept the state of a run, by the id of the run."""
     return [s for job in _jobs() if (s := job / "states" / run).is_dir()] if run.isalnum() else []

@@ -330,6 +330,7 @@ def _leave() -> None:
     if job.in_place():  # Open MPI's would wait for a rank that is lost
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
+        job.note_end()
         os._exit(abort.AGREED[-1] if abort.AGREED else 0)
 
 
@@ -490,7 +491,11 @@ def _limit(where: str) -> None:
         "another program or does not come to microtrain.distributed.world(), is stopped, or "
         "cannot be reached over the network (microtrain doctor under the same launcher tests it)"
     )
-    process_monitor.tell(limit=seconds, text=text, code=LaunchError.exit_code)
+    ranks = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 0)) if job.in_place() else 0
+    first = not survivors.are_fewer()
+    process_monitor.tell(
+        limit=seconds, text=text, code=LaunchError.exit_code, together=ranks if first else 0
+    )
 
 
 def _load(launch: Launch) -> ModuleType:

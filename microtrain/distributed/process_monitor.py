@@ -68,6 +68,7 @@ def tell(**what: object) -> None:
 
     limit: seconds until it says `text` and ends the job with exit code `code`; None: no limit.
     words: what it adds when the rank goes without a word; run: the run.json that is to say it.
+    together: of how many ranks of this machine none may be gone yet.
     over: the rank may go. goes_on: the job goes on without the rank.
     """
     if what.get("limit") == float("inf"):
@@ -97,12 +98,12 @@ class Monitor:
     """What the program knows of its rank; `tell` sets the attributes that it names."""
 
     def __init__(self, rank: str, size: str, process: str, launcher: str, *how: str) -> None:
-        self.rank, self.process, self.launcher = int(rank), int(process), launcher
+        self.rank, self.process, self.launcher = int(rank), int(process), int(launcher)
         self.pause, self.in_place = float(how[0]), how[1] == "1"
         self.name = f"rank {rank} of {size} (host {os.uname().nodename}, PID {process})"
         self.limit: float | None = None
         self.text, self.code, self.words, self.over, self.run = "", 1, "", False, ""
-        self.goes_on = False
+        self.goes_on, self.together = False, 0
         self.waited = 0.0
 
     def listen(self) -> None:
@@ -124,11 +125,16 @@ class Monitor:
                     self.waited = 0.0
             elif self.limit is not None and self.waited >= self.limit:
                 return self.end(self.text, self.code, alive=True)
-            elif self.limit is not None and _stat(self.process)[1:2] not in ([self.launcher], []):
-                why = (
-                    f"has lost its launcher (PID {self.launcher}), which was killed or has crashed"
-                )
+            elif self.limit is not None and (why := self.in_vain()):
                 return self.end(why, 1, alive=True)
+
+    def in_vain(self) -> str:
+        """Why nobody will come for whom the rank waits; empty: they may."""
+        if _stat(self.process)[1:2] not in ([str(self.launcher)], []):
+            return f"has lost its launcher (PID {self.launcher}), which was killed or has crashed"
+        if 0 < _children(self.launcher) < self.together:
+            return "has lost another rank, which was gone before it had told MPI that it is there"
+        return ""
 
     def gone(self) -> None:
         """The rank's process has ended: end the job, unless that was right."""
@@ -166,7 +172,7 @@ class Monitor:
             if (hydra := os.environ.get("PMI_FD", "")).isdigit():
                 write(int(hydra), f"cmd=abort exitcode={code}\n")
             elif self.in_place:  # whose launcher does not mind a process that dies
-                os.kill(int(self.launcher), 15)
+                os.kill(self.launcher, 15)
         time.sleep(HOLD)
         if alive:
             try:
@@ -209,6 +215,18 @@ def _stat(process: int) -> list[str]:
             return file.read().rpartition(")")[2].split()
     except OSError:
         return []
+
+
+def _children(process: int) -> int:
+    """How many processes one has started that are still there; 0 where the system does not tell."""
+    found = 0
+    try:
+        for task in os.listdir(f"/proc/{process}/task"):
+            with open(f"/proc/{process}/task/{task}/children") as file:
+                found += len(file.read().split())
+    except OSError:
+        return 0
+    return found
 
 
 def _status(process: int) -> int | None:

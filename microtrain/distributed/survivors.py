@@ -40,6 +40,11 @@ def world(MPI: ModuleType) -> Any:
     return _WORLD[0] if _WORLD else MPI.COMM_WORLD
 
 
+def are_fewer() -> bool:
+    """Whether a rank was lost."""
+    return bool(_WORLD)
+
+
 def training(MPI: ModuleType) -> Any:
     """The communicator of those that train: the first of all that live. Collective over all.
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from resuming import differences, facts, write_run
 
 from microtrain.cli import restarts
 from microtrain.cli.main import main
+from microtrain.cli.mpirun import find_mpirun as mpirun_of_here
 from microtrain.common import job
 from microtrain.runs.directory import newest_run
 
@@ -39,9 +40,17 @@ class Fault(mt.train.Callback):
         time.sleep(self.seconds)
         if trainer.comm.rank == self.rank:
             if trainer.step == self.step:
-                getattr(self, self.does)(trainer)
+                getattr(self, self.does, self.nothing)(trainer)
             if trainer.step == self.step + 1 and self.does == "stops":
                 self.is_killed(trainer)
+
+    def on_start(self, trainer):
+        if os.path.exists("fault") and self.does == "is_killed_again" and trainer.comm.rank == 1:
+            if not os.path.exists("again"):
+                open("again", "x").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+        if self.does == "needs_three" and trainer.comm.size < 3:
+            raise mt.errors.ConfigError("three ranks, please")
 
     def first(self):
         try:
@@ -56,6 +65,22 @@ class Fault(mt.train.Callback):
     def is_killed(self, trainer):
         if self.first():
             os.kill(os.getpid(), signal.SIGKILL)
+
+    is_killed_again = needs_three = is_killed
+
+    def kills_a_spare(self, trainer):
+        if self.first():
+            here = f"/proc/{os.getppid()}/task/{os.getppid()}/children"
+            ranks = [int(p) for p in open(here).read().split()]
+            os.kill(max(p for p in ranks if b"microtrain" in open(f"/proc/{p}/cmdline", "rb").read()
+                        and b"monitor" not in open(f"/proc/{p}/cmdline", "rb").read()),
+                    signal.SIGKILL)
+
+    def kills_all(self, trainer):
+        if self.first():
+            group = [p for p in os.listdir("/proc") if p.isdigit() and parent_of(p) == os.getppid()]
+            for process in sorted(map(int, group), key=lambda p: p == os.getpid()):
+                os.kill(process, signal.SIGKILL)
 
     def is_killed_always(self, trainer):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -125,13 +150,13 @@ def folder(tmp_path: Path, mpirun: Callable[..., mpi_run.Job]) -> Path:
 
 def launch(
     folder: Path, does: str, *words: str, ranks: int = 2, runs: str = "runs", step: int = 75,
-    times: int | None = 3, rank: int = 1, seconds: float = 0.01,
+    times: int | None = 3, rank: int = 1, seconds: float = 0.01, more: Sequence[str] = (),
 ) -> mpi_run.Job:  # fmt: skip
     """A run that is started again, in which something happens after a step."""
     fault = f"callbacks=[{{type: ./net.py:Fault, step: {step}, does: {does}, rank: {rank}"
     fault += f", seconds: {seconds}}}]"
     how = [] if times is None else ["--restarts", str(times)]
-    line = ["launch", "-n", str(ranks), *how, "train", "run.yaml", f"run_dir={runs}"]
+    line = ["launch", "-n", str(ranks), *how, *more, "train", "run.yaml", f"run_dir={runs}"]
     line += [STEPS, WORLD, *SMALL, fault, *words]
     found = mpi_run.run_job(
         [sys.executable, "-m", "microtrain", *line], cwd=folder, timeout=100,
@@ -288,6 +313,52 @@ def test_an_asked_end_is_an_end(folder: Path, number: signal.Signals) -> None:
     assert process.returncode == 75, said
     assert "starting it again" not in said
     assert info(folder)["status"] == "stopped"
+
+
+# the fault, the rank, spares; ranks that go on, and starts by the launcher after that
+IN_PLACE = {
+    "rank 1": ("is_killed", 1, 0, [2], 0),
+    "rank 0": ("is_killed", 0, 0, [2], 0),
+    "with a spare": ("is_killed", 1, 1, [3], 0),
+    "a spare": ("kills_a_spare", 0, 1, [], 0),
+    "another while it begins again": ("is_killed_again", 2, 1, [3, 2], 0),
+    "too few are left": ("needs_three", 1, 0, [2], 1),
+    "stopped": ("is_stopped", 1, 0, [], 1),
+    "all": ("kills_all", 1, 0, [], 1),
+    "mpirun": ("loses_mpirun", 0, 0, [], 1),
+}
+
+
+@pytest.mark.parametrize("case", IN_PLACE)
+def test_in_place(folder: Path, case: str) -> None:
+    does, rank, spares, left, restarts_ = IN_PLACE[case]
+    if mpirun_of_here().kind != "openmpi":
+        pytest.skip("MPICH cannot go on without a rank")
+    more = ("--in-place", "--spares", str(spares))
+    found = launch(folder, does, ranks=3, rank=rank, more=more)
+    assert found.returncode == 0, found.stderr
+    assert found.stderr.count("starting it again") == restarts_, found.stderr
+    assert [int(n) for n in re.findall(r"ranks    (\d) on", found.stdout)][1:] == (
+        left + restarts_ * [3]
+    )
+    said = re.findall(r"going on \d\S* s after rank \d of \d was lost; the last \d", found.stdout)
+    assert len(said) == len(left), found.stdout
+    assert same(folder, ranks=1) == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--in-place"], "--in-place is for --restarts"),
+        (["--restarts", "1", "--spares", "1"], "--spares is for --in-place"),
+    ],
+)
+def test_what_in_place_needs(
+    words: list[str], said: str, mpirun: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["launch", "-n", "2", *words, "train", "run.yaml"]) == 2
+    expected = said if mpirun_of_here().kind == "openmpi" or "--in-place" not in words else "Open"
+    assert expected in capsys.readouterr().err
 
 
 SWEEP = """
