@@ -15,7 +15,7 @@ import click
 from ..common.spelling import did_you_mean
 from ..common.threads import launch_environment
 from ..errors import ConfigError, LaunchError, UserError
-from .main import COMMANDS
+from .main import ALIKE, COMMANDS
 from .mpirun import Line, find_mpirun, plan, refuse_nested
 
 
@@ -39,7 +39,8 @@ from .mpirun import Line, find_mpirun, plan, refuse_nested
 @click.option(
     "--in-place",
     is_flag=True,
-    help="With --restarts, of Open MPI 5: ranks that live go on without one that is lost.",
+    help="With --restarts, of Open MPI 5: ranks that live go on without one that is lost, as often "
+    "as there are ranks.",
 )
 @click.option(
     "--spares",
@@ -83,7 +84,15 @@ def launch(
         options = shlex.split(mpirun_options)
     except ValueError as error:
         raise ConfigError(f"--mpirun-options {mpirun_options}: {error}") from error
+    again = _restarts(program, arguments) if restarts is None else restarts
+    if spares and not in_place:
+        raise ConfigError("--spares is for --in-place: give that as well")
     if in_place:
+        if not again or program not in ALIKE:
+            raise ConfigError(
+                f"--in-place is for --restarts N {'|'.join(ALIKE)}: what is no command of these is "
+                "started again by --restarts alone"
+            )
         if mpirun.kind != "openmpi":
             raise ConfigError(f"--in-place needs Open MPI 5, and mpi4py has loaded {mpirun.name}")
         options += ["--with-ft", "ulfm"]
@@ -96,14 +105,10 @@ def launch(
         return plan(mpirun, ranks, command, **how)
 
     if dry_run:
-        click.echo(line(ranks, names))
+        click.echo(line(ranks + spares, names))
         return 0
-    again = _restarts(program, arguments) if restarts is None else restarts
     if min_ranks is not None and not (again and hosts):
         raise ConfigError("--min-ranks is for --restarts on several --hosts: give both as well")
-    if (in_place and not again) or (spares and not in_place):
-        name, other = ("--spares", "--in-place") if spares else ("--in-place", "--restarts")
-        raise ConfigError(f"{name} is for {other}: give that as well")
     if again:
         from .restarts import Job  # where it is wanted: it brings the package
 

@@ -13,6 +13,7 @@ import gc
 import importlib
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 
@@ -97,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with _of_the_machine():
             result = _in_place(words)
-            if speaks:
+            if _speaks():
                 sys.stdout.flush()  # at the end of the interpreter nobody would hear of it
         return _leave(result) if isinstance(result, int) and result else 0
     except click.ClickException as error:
@@ -107,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if isinstance(error, click.exceptions.NoArgsIsHelpError):
             click.echo(error.format_message())
-        elif speaks:
+        elif _speaks():
             command = getattr(error, "ctx", None)
             hint = f"\nhint: {command.command_path} --help" if command else ""
             click.echo(f"error: {error.format_message()}{hint}", err=True)
@@ -117,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         if _connected() and not error.agreed:
             raise
-        if speaks:
+        if _speaks():
             click.echo(f"error: {error}", err=True)
         return _leave(error.exit_code)
 
@@ -129,11 +130,23 @@ def _in_place(words: list[str]) -> object:
         _compare(words)
         return cli.main(words, prog_name="microtrain", standalone_mode=False)
 
-    if not (words and words[0] in ALIKE and launch_environment().parallel):
+    from ..common import job
+
+    if not (words and words[0] in ALIKE and job.in_place()):
         return run()
     from ..distributed.connection import going_on
+    from ..train.run import ASKED
 
+    # While no run listens: by default it would end this rank alone.
+    signal.signal(signal.SIGUSR1, lambda number, _: ASKED.append(signal.Signals(number).name))
     return going_on(run)
+
+
+def _speaks() -> bool:
+    """Whether this is rank 0, of those that live."""
+    connection = sys.modules.get("microtrain.distributed.connection")
+    living = connection.LIVING if connection is not None else []
+    return (living[0] if living else launch_environment()).rank == 0
 
 
 def _compare(words: Sequence[str]) -> None:

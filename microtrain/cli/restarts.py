@@ -86,8 +86,8 @@ class Job:
             code = self._start()
             now = time.time()
             run = place / "run"
-            if self.in_place and code == 0 and not (place / "left").exists():
-                code = 128 + signal.SIGKILL  # of all ranks: their death is none to mpirun
+            if self.in_place:  # 0 is that of ranks that were all killed
+                code = {job.LEFT: 0, 0: 128 + signal.SIGKILL}.get(code, code)
             if code == 2 and before != self.ranks:
                 _say(f"cannot go on with {self.ranks} ranks: going on with {before}")
                 self.ranks = before

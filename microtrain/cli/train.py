@@ -17,7 +17,7 @@ from ..config.components import load
 from ..config.load import load_sweep
 from ..config.resolved import whole_yaml
 from ..config.schema import Config, Members
-from ..distributed import connect, world
+from ..distributed import connect, survivors, world
 from ..distributed.agreement import from_root, together
 from ..errors import ConfigError
 from ..train.console import Output, ProgressMode
@@ -88,6 +88,8 @@ def train_run(
             if trace:
                 raise click.UsageError("--trace is for one run, and this is a sweep")
             from ..sweep.runner import run_sweep  # where it is wanted: it brings tables
+
+            survivors.apart()
 
             return run_sweep(settings, given.members, comm, output, place)
         if dry_run and given.members:

@@ -29,6 +29,8 @@ IN_PLACE: Final = "MICROTRAIN_IN_PLACE"
 # What this process was given. What it starts itself is no rank of the job.
 _GIVEN: Final = {name: os.environ.pop(name, "") for name in (NAME, AGAIN, IN_PLACE)}
 _MEMORY: Final = Path("/dev/shm")
+# With what a rank leaves a job in place at its end: mpirun says 0 of one that was killed as well.
+LEFT: Final = 76
 _BEGUN: Final = time.time()
 _HELD: list[int] = []  # descriptors of locks, of the process that has taken them
 
@@ -139,13 +141,6 @@ def note_failure(text: str) -> None:
     if (found := enter()) is not None:
         with contextlib.suppress(OSError):
             (found / "failed").write_text(text, errors="replace")
-
-
-def note_end() -> None:
-    """This rank leaves at the end of its program: mpirun says 0 of one that is killed as well."""
-    if (found := place()) is not None:
-        with contextlib.suppress(OSError):
-            (found / "left").touch()
 
 
 def states_of(run: str) -> list[Path]:

@@ -19,7 +19,7 @@ from .survivors import RankLost
 
 BACKENDS: Final = ("auto", "none", "mpi", "nccl")
 _CONNECTING: Final = threading.Lock()
-_LIVING: Final[list[Communicator]] = []  # where a rank was lost: of those that are left
+LIVING: Final[list[Communicator]] = []  # where a rank was lost: of those that are left
 
 
 def world() -> Communicator:
@@ -113,7 +113,7 @@ def going_on(command: Callable[[], T]) -> T:
             comm.abort(1)
         while not (living := mpi.connect_living(threads.LAUNCH)):
             continue
-        _LIVING[:] = [living]
+        LIVING[:] = [living]
         _connect.cache_clear()
 
 
@@ -121,6 +121,6 @@ def going_on(command: Callable[[], T]) -> T:
 def _connect(with_mpi: bool) -> Communicator:
     if not with_mpi:
         return SingleCommunicator()
-    comm = _LIVING[0] if _LIVING else mpi.connect(threads.LAUNCH)
+    comm = LIVING[0] if LIVING else mpi.connect(threads.LAUNCH)
     threads.limit_late(comm.local_size)
     return comm

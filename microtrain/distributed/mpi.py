@@ -330,8 +330,8 @@ def _leave() -> None:
     if job.in_place():  # Open MPI's would wait for a rank that is lost
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        job.note_end()
-        os._exit(abort.AGREED[-1] if abort.AGREED else 0)
+        job.leave()
+        os._exit(abort.AGREED[-1] if abort.AGREED else job.LEFT)
 
 
 def _place(launch: Launch) -> tuple[int, int | None]:
@@ -361,7 +361,10 @@ def connect(launch: Launch) -> MpiCommunicator:
         if job.in_place():
             survivors.check(MPI)
         where = "in the first collectives after MPI_Init"
-        return _joined(launch, MPI, survivors.training(MPI), where)
+        try:
+            return _joined(launch, MPI, survivors.training(MPI), where)
+        except MPI.Exception as error:
+            raise abort.MpiError(f"{where}: {error}") from None
 
 
 def connect_living(launch: Launch) -> MpiCommunicator | None:
@@ -437,13 +440,13 @@ def _beginning(launch: Launch) -> Iterator[None]:
         yield
     except BaseException as error:
         # Whoever catches it may leave as it likes.
-        process_monitor.tell(limit=None, over=not watchdog.watches())
+        process_monitor.tell(limit=None, over=not watchdog.watches(), together=0)
         # As a rule every rank fails alike. The first has the word; if it says nothing for a while
         # (its machine may be the one in order), the others speak.
         if launch.rank != 0 and isinstance(error, LaunchError):
             time.sleep(0.5)
         raise
-    process_monitor.tell(limit=None, over=not watchdog.watches())
+    process_monitor.tell(limit=None, over=not watchdog.watches(), together=0)
 
 
 def _joined(launch: Launch, MPI: ModuleType, comm: Any, where: str) -> MpiCommunicator:
@@ -484,7 +487,9 @@ def _key(MPI: ModuleType) -> int:
 
 def _limit(where: str) -> None:
     """Let the monitor end the job when the ranks have not found each other in time."""
+    first = not survivors.are_fewer()
     seconds = watchdog.seconds("MICROTRAIN_TIMEOUT_S", watchdog.LIMITS[1])
+    seconds = seconds if first else min(seconds, survivors.LIMIT)
     since = time.strftime("%H:%M:%S")
     text = (
         f"has waited {seconds:g} s (MICROTRAIN_TIMEOUT_S), since {since}, {where}: a rank runs "
@@ -492,7 +497,6 @@ def _limit(where: str) -> None:
         "cannot be reached over the network (microtrain doctor under the same launcher tests it)"
     )
     ranks = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 0)) if job.in_place() else 0
-    first = not survivors.are_fewer()
     process_monitor.tell(
         limit=seconds, text=text, code=LaunchError.exit_code, together=ranks if first else 0
     )

@@ -29,6 +29,7 @@ END = 1  # the tag of the message that tells spares of the end
 
 # The communicator of mpi4py of all that live; empty: MPI.COMM_WORLD.
 _WORLD: list[Any] = []
+_APART: list[bool] = []
 
 
 class RankLost(BaseException):
@@ -38,6 +39,17 @@ class RankLost(BaseException):
 def world(MPI: ModuleType) -> Any:
     """The communicator of mpi4py of all ranks that live."""
     return _WORLD[0] if _WORLD else MPI.COMM_WORLD
+
+
+def goes_on() -> bool:
+    """Whether the ranks that live go on where one is lost."""
+    return bool(job.in_place() and not _APART)
+
+
+def apart() -> None:
+    """From now on the ranks of this job do different things: one that is lost ends it."""
+    _APART.append(True)
+    process_monitor.tell(goes_on=False)
 
 
 def are_fewer() -> bool:
@@ -91,7 +103,7 @@ def check(MPI: ModuleType) -> None:
 def is_loss(MPI: ModuleType, error: BaseException) -> bool:
     """Whether an error of MPI tells of a rank that is gone, in a job that goes on without."""
     losses = MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED
-    return bool(job.in_place()) and getattr(error, "error_class", None) in losses
+    return goes_on() and getattr(error, "error_class", None) in losses
 
 
 def give_up(comm: Any) -> NoReturn:
@@ -104,7 +116,7 @@ def explain(MPI: ModuleType, comm: Any, error: Exception) -> None:
     """RankLost where that is why a call has failed, in a job that goes on without."""
     if is_loss(MPI, error):
         give_up(comm)
-    end = time.monotonic() + (HEARD if job.in_place() else 0.0)
+    end = time.monotonic() + (HEARD if goes_on() else 0.0)
     while time.monotonic() < end:  # some calls say another error, before MPI itself has heard of it
         look(MPI, comm)
         time.sleep(NAP)
@@ -112,6 +124,8 @@ def explain(MPI: ModuleType, comm: Any, error: Exception) -> None:
 
 def look(MPI: ModuleType, comm: Any) -> None:
     """RankLost where a rank of `comm` is gone, or another rank has found that."""
+    if not goes_on():
+        return
     try:
         comm.Iprobe()  # without a call, MPI would not hear of it
         lost = comm.Is_revoked()
@@ -126,7 +140,7 @@ def look(MPI: ModuleType, comm: Any) -> None:
 def shrink(MPI: ModuleType) -> None:
     """Make those that live the world, and note what was lost. Collective over them."""
     text = f"has waited {LIMIT:g} s for the other ranks that are left after one was lost"
-    process_monitor.tell(limit=LIMIT, text=text, code=1, over=False, goes_on=False)
+    process_monitor.tell(limit=LIMIT, text=text, code=1, over=False, goes_on=False, together=0)
     before = world(MPI)
     after = before.Shrink()
     after.Set_errhandler(MPI.ERRORS_RETURN)

@@ -214,7 +214,7 @@ class Board:
     def all_left(self) -> bool:
         """Whether the programs of all ranks of this machine have ended."""
         seen = self.here()
-        return all(rank in seen and seen[rank]["left"] for rank in self._lines)
+        return all(rank in seen and _has_left(seen[rank]) for rank in self._lines)
 
     def here(self) -> dict[int, Record]:
         """The records of the ranks of this machine."""
@@ -481,6 +481,12 @@ class Watchdog:
         here = self.are_here(self.alike(self.board.elsewhere(0.0) | self.board.here()))
         text = f"microtrain: {self.situation(mine, seen)}\n  {why}; aborting the job\n{here}"
         abort.end_process(1, self.kill, text)
+
+
+def _has_left(record: Record) -> bool:
+    """Whether a rank of this machine has come to its end; in a job in place it may be dead."""
+    dead = job.in_place() and not os.path.exists(f"/proc/{record['pid']}")
+    return bool(record["left"] or dead)
 
 
 def _opened(name: str, size: int) -> mmap.mmap:

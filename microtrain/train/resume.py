@@ -286,7 +286,7 @@ def _go_on(run: TrainingRun, directory: RunDirectory, state: dict[str, Any] | No
     if said := directory.trim_metrics(step, state):
         warn(said)
     with refusing("the run would stop at once"):
-        for name in (STOP_FILE, RANKS_FILE):
+        for name in () if job.started_again() else (STOP_FILE, RANKS_FILE):  # asked of this job
             (directory.path / name).unlink(missing_ok=True)
     before = directory.info("resumed_at")
     before = before if isinstance(before, list) else []

@@ -244,6 +244,8 @@ def next_multiple(step: int, every: int | None) -> float:
 STOP_FILE = "STOP"
 RANKS_FILE = "RANKS"  # the number of ranks that a job is to go on with
 POLL = 0.2  # seconds
+# Why the end was asked for, of a run that may begin anew in this process before it has come to it.
+ASKED: list[str] = []
 
 # Open MPI's mpirun kills its ranks 0.2 s after it has passed on one of these.
 _NO_TIME = LAUNCH.kind in ("openmpi",)
@@ -284,6 +286,8 @@ class Requests:
     def ask(self, reason: str) -> None:
         """Let all ranks stop after the step under way."""
         self.reason = self.reason or reason
+        if job.in_place():
+            ASKED.append(reason)
         self.note(STOP)
 
     def note(self, kind: int) -> None:
@@ -309,6 +313,8 @@ class Requests:
                     if before not in (signal.SIG_IGN, None):  # None: not one of Python's
                         self._before[number] = before
                         signal.signal(number, self._signal)
+            for reason in ASKED[:1]:
+                self.ask(reason)
             if self._path is not None:
                 for name, end in self._ends.items():  # over before a resume: not a look later
                     if time.monotonic() >= end:
@@ -403,6 +409,8 @@ def run_directory(run: Any, resume: Path | None) -> Iterator[None]:
         try:
             own = "" if run.directory is None else str(run.directory.path)
             run.path = Path(run.comm.broadcast_object(own))
+            if job.in_place():  # any rank may become the first, on any host
+                job.note_run(run.path)
             yield
         finally:
             run.output.end_bar()
