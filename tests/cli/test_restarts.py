@@ -38,6 +38,9 @@ class Fault(mt.train.Callback):
 
     def on_step(self, trainer):
         time.sleep(self.seconds)
+        if trainer.step == 40 and self.does == "is_killed_as_the_clock_jumped":
+            now = time.time
+            time.time = lambda: now() - 86400.0
         if trainer.comm.rank == self.rank:
             if trainer.step == self.step:
                 getattr(self, self.does, self.nothing)(trainer)
@@ -66,7 +69,7 @@ class Fault(mt.train.Callback):
         if self.first():
             os.kill(os.getpid(), signal.SIGKILL)
 
-    is_killed_again = needs_three = is_killed
+    is_killed_again = needs_three = is_killed_as_the_clock_jumped = is_killed
 
     def kills_a_spare(self, trainer):
         if self.first():
@@ -192,6 +195,7 @@ def same(folder: Path, *words: str, does: str = "nothing", ranks: int = 2, **how
 # the fault, the rank, how the job ended
 ENDS = {
     "is_killed": (1, r"signal 9"),
+    "is_killed_as_the_clock_jumped": (1, r"signal 9"),
     "loses_mpirun": (0, r"signal 9"),
     "is_stopped": (1, r"exit code 1"),
 }
