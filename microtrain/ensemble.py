@@ -106,7 +106,7 @@ class Ensemble:
         before = standing()
         for number in self.mine:
             model, optimizer, schedule = self._made(number)
-            kind = _kind(model, optimizer)
+            kind = kind_of(model, optimizer)
             if kind not in self._groups:
                 self._groups[kind] = _Group(model, optimizer, step, executor)
             group = self._groups[kind]
@@ -558,7 +558,7 @@ def _of_model(model: Any, optimizer: Any) -> list[Any]:
     return flat + [array for array in others.values() if id(owner_of(array)) not in known]
 
 
-def _kind(model: Any, optimizer: Any) -> Any:
+def kind_of(model: Any, optimizer: Any) -> Any:
     """What members must have in common to share a program."""
     modules = [
         (name, type(module), [part for part in look_at(module)[3:] if _is_plain(part)])

@@ -17,16 +17,20 @@ from typing import Any
 from ..common.files import point, remove, sync_file, without_syncing
 from ..config.components import load
 from ..config.schema import Config
+from ..distributed.communicator import Communicator
 from ..distributed.single import SingleCommunicator
 from ..errors import DivergedError
 from ..runs.checkpoint import list_checkpoints, step_of
 from ..runs.directory import RunDirectory
+from ..train.build_run import Parts
 from ..train.callbacks.base import Callback, Ending, Event
 from ..train.callbacks.checkpoints import Checkpoints
 from ..train.console import Output, next_command
 from ..train.resume import LOCK_WAIT
 from ..train.run import TrainingRun
+from ..train.step.executor import Execution
 from ..train.trainer import Trainer
+from .alike import TURNS, Shared, may_share
 
 PAUSED = "halving"  # why a member stops that is to be compared with others
 PATIENCE = 5.0  # seconds before the first checkpoint: shorter members are begun again
@@ -69,6 +73,28 @@ class MemberRun(Trainer):
     about: dict[str, Any]
     rung: int | None = None
     stopped_by = ""
+    shared: Shared | None = None
+
+    def _build(self, config: Config, comm: Communicator, output: Output) -> Parts:
+        """Its own, or those of the member before with its values."""
+        parts = super()._build(config, comm, output)
+        left, TURNS.left = TURNS.left, None
+        if may_share(config, parts):
+            fits = left is not None and left.fits(parts)
+            self.shared = left if fits else Shared(parts)
+            if left is not None and fits:
+                return left.given(parts)
+        return parts
+
+    def _executed(self) -> Execution:
+        shared = self.shared
+        if shared is None or shared.execution is None:
+            made = super()._executed()
+            if shared is not None:
+                shared.execution = made
+            return made
+        shared.execution.begin(self)
+        return shared.execution
 
     def open_directory(self, resume: Path | None) -> RunDirectory:
         """In the place of the member, which nothing else names."""
@@ -176,6 +202,7 @@ def train_member(
         run.place, run.about, run.rung = place, about, rung
         with contextlib.suppress(DivergedError):
             run.train()
+            TURNS.left = run.shared
     sync_file(run.path / "run.json")
     if run.stopped_by not in ("", PAUSED) and not run.state.ended:
         raise KeyboardInterrupt(run.stopped_by)

@@ -72,6 +72,10 @@ class Execution:
     def __init__(self, run: Any) -> None:
         self._steps: dict[str, Any] = {}  # what is captured, by executor
         self._recorders: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.begin(run)
+
+    def begin(self, run: Any) -> None:
+        """Execute the steps of `run`, also after those of another with the same model."""
         self.run, self.comm, self.guard = run, run.comm, run.guard
         self.gradients, self.update = run.gradients, run.update
         self.requested = run.config.train.compile
@@ -88,7 +92,10 @@ class Execution:
         self.pending = self.name == "native"
         self._resumed = False
         self._recording: _Recording | None = None  # of this call
-        self.compiled: Any = None if self.name == "off" else self._compile("numpy")
+        # With native code from a run before, Python takes the first steps: with the same bits.
+        self._known = "native" in self._steps
+        eager = self.name == "off" or self._known
+        self.compiled: Any = None if eager else self._compile("numpy")
 
     def __call__(self, first: bool, last: bool, *batch: Tensor) -> None:
         compiled, device = self.compiled, self.run.device
@@ -153,7 +160,7 @@ class Execution:
         self.pending = False
         # A step that does something else at every call is not captured yet: leave it alone.
         known = self.requested != "auto" or self._resumed
-        known = known or bool(self.compiled and self.compiled.programs)
+        known = known or self._known or bool(self.compiled and self.compiled.programs)
         if not self.comm.all_reduce(np.array(known), "min"):
             self.name, self.since, self.reason = "numpy", 1, "the step was not captured at once"
             self.settle()
