@@ -7,6 +7,7 @@ It is written into the run directory, it is itself a configuration that `load_co
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import math
@@ -26,6 +27,10 @@ _PLAIN = re.compile(r"[A-Za-z_][\w./-]*(?: [\w./-]+)*", re.ASCII)
 _CODE = re.compile(r"[^\s\"']+\.py(?=:\w)")
 _UNWRITABLE = "the configuration cannot be written down for a run"
 _WORDS = ("null", "true", "false")
+# A line with a whole number and a comment. Members of a sweep differ in such lines, so their texts
+# are alike with 0 in place of the numbers, and to parse one takes as long as a hundred steps.
+_COUNT = re.compile(r"^( *[a-z_]+: )([0-9]{1,15})(?= +# )", re.MULTILINE)
+_READ_BACK = [""]  # the last text, of those that are alike, which is read back as it is meant
 
 
 def resolved_yaml(config: Config) -> str:
@@ -67,6 +72,8 @@ def whole_yaml(config: Config) -> str:
     from .document import MAX_BYTES  # only where a run is begun
 
     text = resolved_yaml(config)
+    if (alike := _COUNT.sub(r"\g<1>0", text)) in _READ_BACK:
+        return text
     try:
         found = as_yaml(_tree(text, Path("config.yaml")).plain())
         size = len(text.encode())
@@ -79,6 +86,7 @@ def whole_yaml(config: Config) -> str:
             f"{_UNWRITABLE}: it takes {size:,} bytes of YAML, of at most {MAX_BYTES:,}; "
             "name files instead of writing values out"
         )
+    _READ_BACK[:] = [alike]
     return text
 
 
@@ -138,6 +146,24 @@ def read_settings(text: str, path: Path) -> dict[str, Setting]:
 
     Raises DataError for what is not YAML or not a mapping.
     """
+    from .document import lines_of
+
+    found = ((number, _COUNT.match(line)) for number, line in enumerate(lines_of(text), 1))
+    counts = {number: int(count[2]) for number, count in found if count}
+    with contextlib.suppress(DataError):  # which does not name the file
+        known = _alike(_COUNT.sub(r"\g<1>0", text))
+        own = {key: each for key, each in known.items() if each.line in counts and each.value == 0}
+        if len(own) == len(counts):  # else a number is part of another value
+            return known | {k: s._replace(value=counts[s.line]) for k, s in own.items()}
+    return _settings(text, path)
+
+
+@functools.lru_cache(8)
+def _alike(text: str) -> dict[str, Setting]:
+    return _settings(text, Path("config.yaml"))
+
+
+def _settings(text: str, path: Path) -> dict[str, Setting]:
     root = _tree(text, path)
     lines = root.place.source.lines
     settings: dict[str, Setting] = {}

@@ -159,7 +159,7 @@ class RunDirectory:
         """
         with self._updating:
             self._info.update(fields)
-            self.write("run.json", json.dumps(_plain(self._info), indent=2) + "\n")
+            self.write("run.json", _in_json(self._info, indent=2) + "\n")
 
     def note_checkpoint(self) -> None:
         """Say in run.json that there is a checkpoint; from any thread."""
@@ -177,7 +177,7 @@ class RunDirectory:
         """
         metrics = [key for key in row if key not in RESERVED]
         ordered = {key: row[key] for key in (*LEADING, *metrics, *WALL_CLOCK) if key in row}
-        self._metrics.add(json.dumps(_plain(ordered)))
+        self._metrics.add(_in_json(ordered))
 
     def rows_so_far(self) -> dict[str, Any]:
         """Length and sha256 of metrics.jsonl with all rows, which a checkpoint keeps for `trim`.
@@ -309,14 +309,13 @@ def _make_unique(base: Path, stamp: str) -> Path:
     return path
 
 
-def _plain(value: Any) -> Any:
-    """`value` as JSON has it: NumPy's numbers as Python's, what is not finite as null.
-
-    A byte in a path that is not UTF-8 is half of a surrogate pair, which no reader of JSON takes.
-    """
-    text = json.dumps(value, default=lambda array: array.tolist(), ensure_ascii=False)
-    text = re.sub("[\ud800-\udfff]", lambda half: rf"\\u{ord(half[0]):04x}", text)
-    return json.loads(text, parse_constant=lambda name: None)
+def _in_json(value: Any, indent: int | None = None) -> str:
+    """`value` as JSON: NumPy's numbers as Python's, what is not finite as null."""
+    written = partial(json.dumps, indent=indent, default=lambda array: array.tolist())
+    try:
+        return written(value, allow_nan=False)
+    except ValueError:  # only then: to read it back takes longer than to write it
+        return written(json.loads(written(value), parse_constant=lambda name: None))
 
 
 def versions() -> dict[str, str]:

@@ -20,7 +20,7 @@ from ..config.schema import Config
 from ..distributed.communicator import Communicator
 from ..distributed.single import SingleCommunicator
 from ..errors import DivergedError
-from ..runs.checkpoint import list_checkpoints, step_of
+from ..runs.checkpoint import list_checkpoints, name_of, step_of
 from ..runs.directory import RunDirectory
 from ..train.build_run import Parts
 from ..train.callbacks.base import Callback, Ending, Event
@@ -149,6 +149,13 @@ class FewCheckpoints(Checkpoints):
         super().on_start(run)
         if run.checkpoints is not None:
             run.checkpoints.rest(PATIENCE)
+
+    def save_last(self, run: TrainingRun, last: dict[str, Any], ending: Ending) -> None:
+        """Not where it would be removed at once, because the best one is there."""
+        best, place = run.state.best, run.checkpoints.directory
+        run.checkpoints.wait()
+        if not (ending.finished and best and (place / name_of(best.step)).exists()):
+            super().save_last(run, last, ending)
 
     def on_end(self, run: TrainingRun, ending: Ending) -> None:
         """The best; the last where that is the best, or none was kept."""

@@ -164,7 +164,9 @@ class Trainer(TrainingRun):
             raise ConfigError("a configuration with `sweep` is of many runs: microtrain train")
         trainer = cls.__new__(cls)
         ranks = ranks_of(comm)
-        same(ranks, compared(config), "all ranks of a run have the same settings and files of code")
+        if ranks.size > 1:
+            hint = "all ranks of a run have the same settings and files of code"
+            same(ranks, compared(config), hint)
         trainer._set_up(config, ranks, output or Output(ranks.rank), trace, resume)
         return trainer
 

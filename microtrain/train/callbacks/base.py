@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -152,11 +152,11 @@ HOOKS = {name: hook for name, hook in vars(Callback).items() if name.startswith(
 
 def call(callback: Callback, hook: str, trainer: Any, *arguments: Any) -> None:
     """Call a hook of a callback, where this rank is to."""
-    if callback.main_only and trainer.comm.rank != 0:
-        return
-    why = f"the callback {_name(callback)} is main_only, rank 0 alone calls it"
-    with alone(why) if callback.main_only else nullcontext():
+    if not callback.main_only:
         getattr(callback, hook)(trainer, *arguments)
+    elif trainer.comm.rank == 0:
+        with alone(f"the callback {_name(callback)} is main_only, rank 0 alone calls it"):
+            getattr(callback, hook)(trainer, *arguments)
 
 
 class _Function(Callback):
@@ -196,7 +196,7 @@ class States:
         for callback in self.callbacks:
             state = callback.state_dict()
             try:
-                json_bytes({"state": state})
+                _ = state and json_bytes({"state": state})
             except (TypeError, ValueError) as error:
                 raise TypeError(
                     f"callback {_name(callback)}: state_dict() must be plain JSON (text keys, "
