@@ -8,7 +8,9 @@ native code goes on, which looks before each step whether all is as it was when 
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +36,15 @@ class Turns(threading.local):
 
 
 TURNS = Turns()
+
+
+@contextlib.contextmanager
+def taking_turns() -> Iterator[None]:
+    """Members are trained in this block; what the last one has left goes with it."""
+    try:
+        yield
+    finally:
+        TURNS.left = None
 
 
 class Shared:

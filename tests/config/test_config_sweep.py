@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import pytest
 
+from microtrain.config import resolved
 from microtrain.config.load import load_config, load_sweep, resolved_yaml
-from microtrain.config.resolved import as_yaml
+from microtrain.config.resolved import as_yaml, read_settings
 from microtrain.errors import ConfigError
 
 BASE = """\
@@ -197,3 +199,19 @@ def test_folds_of_what_is_no_data_are_answered_by_a_message(tmp_path, wrong):
     path.write_text(f"data: {wrong}\n{rest}  folds: 3\n")
     with pytest.raises(ConfigError, match=r"s.yaml:1:\d+ +data"):
         load_sweep(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: 3 # x\nb: {c: 4, d: [5]} # y\ne:\n  - f: 06 # z\n    g: 0 # q\nh: 12   # default\n",
+        "a: 3 # x\nb: |\n  c: 4 # y\nd: {\n  e: 5 # z\n  }\n",
+        'a: 0x10 # x\nb: "q\n  c: 8 # y"\nd: 7 # z\n',
+        "# \x85a: 3 # x\nb: 4 # y\nc: false # z\n",
+    ],
+)
+def test_a_text_that_differs_in_whole_numbers_is_read_as_if_it_were_the_first(text):
+    place = Path("config.yaml")
+    for one in (text, text.replace("3", "11").replace("4", "0").replace("5", "23")):
+        found, whole = read_settings(one, place), resolved._settings(one, place)
+        assert repr(found) == repr(whole)

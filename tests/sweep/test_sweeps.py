@@ -25,6 +25,7 @@ from microtrain.report.record import read_records
 from microtrain.runs.directory import RunDirectory, newest_run
 from microtrain.runs.metrics import WALL_CLOCK
 from microtrain.runs.run import Run
+from microtrain.sweep.alike import Shared
 from microtrain.train.run_data import load_data
 
 BASE = """\
@@ -104,6 +105,37 @@ def test_each_member_is_the_run_of_its_configuration(place, executor):
             assert {n: a.tobytes() for n, a in getattr(kept, kind).items()} == {
                 name: array.tobytes() for name, array in arrays.items()
             }
+
+
+OF_THE_LIBRARY = """\
+data: {type: sklearn, name: iris, standardize: true, split: {train: 0.8, test: 0.2}}
+model: {type: mlp, hidden: [5]}
+loss: cross_entropy
+optimizer: {type: sgd, lr: 0.1, momentum: 0.9}
+schedule: cosine
+train: {duration: 4 epochs, batch_size: 32, compile: native}
+sweep: {seeds: 3, grid: {optimizer.lr: [0.1, 1.0e+30]}}
+"""
+
+
+def test_members_take_turns_with_one_captured_step_and_have_the_bits_of_runs_alone(
+    place, monkeypatch
+):
+    needs_compiler()
+    (place / "s.yaml").write_text(OF_THE_LIBRARY)
+    given = []
+    real = Shared.given
+    monkeypatch.setattr(Shared, "given", lambda self, own: given.append(own) or real(self, own))
+    assert main(["train", "s.yaml"]) == 0
+    found = members_of(newest(place))
+    assert [member.info.status for member in found] == ["finished"] * 3 + ["diverged"] * 3
+    assert len(given) == 2  # what has diverged leaves nothing to the next
+    for member in found[:3]:
+        assert main(["train", str(member.path / "config.yaml"), "name=one"]) == 0
+        alone = Run.read(newest(place, "one"))
+        assert member.info.params_sha256 == alone.info.params_sha256
+        assert (member.info.best, member.info.test) == (alone.info.best, alone.info.test)
+        assert member.info.compile == alone.info.compile
 
 
 def test_a_member_that_has_finished_is_small_and_goes_on_for_longer_as_any_run(place):
