@@ -16,6 +16,7 @@ import errno
 import fcntl
 import itertools
 import json
+import operator
 import os
 import platform
 import re
@@ -310,12 +311,18 @@ def _make_unique(base: Path, stamp: str) -> Path:
 
 
 def _in_json(value: Any, indent: int | None = None) -> str:
-    """`value` as JSON: NumPy's numbers as Python's, what is not finite as null."""
-    written = partial(json.dumps, indent=indent, default=lambda array: array.tolist())
-    try:
-        return written(value, allow_nan=False)
-    except ValueError:  # only then: to read it back takes longer than to write it
-        return written(json.loads(written(value), parse_constant=lambda name: None))
+    """`value` as JSON: NumPy's numbers as Python's, what is not finite as null.
+
+    A byte in a path that is not UTF-8 is half of a surrogate pair, which no reader of JSON takes.
+    """
+    as_list = operator.methodcaller("tolist")
+    with contextlib.suppress(ValueError):  # of what is not finite
+        found = json.dumps(value, indent=indent, default=as_list, allow_nan=False)
+        if "\\ud" not in found:  # nor is there a pair: what is below takes longer
+            return found
+    text = json.dumps(value, default=as_list, ensure_ascii=False)
+    text = re.sub("[\ud800-\udfff]", lambda half: rf"\\u{ord(half[0]):04x}", text)
+    return json.dumps(json.loads(text, parse_constant=lambda name: None), indent=indent)
 
 
 def versions() -> dict[str, str]:
