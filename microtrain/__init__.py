@@ -40,7 +40,7 @@ from .backend import (
 )
 from .capture import compile
 from .common.missing_names import missing as _missing
-from .common.missing_names import say_instead as _say_instead
+from .common.missing_names import namespace as _namespace
 from .common.version import __version__ as __version__
 from .creation import (
     arange,
@@ -133,8 +133,11 @@ for _module in (ops, special, creation):
         if _home.get(_function.__qualname__) is not _function:
             _function.__module__, _function.__qualname__ = _module.__name__, _name
 
-for _module in (autograd, cuda, linalg, nn, nn.functional, nn.init, nn.utils, optim.lr_scheduler):
-    vars(_module)["__getattr__"] = _say_instead(_module.__name__)
+for _module in (
+    autograd, autograd.functional, cuda, linalg, nn, nn.functional, nn.init, nn.utils, nn.utils.rnn,
+    ops, optim.lr_scheduler,
+):  # fmt: skip
+    _namespace(vars(_module))
 
 
 def __dir__() -> list[str]:

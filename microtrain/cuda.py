@@ -7,10 +7,6 @@ from .backend import cuda_device_count, device, use_gpu
 __all__ = ["device_count", "is_available", "set_device"]
 
 
-def __dir__() -> list[str]:
-    return __all__
-
-
 def device_count() -> int:
     """The number of GPUs that CuPy can use; 0 where it is not installed."""
     return cuda_device_count()

@@ -31,10 +31,6 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __dir__() -> list[str]:
-    return __all__
-
-
 def _front(function: Any, name: str, first: str = "A") -> Any:
     """`function` with a first argument that is called as in `torch.linalg`."""
     own = function.front.function if hasattr(function, "front") else function

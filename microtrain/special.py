@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .common.missing_names import say_instead
+from .common.missing_names import namespace
 from .ops import digamma, erfinv, i0, log_softmax, logit, logsumexp, polygamma, sinc, softmax
 from .ops import lgamma as gammaln
 from .ops import mvlgamma as multigammaln
@@ -20,8 +20,4 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __dir__() -> list[str]:
-    return __all__
-
-
-globals()["__getattr__"] = say_instead(__name__)
+namespace(globals())

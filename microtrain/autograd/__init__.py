@@ -64,7 +64,3 @@ __all__ += [
     for name, value in globals().copy().items()
     if not name.startswith("_") and getattr(value, "__module__", "").startswith(__name__)
 ]
-
-
-def __dir__() -> list[str]:
-    return __all__

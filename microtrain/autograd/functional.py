@@ -380,7 +380,3 @@ def _zeros(like: Tensor) -> Tensor:
 def _result(found: _Tensors, single: bool, create_graph: bool) -> Any:
     result = found if create_graph else tuple(x.detach() for x in found)
     return result[0] if single else result
-
-
-def __dir__() -> list[str]:
-    return __all__

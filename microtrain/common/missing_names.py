@@ -1,6 +1,6 @@
 """Names of PyTorch that are not here: what the AttributeError says to write instead.
 
-A module that people know from PyTorch ends with `__getattr__ = say_instead(__name__)`. The message
+A module that people know from PyTorch ends with `namespace(globals())`. The message
 has the replacement from `INSTEAD`; else that this is a name of PyTorch's (`torch_names.txt`); else
 the name here that was perhaps meant. `from microtrain.nn import LSTN` says the same as ImportError.
 """
@@ -210,6 +210,12 @@ def say_instead(module: str) -> Callable[[str], NoReturn]:
         raise missing(module, name)
 
     return __getattr__
+
+
+def namespace(module: dict[str, Any]) -> None:
+    """Let a module, of which these are the globals, show its `__all__` and say what it lacks."""
+    module["__getattr__"] = say_instead(module["__name__"])
+    module["__dir__"] = lambda: module["__all__"]
 
 
 class NoAttribute:

@@ -5,7 +5,7 @@ another `Source`. Those that ship are here; `prepare` turns what one returned in
 run, and a `DataLoader` into batches.
 """
 
-from ..common.missing_names import say_instead
+from ..common.missing_names import namespace
 from ..distributed.shards import contiguous_slice
 from .loading.loader import Batch, DataLoader, contiguous_slices, epoch_order
 from .preparation.prepare import Prepared, prepare
@@ -54,8 +54,4 @@ __all__ = [
 ]
 
 
-def __dir__() -> list[str]:
-    return __all__
-
-
-globals()["__getattr__"] = say_instead(__name__)
+namespace(globals())

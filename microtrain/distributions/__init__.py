@@ -13,7 +13,7 @@ Example:
 
 from __future__ import annotations
 
-from ..common.missing_names import say_instead
+from ..common.missing_names import namespace
 from . import constraints
 from .continuous import Exponential, Laplace, Uniform
 from .discrete import Bernoulli, Categorical, OneHotCategorical
@@ -29,8 +29,4 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __dir__() -> list[str]:
-    return __all__
-
-
-globals()["__getattr__"] = say_instead(__name__)
+namespace(globals())

@@ -8,16 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from ..common.missing_names import namespace
 from ..tensor import TENSORS, wrap
 
 __all__ = [
     "Constraint", "boolean", "greater_than_eq", "integer_interval", "interval", "lower_cholesky",
     "nonnegative", "one_hot", "positive", "real", "real_vector", "simplex", "unit_interval",
 ]  # fmt: skip
-
-
-def __dir__() -> list[str]:
-    return __all__
 
 
 @dataclass(frozen=True)
@@ -85,3 +82,6 @@ one_hot = Constraint(
     "0 with a single 1", lambda x: np.all((x == 0) | (x == 1), -1) & (x.sum(-1) == 1), 1, True
 )
 lower_cholesky = Constraint("lower triangular with a positive diagonal", _lower, 2)
+
+
+namespace(globals())

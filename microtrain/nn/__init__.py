@@ -22,7 +22,3 @@ from .transformer import *  # noqa: F403
 
 __all__ = [name for name, value in globals().copy().items() if isinstance(value, type)]
 __all__ += ["functional", "init", "utils"]
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -58,7 +58,3 @@ __all__ = [
     for name, value in globals().copy().items()
     if callable(value) and not name.startswith("_") and name not in ("Any", "Callable")
 ]
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -241,7 +241,3 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01) -> Tensor:
     order = default_generator().random((rows, columns)).argsort(0)
     np.put_along_axis(values, order[:zeros], 0, 0)
     return _fill(tensor, values)
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -54,7 +54,3 @@ __all__ = [
     for name, value in globals().copy().items()
     if not name.startswith("_") and getattr(value, "__module__", "").startswith(f"{__name__}.")
 ]
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -40,23 +40,11 @@ from types import FunctionType
 from typing import Any
 
 from ..autograd.graph import Backward, Node, edge_of, next_seq, record
-from ..backend import ARRAYS, MODES, XP
+from ..backend import MODES, XP
 from ..common.stack_frames import OPERATION
-from ..errors import wrong
-from ..tensor import INFERENCE, TENSORS, Tensor, Version, kind_of, normalise, placed, wrap
-from .coercion import (
-    PUBLIC,
-    REGISTRY,
-    coerce,
-    explain,
-    promote,
-    shared,
-    slot_of,
-    stale,
-    to_float,
-    version_of,
-    watch,
-)
+from ..tensor import INFERENCE, TENSORS, normalise, placed, wrap
+from . import coercion
+from .coercion import PUBLIC, REGISTRY, explain, promote
 
 _LOCK = threading.RLock()
 
@@ -408,14 +396,9 @@ class Operation(Backward):
             rule.__qualname__ = f"gradient of {i}"
             scope[f"rule_{i}"] = rule
         scope |= {
-            "KERNEL": self.kernel, "RECOMPUTE": self.recompute,
-            "DEFAULTS": self.defaults, "TENSORS": TENSORS, "ARRAYS": ARRAYS, "XP": XP,
-            "Tensor": Tensor, "new": object.__new__, "Node": Node, "M": MODES,
-            "Version": Version, "coerce": coerce,
-            "promote": promote, "to_float": to_float, "explain": explain, "stale": stale,
-            "version_of": version_of, "watch": watch, "shared": shared,
-            "placed": placed, "slot_of": slot_of, "INFERENCE": INFERENCE,
-            "ref": weakref.ref,
+            **vars(coercion), "KERNEL": self.kernel, "RECOMPUTE": self.recompute,
+            "DEFAULTS": self.defaults, "new": object.__new__, "Node": Node, "M": MODES,
+            "placed": placed, "ref": weakref.ref,
         }  # fmt: skip
         source, file = self.source, f"{OPERATION}{self.name}>"
         linecache.cache[file] = len(source), None, source.splitlines(True), file  # for tracebacks
@@ -540,14 +523,6 @@ class Variadic(Backward):
     def trace(self) -> None:
         """Let calls come to `enter`."""
         self.apply = self.enter  # type: ignore[method-assign]
-
-    def check(self, tensors: tuple[Any, ...], name: str) -> None:
-        """TypeError unless all of `tensors` are Tensors, or all are arrays."""
-        wanted = TENSORS if any(type(t) in TENSORS for t in tensors) else XP
-        for number, tensor in enumerate(tensors):
-            if type(tensor) not in wanted:
-                text = f"expected Tensors, got at position {number} {kind_of(tensor)}"
-                raise wrong(name, text, error=TypeError)
 
     def apply(self, tensors: tuple[Any, ...], **attrs: Any) -> Any:
         """Run the kernel on all `tensors` (or arrays) and record the call."""

@@ -4,29 +4,14 @@ import importlib
 from typing import Any
 
 from ..common.missing_names import missing
-from . import lr_scheduler
+from . import lr_scheduler, optimizers
 from .flat import FlatStorage
 from .lbfgs import LBFGS
 from .optimizer import Optimizer
-from .optimizers import (
-    ASGD,
-    SGD,
-    Adadelta,
-    Adagrad,
-    Adam,
-    Adamax,
-    AdamW,
-    Formula,
-    NAdam,
-    RAdam,
-    RMSprop,
-    Rprop,
-)  # fmt: skip
+from .optimizers import *  # noqa: F403
 
-__all__ = [
-    "ASGD", "LBFGS", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "FlatStorage",
-    "Formula", "NAdam", "Optimizer", "RAdam", "RMSprop", "Rprop", "lr_scheduler",
-]  # fmt: skip
+__all__ = ["LBFGS", "FlatStorage", "Optimizer", "lr_scheduler"]
+__all__ += optimizers.__all__
 
 
 def __getattr__(name: str) -> Any:

@@ -26,10 +26,6 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __dir__() -> list[str]:
-    return __all__
-
-
 class Scaled(LRScheduler):
     """A schedule that scales what of a rate is above `low`, by `share` of the step.
 

@@ -19,6 +19,11 @@ from .recorded import is_formula, signature_of
 if TYPE_CHECKING:  # limits that hold in a configuration, where they are checked
     from annotated_types import Ge, Gt, Le, Lt
 
+__all__ = [
+    "ASGD", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Formula", "NAdam", "RAdam",
+    "RMSprop", "Rprop",
+]  # fmt: skip
+
 
 def _of_betas(o: Any) -> dict[str, float]:
     """What the averages keep, and what they take of the new."""

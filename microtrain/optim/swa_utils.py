@@ -13,6 +13,7 @@ from typing import Any
 
 from ..autograd.grad_mode import no_grad
 from ..backend import MODES, XP
+from ..common.missing_names import namespace
 from ..creation import tensor
 from ..errors import need
 from ..nn.module import Module
@@ -26,10 +27,6 @@ __all__ = [
     "SWALR", "AveragedModel", "get_ema_avg_fn", "get_ema_multi_avg_fn", "get_swa_avg_fn",
     "get_swa_multi_avg_fn", "update_bn",
 ]  # fmt: skip
-
-
-def __dir__() -> list[str]:
-    return __all__
 
 
 class _Share:
@@ -298,3 +295,6 @@ class SWALR(LRScheduler):
             start = last if before == 1 else (group["lr"] - before * last) / (1 - before)
             found.append(last * now + start * (1 - now))
         return found
+
+
+namespace(globals())

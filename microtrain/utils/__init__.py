@@ -1,13 +1,9 @@
 """What PyTorch has under `torch.utils`."""
 
-from ..common.missing_names import say_instead
+from ..common.missing_names import namespace
 from . import checkpoint, data
 
 __all__ = ["checkpoint", "data"]
 
 
-def __dir__() -> list[str]:
-    return __all__
-
-
-globals()["__getattr__"] = say_instead(__name__)
+namespace(globals())

@@ -19,16 +19,13 @@ from ..autograd import Function, grad
 from ..autograd.grad_mode import enable_grad
 from ..autograd.graph import MEANS, below, next_seq
 from ..backend import ARRAYS, LISTENERS, MODES
+from ..common.missing_names import namespace
 from ..nn import Module
 from ..ops.coercion import version_of
 from ..random import go_to, standing
 from ..tensor import TENSORS, Tensor
 
 __all__ = ["checkpoint", "checkpoint_sequential"]
-
-
-def __dir__() -> list[str]:
-    return __all__
 
 
 def checkpoint(
@@ -322,3 +319,6 @@ def _outside(
     nodes.sort(key=lambda node: node._seq)
     operations = [(node._op.node_name, _saved(node._saved)) for node in nodes]
     return [leaf for leaf in found if not any(leaf is one for one in stand_ins)], operations
+
+
+namespace(globals())

@@ -10,7 +10,3 @@ __all__ = [
     "parameters_to_vector", "remove_spectral_norm", "remove_weight_norm", "rnn", "spectral_norm",
     "vector_to_parameters", "weight_norm",
 ]  # fmt: skip
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -278,7 +278,3 @@ def unpack_sequence(packed_sequences: PackedSequence) -> list[Tensor]:
     """The sequences that were packed, in the order they were given."""
     padded, _ = pad_packed_sequence(packed_sequences, batch_first=True)
     return unpad_sequence(padded, _layout(packed_sequences).lengths.tolist(), batch_first=True)
-
-
-def __dir__() -> list[str]:
-    return __all__

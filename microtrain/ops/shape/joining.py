@@ -15,7 +15,7 @@ from typing import Any
 
 from ...autograd.graph import Backward, NodeOfMany, edge_of, record
 from ...backend import XP
-from ...tensor import TENSORS, wrap
+from ...tensor import TENSORS, kind_of, wrap
 from ..arguments import integer, integers
 from ..fronts import Int, Int0d, Ints, OwnDim, Positive, RealDim, T, Unchecked, need, public, wrong
 from ..index import indexing
@@ -40,7 +40,11 @@ cat_operation = Variadic(
 def checked_tensors(name: str, tensors: Any) -> tuple[Any, ...]:
     """`tensors` as a tuple; TypeError unless all of them are Tensors, or all are arrays."""
     found = tuple(tensors)
-    cat_operation.check(found, name)
+    wanted = TENSORS if any(type(t) in TENSORS for t in found) else XP
+    for number, tensor in enumerate(found):
+        if type(tensor) not in wanted:
+            text = f"expected Tensors, got at position {number} {kind_of(tensor)}"
+            raise wrong(name, text, error=TypeError)
     return found
 
 
