@@ -28,28 +28,99 @@ def _module(owner: Module, module: Any) -> Any:
     return module
 
 
-class _Numbered(Module):
-    """Modules under the names 0, 1, 2, ...: what Sequential and ModuleList share."""
+class _Modules(Module):
+    """Modules as attributes, in the order they were put in."""
 
-    def __init__(self, modules: Iterable[Module]) -> None:
+    _noun = "modules"
+    _fit = _module
+
+    def _parts(self) -> dict[str, Any]:
+        return dict(members(self))
+
+
+class _Parameters(Module):
+    """Parameters as attributes, in the order they were put in."""
+
+    _noun = "parameters"
+
+    def _fit(self, value: Any) -> Parameter:
+        """`value` as a Parameter; TypeError unless it is a Tensor."""
+        text = "takes Parameters and Tensors"
+        need(type(value) in TENSORS, type(self).__name__, text, type(value), error=TypeError)
+        return value if type(value) is Parameter else Parameter(value)
+
+    def _parts(self) -> dict[str, Any]:
+        return {name: p for name, p in vars(self).items() if type(p) is Parameter}
+
+    def __repr__(self) -> str:
+        lines = (
+            f"  ({name}): Parameter containing: [{p.dtype.name} of size "
+            f"{'x'.join(map(str, p.shape))}]\n"
+            for name, p in self._parts().items()
+        )
+        text = "".join(lines)
+        return f"{type(self).__name__}(\n{text})" if text else f"{type(self).__name__}()"
+
+
+# Lists --------------------------------------------------------------------------------------------
+
+
+class _Numbered(Module, Generic[_V]):
+    """Parts under the names 0, 1, 2, ...; `_fit` checks one, `_parts` are those there are."""
+
+    _noun: str
+    _fit: Callable[[Any], _V]
+    _parts: Callable[[], dict[str, _V]]
+
+    def __init__(self, values: Iterable[Any]) -> None:
         super().__init__()
-        self.extend(modules)
+        self.extend(values)
 
-    def append(self, module: Module) -> Self:
-        """Add a module at the end; TypeError for anything else. Returns self."""
+    def append(self, value: Any) -> Self:
+        """Add one at the end; TypeError for what is none. Returns self."""
         number = len(self)
         while str(number) in vars(self):  # in a part of another, which keeps its names
             number += 1
-        setattr(self, str(number), _module(self, module))
+        setattr(self, str(number), self._fit(value))
         return self
 
-    def extend(self, modules: Iterable[Module]) -> Self:
-        """Add several modules at the end. Returns self."""
-        for module in list(modules):
-            self.append(module)
+    def extend(self, values: Iterable[Any]) -> Self:
+        """Add several at the end. Returns self."""
+        several = type(values) not in TENSORS and isinstance(values, Iterable)
+        text = f"expected several {self._noun}"
+        need(several, type(self).__name__, text, type(values), error=TypeError)
+        for value in list(values):
+            self.append(value)
         return self
 
     __iadd__ = extend
+
+    def __setitem__(self, number: int, value: Any) -> None:
+        """Replace one; TypeError for what is none, IndexError where there is none."""
+        self._chosen(number)
+        setattr(self, list(self._parts())[number], self._fit(value))
+
+    def __len__(self) -> int:
+        return len(self._parts())
+
+    def __iter__(self) -> Iterator[_V]:
+        return iter(self._parts().values())
+
+    def _has(self, number: int, count: int) -> None:
+        """IndexError for a number that is none of so many places."""
+        number = operator.index(number)  # of a Tensor as well
+        text = f"there are {len(self)} {self._noun}, no {{}}"
+        need(-len(self) <= number < count, type(self).__name__, text, number, error=IndexError)
+
+    def _chosen(self, number: int | slice) -> Any:
+        parts = list(self)
+        if not isinstance(number, slice):
+            self._has(number, len(parts))
+        return parts[number]
+
+
+class _ListOfModules(_Modules, _Numbered[Module]):
+    """What Sequential and ModuleList share: modules are inserted and taken out, too."""
 
     def insert(self, number: int, module: Module) -> Self:
         """Put a module before number `number`, all of them numbered anew. Returns self."""
@@ -65,12 +136,6 @@ class _Numbered(Module):
         del self[number]
         return found
 
-    def __setitem__(self, number: int, module: Module) -> None:
-        """Replace one module; TypeError for anything else, IndexError where there is none."""
-        self._chosen(number)
-        name, _ = members(self)[number]
-        setattr(self, name, _module(self, module))
-
     def __delitem__(self, number: int | slice) -> None:
         """Take modules out, and number the others anew."""
         self._chosen(number)
@@ -83,26 +148,8 @@ class _Numbered(Module):
             delattr(self, name)
         self.extend(modules)
 
-    def __len__(self) -> int:
-        return len(members(self))
 
-    def __iter__(self) -> Iterator[Module]:
-        return (module for _, module in members(self))
-
-    def _has(self, number: int, count: int) -> None:
-        """IndexError for a number that is none of so many places."""
-        text = f"there are {len(self)} modules, no {{}}"
-        need(-len(self) <= number < count, type(self).__name__, text, number, error=IndexError)
-
-    def _chosen(self, number: int | slice) -> Any:
-        modules = list(self)
-        if isinstance(number, slice):
-            return modules[number]
-        self._has(number, len(modules))
-        return modules[number]
-
-
-class Sequential(_Numbered):
+class Sequential(_ListOfModules):
     """Modules applied one after the other; state names are their numbers.
 
     Args:
@@ -116,7 +163,7 @@ class Sequential(_Numbered):
 
     def __init__(self, *modules: Module | Mapping[str, Module]) -> None:
         named = len(modules) == 1 and isinstance(modules[0], Mapping)
-        super().__init__(() if named else modules)  # type: ignore[arg-type]
+        super().__init__(() if named else modules)
         for name, module in modules[0].items() if named else ():  # type: ignore[union-attr]
             self.add_module(name, _module(self, module))
 
@@ -159,7 +206,7 @@ class Sequential(_Numbered):
         return found
 
 
-class ModuleList(_Numbered):
+class ModuleList(_ListOfModules):
     """A list whose modules are found by `parameters()`; those in a plain list are not.
 
     Example:
@@ -264,7 +311,7 @@ class NamedParts(Module, Generic[_V]):
             self[name] = value
 
 
-class ModuleDict(NamedParts[Module]):
+class ModuleDict(_Modules, NamedParts[Module]):
     """A dictionary whose modules are found by `parameters()`, in the order they were put in.
 
     Args:
@@ -277,44 +324,11 @@ class ModuleDict(NamedParts[Module]):
         (2, 1)
     """
 
-    _fit = _module
-
     def __init__(self, modules: Any = ()) -> None:
         super().__init__(modules)
 
-    def _parts(self) -> dict[str, Module]:
-        return dict(members(self))
 
-
-# Lists and dictionaries of parameters, which a plain list or dictionary would hide ----------------
-
-
-class _Parameters(Module):
-    """What both share: parameters as attributes, in the order they were put in."""
-
-    def _fit(self, value: Any) -> Parameter:
-        """`value` as a Parameter; TypeError unless it is a Tensor."""
-        text = "takes Parameters and Tensors"
-        need(type(value) in TENSORS, type(self).__name__, text, type(value), error=TypeError)
-        return value if type(value) is Parameter else Parameter(value)
-
-    def _parts(self) -> dict[str, Parameter]:
-        return {name: p for name, p in vars(self).items() if type(p) is Parameter}
-
-    def __len__(self) -> int:
-        return len(self._parts())
-
-    def __repr__(self) -> str:
-        lines = (
-            f"  ({name}): Parameter containing: [{p.dtype.name} of size "
-            f"{'x'.join(map(str, p.shape))}]\n"
-            for name, p in self._parts().items()
-        )
-        text = "".join(lines)
-        return f"{type(self).__name__}(\n{text})" if text else f"{type(self).__name__}()"
-
-
-class ParameterList(_Parameters):
+class ParameterList(_Parameters, _Numbered[Parameter]):
     """A list whose parameters are found by `parameters()`; state names are their numbers.
 
     Tensors become Parameters; TypeError for anything else.
@@ -326,44 +340,12 @@ class ParameterList(_Parameters):
     """
 
     def __init__(self, values: Iterable[Any] = ()) -> None:
-        super().__init__()
-        self.extend(values)
-
-    def append(self, value: Any) -> Self:
-        """Add a parameter at the end. Returns self."""
-        setattr(self, str(len(self)), self._fit(value))
-        return self
-
-    def extend(self, values: Iterable[Any]) -> Self:
-        """Add several at the end. Returns self."""
-        several = type(values) not in TENSORS and isinstance(values, Iterable)
-        text = "expected several parameters"
-        need(several, "ParameterList", text, type(values), error=TypeError)
-        for value in list(values):
-            self.append(value)
-        return self
-
-    __iadd__ = extend
-
-    def __iter__(self) -> Iterator[Parameter]:
-        return iter(self._parts().values())
+        super().__init__(values)
 
     def __getitem__(self, number: int | slice) -> Any:
         """One parameter, or a ParameterList of several, which shares them."""
-        if isinstance(number, slice):
-            return ParameterList(list(self)[number])
-        return self._parts()[self._name(number)]
-
-    def __setitem__(self, number: int, value: Any) -> None:
-        """Replace one; IndexError where there is none."""
-        setattr(self, self._name(number), self._fit(value))
-
-    def _name(self, number: int) -> str:
-        number = operator.index(number)  # of a Tensor as well, whose text is another name
-        inside = -len(self) <= number < len(self)
-        text = "there are {} parameters, no {}"
-        need(inside, "ParameterList", text, len(self), number, error=IndexError)
-        return str(number % len(self))
+        found = self._chosen(number)
+        return ParameterList(found) if isinstance(number, slice) else found
 
 
 class ParameterDict(_Parameters, NamedParts[Parameter]):

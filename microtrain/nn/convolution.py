@@ -30,9 +30,9 @@ class _Convolution(Family):
     _shown = ("*in_channels", "*out_channels", "kernel_size", "stride")
 
     def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any, padding: Any,
-        output_padding: Any, dilation: Any, groups: int, bias: bool, padding_mode: str, device: Any,
-        dtype: Any,
+        self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any = 1,
+        padding: Any = 0, dilation: Any = 1, groups: int = 1, bias: bool = True,
+        padding_mode: str = "zeros", device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
         super().__init__()
         name, dims = type(self).__name__, self.dims
@@ -56,7 +56,7 @@ class _Convolution(Family):
         else:
             self.padding = numbers(name, "padding", padding, dims)
         self.dilation = numbers(name, "dilation", dilation, dims)
-        self.output_padding = numbers(name, "output_padding", output_padding, dims)
+        self.output_padding: tuple[int, ...] = (0,) * dims
         self.groups = groups
         self.padding_mode = padding_mode
         shape = self._weight_shape()
@@ -101,23 +101,11 @@ class _Convolution(Family):
                 "bias": True, "padding_mode": "zeros"}  # fmt: skip
 
 
-class _Conv(_Convolution):
-    def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: Any, stride: Any = 1,
-        padding: Any = 0, dilation: Any = 1, groups: int = 1, bias: bool = True,
-        padding_mode: str = "zeros", device: Any = None, dtype: Any = None,
-    ) -> None:  # fmt: skip
-        super().__init__(
-            in_channels, out_channels, kernel_size, stride, padding, 0, dilation, groups, bias,
-            padding_mode, device, dtype,
-        )  # fmt: skip
-
-
-class Conv1d(_Conv, dims=1, function=F.conv1d):
+class Conv1d(_Convolution, dims=1, function=F.conv1d):
     """The convolution of signals; see `Conv2d`. The weight is (out, in / groups, k)."""
 
 
-class Conv2d(_Conv, dims=2, function=F.conv2d):
+class Conv2d(_Convolution, dims=2, function=F.conv2d):
     """The convolution of images: (N, in_channels, H, W) to (N, out_channels, H', W').
 
     Weight (out_channels, in_channels / groups, *kernel_size) and bias (out_channels,) start
@@ -141,7 +129,7 @@ class Conv2d(_Conv, dims=2, function=F.conv2d):
     """
 
 
-class Conv3d(_Conv, dims=3, function=F.conv3d):
+class Conv3d(_Convolution, dims=3, function=F.conv3d):
     """The convolution of volumes; see `Conv2d`. The weight is (out, in / groups, *kernel_size)."""
 
 
@@ -155,10 +143,12 @@ class _ConvTranspose(_Convolution):
         text = "only the padding_mode 'zeros' is supported"
         need(padding_mode == "zeros", name, text, padding_mode, error=ValueError)
         padding = numbers(name, "padding", padding, self.dims)
+        more = numbers(name, "output_padding", output_padding, self.dims)
         super().__init__(
-            in_channels, out_channels, kernel_size, stride, padding, output_padding, dilation,
-            groups, bias, padding_mode, device, dtype,
+            in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias,
+            padding_mode, device, dtype,
         )  # fmt: skip
+        self.output_padding = more
 
     def _weight_shape(self) -> tuple[int, int]:
         return self.in_channels, self.out_channels // self.groups

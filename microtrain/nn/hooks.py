@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ..autograd.function import Function
@@ -34,7 +35,7 @@ class BackwardWatch:
         watched = list(args)
         for n, x in enumerate(args):  # PyTorch shows zeros for the other Tensors
             self.inputs[n] = zeros_like(x.detach()) if type(x) in TENSORS else None
-        seen = _Before.apply(self, *(args[n] for n in self.places))
+        seen = _Watched.apply(self.input_gradients, True, *(args[n] for n in self.places))
         for n, x in zip(self.places, seen, strict=True):
             watched[n] = x
         return tuple(watched)
@@ -45,7 +46,7 @@ class BackwardWatch:
         tensors = all(type(x) in TENSORS for x in outputs)
         text = "its backward hooks need a Tensor or a tuple of Tensors"
         need(tensors, type(self.module).__name__, text, *map(type, outputs), error=TypeError)
-        watched = _Behind.apply(self, *outputs)
+        watched = _Watched.apply(self.output_gradients, False, *outputs)
         return watched if type(out) is tuple else watched[0]
 
     def output_gradients(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -86,28 +87,15 @@ def _replaced(new: Any, old: Any, what: str) -> Any:
     return new
 
 
-class _Before(Function):
-    """The identity whose gradients are those of the module's inputs."""
+class _Watched(Function):
+    """The identity whose gradients go through `of`, a method of a watch."""
 
     @staticmethod
-    def forward(ctx: Any, watch: BackwardWatch, *tensors: Any) -> Any:
-        ctx.watch = watch
+    def forward(ctx: Any, of: Callable[..., Any], zeros: bool, *tensors: Any) -> Any:
+        ctx.of = of
+        ctx.set_materialize_grads(zeros)
         return tensors
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        return None, *ctx.watch.input_gradients(grads)
-
-
-class _Behind(Function):
-    """The identity whose gradients are those of the module's outputs."""
-
-    @staticmethod
-    def forward(ctx: Any, watch: BackwardWatch, *tensors: Any) -> Any:
-        ctx.watch = watch
-        ctx.set_materialize_grads(False)
-        return tensors
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        return None, *ctx.watch.output_gradients(grads)
+        return None, None, *ctx.of(grads)

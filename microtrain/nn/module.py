@@ -282,16 +282,8 @@ class Module:
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
         """This module and all below it, each once, with dotted names."""
-        seen: set[int] = set()
-        stack: list[tuple[str, Module]] = [(prefix, self)]
-        while stack:
-            name, module = stack.pop()
-            if id(module) in seen:
-                continue
-            seen.add(id(module))
-            yield name, module
-            below = [(f"{name}.{n}" if name else n, m) for n, m in module.named_children()]
-            stack.extend(reversed(below))
+        places = _places(self, prefix and f"{prefix}.")
+        return _once((place[:-1], module) for place, module in places)
 
     def modules(self) -> Iterator[Module]:
         """This module and all below it, each once."""
