@@ -152,13 +152,6 @@ def _spread(operation: Any) -> Any:
     return function
 
 
-def _extremum(operation: Any) -> Any:
-    def function(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
-        return operation(a, () if axis is None else _axes(axis), keepdims)
-
-    return function
-
-
 def _totalled(operation: Any) -> Any:
     def function(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
         return operation(a, _axes(axis), keepdims, dtype=dtype)
@@ -166,9 +159,11 @@ def _totalled(operation: Any) -> Any:
     return function
 
 
-def _over(operation: Any) -> Any:
+def _over(operation: Any, every: Any = None) -> Any:
+    """`function(a, axis, keepdims)`; `every` is what the axis None is to the operation."""
+
     def function(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
-        return operation(a, _axes(axis), keepdims)
+        return operation(a, every if axis is None else _axes(axis), keepdims)
 
     return function
 
@@ -193,12 +188,6 @@ def _clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max:
     return ops.clamp(a, min if a_min is None else a_min, max if a_max is None else a_max)
 
 
-def _where(condition: Any, x: Any = None, y: Any = None) -> Any:
-    if x is None and y is None:
-        return ops.nonzero(condition, as_tuple=True)
-    return ops.where(condition, x, y)
-
-
 def _expand_dims(a: Any, axis: Any) -> Any:
     axes = axis if isinstance(axis, tuple | list) else (axis,)
     ndim = a.ndim + len(axes)
@@ -219,10 +208,6 @@ def _inner(a: Any, b: Any) -> Any:
     if not (np.ndim(a) and np.ndim(b)):
         return ops.mul(a, b)
     return ops.tensordot(a, b, ([a.ndim - 1], [b.ndim - 1]))
-
-
-def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
-    return linalg.norm(x, ord, axis, keepdims)
 
 
 def _reversed_or(a: Any, axes: Any = None) -> Any:
@@ -252,20 +237,19 @@ def _alike(operation: Any, names: list[str]) -> Any:
     return function
 
 
+_largest, _smallest = _over(ops.amax, ()), _over(ops.amin, ())
+
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.sum: _totalled(ops.sum), np.mean: _totalled(ops.mean), np.prod: _product,
     np.nansum: _totalled(ops.nansum), np.nanmean: _totalled(ops.nanmean),
     np.all: _over(ops.all), np.any: _over(ops.any),
     np.std: _spread(ops.std), np.var: _spread(ops.var),
-    np.max: _extremum(ops.amax), np.min: _extremum(ops.amin),
-    np.amax: _extremum(ops.amax), np.amin: _extremum(ops.amin),
-    np.ptp: lambda a, axis=None: (
-        _extremum(ops.amax)(a, axis) - _extremum(ops.amin)(a, axis)
-    ),
+    **dict.fromkeys((np.max, np.amax), _largest), **dict.fromkeys((np.min, np.amin), _smallest),
+    np.ptp: lambda a, axis=None: _largest(a, axis) - _smallest(a, axis),
     np.argmax: _over(ops.argmax), np.argmin: _over(ops.argmin),
     np.count_nonzero: lambda a, axis=None: ops.count_nonzero(a, _axes(axis)),
     np.cumsum: _flat(ops.cumsum), np.cumprod: _flat(ops.cumprod),
-    np.sort: _sorted, np.argsort: _argsorted, np.clip: _clip, np.where: _where,
+    np.sort: _sorted, np.argsort: _argsorted, np.clip: _clip,
     # shapes
     np.shape: lambda a: a.shape, np.ndim: lambda a: a.ndim,
     np.size: lambda a, axis=None: numel(a) if axis is None else a.shape[axis],
@@ -291,7 +275,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.dot: _dot, np.inner: _inner, np.outer: lambda a, b: ops.outer(
         ops.flatten(a), ops.flatten(b)
     ),
-    np.einsum: lambda *operands: ops.einsum(*operands), np.linalg.norm: _norm,
+    np.einsum: lambda *operands: ops.einsum(*operands),
 }  # fmt: skip
 
 # Those that are an operation with the same arguments in this order, under NumPy's names, and with
@@ -303,9 +287,9 @@ _ALIKE = {
     repeat=repeat_interleave a repeats axis, stack arrays axis, hstack tup, vstack tup, dstack tup,
     column_stack tup, array_split=tensor_split ary indices_or_sections axis, diff a n axis,
     copy=clone a, tensordot a b axes, kron a b, trace a, diag v k, tril m k, triu m k,
-    diagonal a offset axis1 axis2""",
+    diagonal a offset axis1 axis2, where condition x y""",
     np.linalg: """inv a, det a, slogdet a, solve a b, cholesky a, matrix_power a n,
-    multi_dot arrays""",
+    multi_dot arrays, norm x ord axis keepdims""",
 }
 for _module, _text in _ALIKE.items():
     for _name, *_arguments in map(str.split, _text.split(",")):

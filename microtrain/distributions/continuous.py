@@ -9,7 +9,7 @@ from ..creation import rand
 from ..ops import abs, expm1, log, log1p, sign, where
 from ..ops.inspection import finfo
 from . import constraints
-from .distribution import Distribution, same_as, together
+from .distribution import Distribution, LocScale, together
 
 
 class Uniform(Distribution):
@@ -127,17 +127,8 @@ class Exponential(Distribution):
         return 1 - log(self.rate)
 
 
-class Laplace(Distribution):
+class Laplace(LocScale):
     """Numbers whose distance from `loc` is exponential, of mean `scale`."""
-
-    has_rsample = True
-    arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
-    support = constraints.real
-    mean = mode = same_as("loc")
-
-    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
-        self.loc, self.scale = together(loc, scale)
-        super().__init__(self.loc.shape, (), validate_args)
 
     @property
     def variance(self) -> Any:

@@ -16,6 +16,7 @@ from ..ops import broadcast_tensors, exp, sqrt
 from ..ops.coercion import examine
 from ..random import step_now
 from ..tensor import TENSORS
+from . import constraints
 from .constraints import Constraint
 
 
@@ -191,3 +192,16 @@ def together(*parameters: Any) -> list[Any]:
 def summed(x: Any, dims: int) -> Any:
     """The sum over the last `dims` dimensions."""
     return x.sum(tuple(range(-dims, 0))) if dims else x
+
+
+class LocScale(Distribution):
+    """What the distributions share that are one of numbers, moved by `loc` and stretched."""
+
+    has_rsample = True
+    arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
+    support = constraints.real
+    mean = mode = same_as("loc")
+
+    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
+        self.loc, self.scale = together(loc, scale)
+        super().__init__(self.loc.shape, (), validate_args)

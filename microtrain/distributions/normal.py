@@ -11,12 +11,12 @@ from ..linalg import cholesky, inv, solve
 from ..ops import diagonal, erf, erfinv, exp, expm1, log, matmul, tril
 from ..tensor import Tensor
 from . import constraints
-from .distribution import Distribution, same_as, together
+from .distribution import Distribution, LocScale, same_as
 
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
-class Normal(Distribution):
+class Normal(LocScale):
     """The normal distribution.
 
     Args:
@@ -30,15 +30,7 @@ class Normal(Distribution):
         tensor([0.8181])
     """
 
-    has_rsample = True
-    arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
-    support = constraints.real
-    mean = mode = same_as("loc")
     stddev = same_as("scale")
-
-    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
-        self.loc, self.scale = together(loc, scale)
-        super().__init__(self.loc.shape, (), validate_args)
 
     @property
     def variance(self) -> Any:

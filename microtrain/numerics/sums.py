@@ -123,14 +123,14 @@ def sum_rows(xp: Any, x: Any, out: Any = None) -> Any:
     dtype, shape = x.dtype, x.shape
     if dtype == np.float16:
         found = xp.asarray(sum_rows(xp, xp.asarray(x, np.float32)), np.float16)
-        return _written(xp, found, out)
+        return written(xp, found, out)
     n, c = shape[-2], shape[-1]
     if n <= FEW or (c == 1 and n <= 8 * FEW) or xp.kind != "cpu":
         product = xp.dot if len(shape) == 2 else xp.matmul
         return product(xp.ones_of((n,), dtype), x, out=out)
     lead = shape[:-2]
     if not x.flags.c_contiguous:
-        return _written(xp, xp.sum(x, axis=len(lead)), out)
+        return written(xp, xp.sum(x, axis=len(lead)), out)
     joined = -(-n // (2 * SHORT))
     if joined * c <= WIDE:
         rows = n // joined
@@ -150,8 +150,9 @@ def sum_rows(xp: Any, x: Any, out: Any = None) -> Any:
     return sum_rows(xp, total, out)
 
 
-def _written(xp: Any, found: Any, out: Any) -> Any:
-    if out is None:
+def written(xp: Any, found: Any, out: Any) -> Any:
+    """`found`, in the memory `out` if there is one."""
+    if out is None or out is found:
         return found
     xp.copyto(out, found)
     return out

@@ -185,18 +185,9 @@ def _store(x: Tensor, result: Tensor, name: str) -> None:
 
 def _places(base: Any, view: Any) -> tuple[Any, ...]:
     """Where in the array `base` the elements of its view `view` are: an index array a dimension."""
-    size = base.dtype.itemsize
-    # Elements from the lowest address of the base to each element of the view ...
-    low = address(base) + sum(
-        stride * (count - 1)
-        for count, stride in zip(base.shape, base.strides, strict=True)
-        if stride < 0
-    )
-    rest = np.full(view.shape, (address(view) - low) // size)
-    for dim, (count, stride) in enumerate(zip(view.shape, view.strides, strict=True)):
-        steps = np.arange(count) * (stride // size)
-        rest += steps.reshape((-1,) + (1,) * (view.ndim - dim - 1))
-    return places(base, rest)
+    item = base.dtype.itemsize
+    steps = [step // item for step in view.strides]
+    return places(base, view.shape, steps, (address(view) - address(base)) // item)
 
 
 def put(x: Tensor, index: Any, value: Any) -> None:

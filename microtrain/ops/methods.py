@@ -187,17 +187,20 @@ def backward(
     differentiate.backward(self, gradient, retain_graph, create_graph, inputs)
 
 
+def _leaf_hook(leaf: Tensor, kind: str, hook: Callable[..., Any]) -> RemovableHandle:
+    if getattr(leaf.extra(), kind) is None:
+        setattr(leaf.extra(), kind, {})
+    STRUCTURE[0] += 1
+    return RemovableHandle(getattr(leaf.extra(), kind), hook)
+
+
 def register_hook(self: Tensor, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
     """Call `hook(grad)` when the gradient of this Tensor is computed; a result replaces it."""
     if not self._rg:
         raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
     if self._edge is not None:
         return self.grad_fn._add_hook(hook, self.output_nr)
-    extra = self.extra()
-    if extra.hooks is None:
-        extra.hooks = {}
-    STRUCTURE[0] += 1
-    return RemovableHandle(extra.hooks, hook)
+    return _leaf_hook(self, "hooks", hook)
 
 
 def register_post_accumulate_grad_hook(
@@ -206,11 +209,7 @@ def register_post_accumulate_grad_hook(
     """Call `hook(tensor)` after backward has accumulated into `tensor.grad` of this leaf."""
     if not self._rg or self._edge is not None:
         raise RuntimeError("post accumulate grad hooks cannot be registered on non-leaf tensors")
-    extra = self.extra()
-    if extra.post_hooks is None:
-        extra.post_hooks = {}
-    STRUCTURE[0] += 1
-    return RemovableHandle(extra.post_hooks, hook)
+    return _leaf_hook(self, "post_hooks", hook)
 
 
 def fill_(self: Tensor, value: Any) -> Tensor:

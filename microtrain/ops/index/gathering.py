@@ -42,16 +42,22 @@ def shaped_like(result: Any, other: Any) -> Any:
 # Elements by their place in memory ----------------------------------------------------------------
 
 
-def places(base: Any, rest: Any) -> tuple[Any, ...]:
-    """An index array a dimension of the elements of `base` that lie so many from its lowest one.
+def places(base: Any, sizes: Any, steps: Any, first: int) -> tuple[Any, ...]:
+    """An index array a dimension of the elements of `base` at first + sum(i * step).
 
-    Raises RuntimeError where nothing of `base` lies.
+    `first` and `steps` are numbers of elements in memory, from the first one of `base` on. Raises
+    RuntimeError where nothing of `base` lies.
     """
+    item = base.dtype.itemsize
+    low = sum(step * (n - 1) for n, step in zip(base.shape, base.strides, strict=True) if step < 0)
+    rest = np.full(sizes, first - low // item)  # counted from its lowest one
+    for n, step, number in zip(sizes, steps, range(len(sizes), 0, -1), strict=True):
+        rest += (np.arange(n) * step).reshape((n, *(1,) * (number - 1)))
     # They are so many strides of the longest, of the next, and so on.
     found: list[Any] = [np.zeros_like(rest)] * base.ndim
     for dim in sorted(range(base.ndim), key=lambda d: -abs(base.strides[d])):
         if base.shape[dim] > 1 and base.strides[dim]:
-            found[dim], rest = np.divmod(rest, abs(base.strides[dim]) // base.dtype.itemsize)
+            found[dim], rest = np.divmod(rest, abs(base.strides[dim]) // item)
             if np.any((found[dim] < 0) | (found[dim] >= base.shape[dim])):
                 break
             if base.strides[dim] < 0:
@@ -79,16 +85,11 @@ def as_strided(input: TensorOnly, size: Ints, stride: Ints, storage_offset: Any 
     x, base = line(input), line(input)._array
     fits = len(size) == len(stride) and min((*size, *stride), default=0) >= 0
     need(fits, "as_strided", "expected as many sizes as strides, none below 0", size, stride)
-    item = base.dtype.itemsize
-    low = sum(step * (n - 1) for n, step in zip(base.shape, base.strides, strict=True) if step < 0)
-    first = -low // item
+    first = 0
     if storage_offset is not None:
-        first += integer("as_strided", "storage_offset", storage_offset)
-        first -= (address(base) - address(owner_of(base))) // item
-    flat = np.full(size, first)
-    for n, step, number in zip(size, stride, range(len(size), 0, -1), strict=True):
-        flat += (np.arange(n) * step).reshape((n, *(1,) * (number - 1)))
-    out = gather_index(x, places(base, flat))
+        first = integer("as_strided", "storage_offset", storage_offset)
+        first -= (address(base) - address(owner_of(base))) // base.dtype.itemsize
+    out = gather_index(x, places(base, size, stride, first))
     if type(out._array) is np.ndarray:
         out._array.flags.writeable = False
     return out

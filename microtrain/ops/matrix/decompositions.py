@@ -8,7 +8,8 @@ Those of equal values are determined up to a rotation, and their gradient is NaN
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, NamedTuple
+from collections import namedtuple
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from ..registry import primitive
 from ..shape.joining import cat
 from ..shape.rearranging import lower_triangle, upper_triangle, with_diagonal
 from ..shape.shapes import matrix_transpose, reshape_to
-from .factorisations import _attempt, solve_systems, svd_of, svdvals, undetermined
+from .factorisations import _attempt, solve_systems, svd_of, svdvals, transposed, undetermined
 from .linear_algebra import batched
 
 __all__ = ["matrix_exp", "pinverse", "qr", "svd"]
@@ -49,20 +50,12 @@ def completion(x: Any) -> Any:
 # Singular value decomposition ---------------------------------------------------------------------
 
 
-class SVD(NamedTuple):
-    """What `linalg.svd` returns."""
-
-    U: Any
-    S: Any
-    Vh: Any
+# What `linalg.svd` returns.
+SVD = namedtuple("SVD", "U S Vh")
 
 
-class SVDOfOld(NamedTuple):
-    """What `svd` returns."""
-
-    U: Any
-    S: Any
-    V: Any
+# What `svd` returns.
+SVDOfOld = namedtuple("SVDOfOld", "U S V")
 
 
 def _parts_of_svd(x: Any, full: bool) -> tuple[Any, Any, Any]:
@@ -152,11 +145,8 @@ def _qr_rule(g, x_shape, result):
 qr_of = primitive("linalg_qr", lambda xp, x: _attempt(xp.qr, x), x=_qr_rule)
 
 
-class QR(NamedTuple):
-    """What `linalg.qr` returns."""
-
-    Q: Any
-    R: Any
+# What `linalg.qr` returns.
+QR = namedtuple("QR", "Q R")
 
 
 @public
@@ -221,11 +211,8 @@ eigh_of = primitive(
 )
 
 
-class Eigh(NamedTuple):
-    """What `linalg.eigh` returns."""
-
-    eigenvalues: Any
-    eigenvectors: Any
+# What `linalg.eigh` returns.
+Eigh = namedtuple("Eigh", "eigenvalues eigenvectors")
 
 
 _Triangle = Annotated[str, one_of("L", "U", "l", "u")]
@@ -255,11 +242,6 @@ def eigh(A: FloatSquare, UPLO: _Triangle = "L") -> Eigh:
 # The pseudo-inverse -------------------------------------------------------------------------------
 
 
-def _turned(xp, x):
-    order = (*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2)
-    return xp.transpose(x, order)
-
-
 def _pinv_rule(g, x, result):
     """G. Golub and V. Pereyra, "The differentiation of pseudo-inverses", 1973, equation 4.12."""
     p, turned = matrix_transpose(result), matrix_transpose(g)
@@ -273,7 +255,7 @@ def _pinv_rule(g, x, result):
 def pinv_of(xp, x, atol, rtol, *, hermitian=False):
     m = x.shape[-2]
     if hermitian:  # the lower triangle and its mirror
-        x = xp.add(xp.tril(x), _turned(xp, xp.tril(x, -1)))
+        x = xp.add(xp.tril(x), transposed(xp, xp.tril(x, -1)))
     found = _attempt(xp.svd, x)
     u = xp.getitem(found, (Ellipsis, slice(0, m), slice(None)))
     values = xp.getitem(found, (Ellipsis, slice(m, m + 1), slice(None)))
@@ -284,7 +266,7 @@ def pinv_of(xp, x, atol, rtol, *, hermitian=False):
     atol, rtol = (xp.reshape(t, (*t.shape, 1, 1)) for t in (atol, rtol))
     kept = xp.greater(values, xp.maximum(atol, xp.multiply(rtol, largest)))
     inverted = xp.where(kept, xp.reciprocal(xp.where(kept, values, 1)), 0)
-    return xp.matmul(xp.multiply(v, xp.asarray(inverted, x.dtype)), _turned(xp, u))
+    return xp.matmul(xp.multiply(v, xp.asarray(inverted, x.dtype)), transposed(xp, u))
 
 
 def _limits(name: str, x: Any, atol: Any, rtol: Any) -> tuple[Any, Any]:
@@ -355,13 +337,8 @@ def matrix_rank(
 # Least squares ------------------------------------------------------------------------------------
 
 
-class LeastSquares(NamedTuple):
-    """What `linalg.lstsq` returns."""
-
-    solution: Any
-    residuals: Any
-    rank: Any
-    singular_values: Any
+# What `linalg.lstsq` returns.
+LeastSquares = namedtuple("LeastSquares", "solution residuals rank singular_values")
 
 
 _Driver = Annotated[str | None, one_of("gels", "gelsy", "gelsd", "gelss")]

@@ -6,7 +6,8 @@ All take one matrix or a batch (..., n, n) of a float type; only singular values
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, NamedTuple
+from collections import namedtuple
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -40,6 +41,12 @@ def _attempt(instruction: Any, *arrays: Any) -> Any:
         return instruction(*arrays)
     except np.linalg.LinAlgError as error:
         raise LinAlgError(str(error)) from error
+
+
+def transposed(xp: Any, x: Any) -> Any:
+    """The transposes of a batch of matrices, in a kernel."""
+    order = (*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2)
+    return xp.transpose(x, order)
 
 
 # Inverse and solution -----------------------------------------------------------------------------
@@ -130,8 +137,8 @@ def _cholesky_rule(g, result):
 @primitive("cholesky", x=_cholesky_rule)
 def cholesky_of(xp, x):
     """The factor of the symmetric part; the gradient is symmetric, too."""
-    turned = xp.transpose(x, (*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2))
-    return _attempt(xp.cholesky, xp.multiply(xp.add(x, turned), xp.constant(0.5, x.dtype)))
+    both = xp.add(x, transposed(xp, x))
+    return _attempt(xp.cholesky, xp.multiply(both, xp.constant(0.5, x.dtype)))
 
 
 def _symmetric(array: Any) -> None:
@@ -493,9 +500,7 @@ def cofactor(xp, x):
     diagonal = xp.equal(xp.reshape(xp.arange(n), (n, 1)), xp.arange(n))
     x = xp.asarray(xp.where(xp.logical_and(singular, diagonal), xp.add(x, step), x), x.dtype)
     scale = xp.reshape(xp.asarray(xp.det(x)), (*x.shape[:-2], 1, 1))
-    found = xp.multiply(scale, _attempt(xp.inverse, x))
-    order = (*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2)
-    return xp.transpose(found, order)
+    return transposed(xp, xp.multiply(scale, _attempt(xp.inverse, x)))
 
 
 @primitive("minors", w=lambda g, x: minors(g, x), x=_minors_rule)
@@ -509,10 +514,7 @@ def minors(xp, w, x):
     n = x.shape[-1]
     if 0 in x.shape:
         return xp.zeros(x.shape, x.dtype)
-    found, lead = _attempt(xp.svd, x), (*range(len(x.shape) - 2),)
-
-    def turned(y):
-        return xp.transpose(y, (*lead, len(lead) + 1, len(lead)))
+    found = _attempt(xp.svd, x)
 
     def rows(*ends):
         return xp.getitem(found, (Ellipsis, slice(*ends), slice(None)))
@@ -529,11 +531,12 @@ def minors(xp, w, x):
     )
     zero = xp.constant(0, x.dtype)
     p = xp.where(alike, zero, p)
-    d = xp.matmul(xp.matmul(turned(u), w), v)
+    d = xp.matmul(xp.matmul(transposed(xp, u), w), v)
     inside = xp.matmul(p, xp.sum(xp.where(alike, d, zero), axis=-1, keepdims=True))
-    inside = xp.subtract(xp.where(alike, inside, zero), turned(xp.multiply(p, d)))
+    inside = xp.subtract(xp.where(alike, inside, zero), transposed(xp, xp.multiply(p, d)))
     sign = xp.reshape(xp.multiply(xp.det(u), xp.det(v)), (*x.shape[:-2], 1, 1))
-    return xp.asarray(xp.multiply(sign, xp.matmul(xp.matmul(u, inside), turned(v))), x.dtype)
+    found = xp.matmul(xp.matmul(u, inside), transposed(xp, v))
+    return xp.asarray(xp.multiply(sign, found), x.dtype)
 
 
 def _logabsdet_rule(g, x):
@@ -549,11 +552,8 @@ det_sign = primitive(
 )
 
 
-class SignAndLog(NamedTuple):
-    """What `slogdet` returns."""
-
-    sign: Any
-    logabsdet: Any
+# What `slogdet` returns.
+SignAndLog = namedtuple("SignAndLog", "sign logabsdet")
 
 
 @public

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from ...backend import XP
 from ...numerics.sums import sum_rows as _sum_rows
+from ...numerics.sums import written
 from ...tensor import TENSORS, Tensor, kind_of
 from ..arguments import integer, integers, want_shape
 from ..coercion import cast
@@ -33,8 +34,7 @@ def _mm(xp, x, y, out=None):
         return xp.dot(x, y, out=out)
     # BLAS writes row-major memory. `dot(y.T, x.T, out=out.T)` would need no copy, but on some
     # processors it rounds otherwise, and the bits must not depend on where a product is written.
-    xp.copyto(out, xp.dot(x, y))
-    return out
+    return written(xp, xp.dot(x, y), out)
 
 
 mm_matrices = primitive(

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...backend import XP, is_plain
+from ...numerics.sums import written
 from ...tensor import Tensor
 from ..arguments import want_shape
 from ..fronts import Int, NumericOnly, SameDtype, need, spatial, wrong
@@ -50,14 +51,6 @@ def _as_one(kernel: Any) -> Any:
         return xp.as_one(kernel, arrays, settings, out)
 
     return call
-
-
-def _put(xp, result, out):
-    """`result`, in the memory `out` if there is one."""
-    if out is None or out is result:
-        return result
-    xp.copyto(out, result)
-    return out
 
 
 def _columns(xp, x, geometry, few):
@@ -141,7 +134,7 @@ def _convolution(xp, input, weight, bias=None, *, geometry=(), out=None):
                 xp.add(target, xp.matmul(matrix, column, out=product), out=target)
         if bias is not None:
             xp.add(target, bias, out=target)
-    return _put(xp, result, out)
+    return written(xp, result, out)
 
 
 def _convolution_weight(xp, gradient, input, *, geometry, out=None):
@@ -170,7 +163,7 @@ def _convolution_weight(xp, gradient, input, *, geometry, out=None):
     total = xp.reshape(total, (lines, groups, theirs, math.prod(kernel) // lines, each))
     total = xp.transpose(total, (1, 4, 2, 0, 3))
     total = xp.reshape(total, (channels, theirs, *kernel))
-    return xp.copy(total) if out is None else _put(xp, total, out)
+    return xp.copy(total) if out is None else written(xp, total, out)
 
 
 def _channel_sums(g):
@@ -218,7 +211,7 @@ def _convolution_input(xp, gradient, weight, *, sizes, geometry, out=None):
         product = xp.matmul(matrices, xp.getitem(flat, part))
         shape = (product.shape[0], groups * theirs, *kernel, *gradient.shape[2:])
         windows.add(xp, xp.reshape(product, shape), xp.getitem(total, part), geometry)
-    return _put(xp, padded(xp, total, geometry.border(-1)), out)
+    return written(xp, padded(xp, total, geometry.border(-1)), out)
 
 
 convolution_input = primitive(

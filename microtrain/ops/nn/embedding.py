@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from ...backend import XP, float16, float32, int32, int64
 from ...errors import need
+from ...numerics.sums import written
 from ...tensor import TENSORS, Tensor, wrap
 from ..arguments import want_in_range, want_shape, want_tensors
 from ..coercion import cast, examine
@@ -23,20 +24,14 @@ def _add_rows(xp, x, indices, *, rows, out=None):
     """A table of zeros with the vectors of `x` added in the rows `indices`."""
     if x.dtype == float16:  # where 2048 + 1 is not 2048
         table = _add_rows(xp, xp.asarray(x, float32), indices, rows=rows)
-        if out is None:
-            return xp.asarray(table, float16)
-        xp.copyto(out, xp.asarray(table, float16))
-        return out
+        return written(xp, xp.asarray(table, float16), out)
     size = x.shape[-1]
     direct = out is not None and out.flags.c_contiguous
     table = out if direct else xp.empty((rows, size), x.dtype)
     xp.copyto(table, 0)
     vectors = xp.reshape(x, (math.prod(indices.shape), size))
     xp.scatter_add(table, xp.reshape(indices, -1), vectors)
-    if out is None or direct:
-        return table
-    xp.copyto(out, table)
-    return out
+    return written(xp, table, out)
 
 
 def _weight_rule(g, indices, weight_shape, padding, out):

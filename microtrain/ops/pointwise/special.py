@@ -6,7 +6,8 @@ Functions of one number take integers too, which become the default float type.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from collections import namedtuple
+from typing import Any
 
 import numpy as np
 
@@ -369,11 +370,8 @@ def ldexp(input: Any, other: Any) -> Any:
     return e.mul(e.mul(e.mul(x, step), step), exp2(exponent - third * 2))
 
 
-class MantissaAndExponent(NamedTuple):
-    """What `frexp` returns."""
-
-    mantissa: Any
-    exponent: Any
+# What `frexp` returns.
+MantissaAndExponent = namedtuple("MantissaAndExponent", "mantissa exponent")
 
 
 _exponent = primitive("frexp", lambda xp, x: xp.asarray(xp.frexp(x)[1], int32))

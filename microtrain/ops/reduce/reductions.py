@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import namedtuple
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...backend import as_dtype, float16, float32, float64, int64
 from ...errors import wrong
@@ -303,11 +304,8 @@ def log_softmax(x: Any, dim: int, *, dtype: Any = None) -> Tensor:
 # The largest and the smallest: values, indices, and who gets the gradient -------------------------
 
 
-class Chosen(NamedTuple):
-    """Elements along a dimension and their indices: what `max(dim)`, `sort` and others return."""
-
-    values: Any
-    indices: Any
+# Elements along a dimension and their indices: what `max(dim)`, `sort` and others return.
+Chosen = namedtuple("Chosen", "values indices")
 
 
 def has_elements(name: str, x: Any, dims: Any, error: type[Exception] = IndexError) -> None:

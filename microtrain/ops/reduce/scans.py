@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from typing import Any, NamedTuple
+from collections import namedtuple
+from typing import Any
 
 from ...backend import as_dtype, float16, float32, get_default_dtype, int64
 from ...errors import need
@@ -300,11 +301,8 @@ def _with_mean(dispersion: Any) -> Any:
 std_mean, var_mean = _with_mean(reductions.std), _with_mean(reductions.var)
 
 
-class MinMax(NamedTuple):
-    """What `aminmax` returns."""
-
-    min: Any
-    max: Any
+# What `aminmax` returns.
+MinMax = namedtuple("MinMax", "min max")
 
 
 @public

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from typing import Annotated, Any, NamedTuple
+from collections import namedtuple
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -215,11 +216,8 @@ def histc(input: Float, bins: Positive = 100, min: Any = 0, max: Any = 0) -> Any
     return _counted(cast(place, int64), cast(inside, x.dtype), bins)
 
 
-class Histogram(NamedTuple):
-    """What `histogram` returns."""
-
-    hist: Any
-    bin_edges: Any
+# What `histogram` returns.
+Histogram = namedtuple("Histogram", "hist bin_edges")
 
 
 @public
