@@ -187,11 +187,8 @@ def norm(
     """
     if ord is None:
         return vector_norm(x, 2, dim, keepdim, dtype=dtype)
-    fits, text = (
-        dim is not None or x.ndim in (1, 2),
-        "If dim is not specified but ord is, the input",
-    )
-    need(fits, "linalg.norm", f"{text} must be 1D or 2D", x)
+    text = "If dim is not specified but ord is, the input must be 1D or 2D"
+    need(dim is not None or x.ndim in (1, 2), "linalg.norm", text, x)
     dims = range(x.ndim) if dim is None else dim if isinstance(dim, tuple | list) else (dim,)
     if isinstance(ord, str) or len(dims) == 2:
         return matrix_norm(x, ord, tuple(dims), keepdim, dtype=dtype)

@@ -48,7 +48,7 @@ def backward(
         roots, seeds = (tensors,), (_seed(0, tensors, grad_tensors, create_graph),)
         edges = (tensors._edge or tensors,)  # the usual case, faster
     else:
-        roots = _tuple(tensors)
+        roots = as_tuple(tensors)
         seeds = _seeds(roots, grad_tensors, create_graph)
         edges = tuple(root._edge or root for root in roots)
     if not LISTENERS.refs:
@@ -99,7 +99,7 @@ def grad(
     text = "materialize_grads=True needs allow_unused to be None or True"
     fits = not materialize_grads or allow_unused is not False
     need(fits, "grad", text, error=ValueError)
-    roots = _tuple(outputs)
+    roots = as_tuple(outputs)
     wanted = _differentiated(inputs)
     need(wanted, "grad", "inputs must not be empty")
     seeds = _seeds(roots, grad_outputs, create_graph)
@@ -150,12 +150,13 @@ def _derived(edges: Any, first: int, results: Any) -> None:
             one.derived(edges, first, results)
 
 
-def _tuple(tensors: Any) -> tuple[Tensor, ...]:
+def as_tuple(tensors: Any) -> tuple[Any, ...]:
+    """A Tensor, or several, as a tuple."""
     return (tensors,) if type(tensors) in TENSORS else tuple(tensors)
 
 
 def _differentiated(inputs: Any) -> tuple[Tensor, ...]:
-    wanted = _tuple(inputs)
+    wanted = as_tuple(inputs)
     for number, tensor in enumerate(wanted):
         kind = type(tensor)
         need(kind in TENSORS, f"input {number}", "expected a Tensor", kind, error=TypeError)

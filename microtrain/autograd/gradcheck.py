@@ -17,7 +17,7 @@ import numpy as np
 from ..backend import XP, to_host
 from ..errors import need
 from ..tensor import TENSORS, Tensor, wrap
-from .differentiate import grad
+from .differentiate import as_tuple, grad
 from .grad_mode import enable_grad
 
 _Func = Callable[..., Any]
@@ -63,7 +63,7 @@ def gradcheck(
         >>> mt.autograd.gradcheck(lambda x: (x * x).exp(), x)
         True
     """
-    given = _tuple(inputs)
+    given = as_tuple(inputs)
     with _told(raise_exception):
         _check(func, given, _names(given), "output {}".format, (eps, atol, rtol), entries, False)
         return True
@@ -114,7 +114,7 @@ def gradgradcheck(
         >>> mt.autograd.gradgradcheck(lambda x: x**3, x)
         True
     """
-    given = _tuple(inputs)
+    given = as_tuple(inputs)
     wanted, names = _wanted(given), _names(given)
 
     def gradients(*args: Any) -> tuple[Any, ...]:
@@ -127,7 +127,7 @@ def gradgradcheck(
             outputs = _differentiable(_outputs(func, given))
         text = "no output of func requires grad; it has no gradient to check"
         need(outputs, "gradgradcheck", text, error=GradcheckError)
-        seeds = _random_like(outputs) if grad_outputs is None else _tuple(grad_outputs)
+        seeds = _random_like(outputs) if grad_outputs is None else as_tuple(grad_outputs)
         of = [f"gradient of {names[number]}" for number in wanted].__getitem__
         labels = [*names, *_names(seeds, "grad_output")]
         _check(gradients, (*given, *seeds), labels, of, (eps, atol, rtol), None, True)
@@ -255,10 +255,6 @@ def _check_zero(out: Tensor, inputs: _Tensors, name: str, names: list[str]) -> N
                 f"{input_name} gets {_host(found).flat[places[0]]:.9g} at entry "
                 f"{_entry(places[0], x)}; expected 0"
             )
-
-
-def _tuple(given: Any) -> tuple[Any, ...]:
-    return (given,) if type(given) in TENSORS else tuple(given)
 
 
 def _wanted(inputs: tuple[Any, ...]) -> dict[int, Tensor]:

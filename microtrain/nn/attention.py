@@ -153,9 +153,8 @@ class MultiheadAttention(Module):
         if attn is not None:
             full = (batch * heads, targets, sources)
             fits = attn.shape in (full, full[1:])
-            need(
-                fits, _NAME, "attn_mask must have the shape {} or {}, got {}", full[1:], full, attn
-            )
+            text = "attn_mask must have the shape {} or {}, got {}"
+            need(fits, _NAME, text, full[1:], full, attn)
             attn = _added("attn_mask", attn, q)
             mask = attn if attn.ndim == 2 else attn.reshape(batch, heads, targets, sources)
         if padding is not None:

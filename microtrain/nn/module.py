@@ -183,10 +183,7 @@ class Module:
         Raises TypeError for anything else, KeyError for a name that is empty, has a dot, or is that
         of an attribute other than a parameter.
         """
-        fits = param is None or type(param) is Parameter
-        need(fits, f"parameter {name!r}", "expected a Parameter", type(param), error=TypeError)
-        _want_free(self, "parameter", name, Parameter)
-        setattr(self, name, param)
+        _register(self, "parameter", name, param, Parameter)
 
     def add_module(self, name: str, module: Module | None) -> None:
         """Set attribute `name` to a module or None.
@@ -194,10 +191,7 @@ class Module:
         Raises TypeError for anything else, KeyError for a name that is empty, has a dot, or is that
         of an attribute other than a module.
         """
-        fits = module is None or isinstance(module, Module)
-        need(fits, f"module {name!r}", "expected a Module", type(module), error=TypeError)
-        _want_free(self, "module", name, Module)
-        setattr(self, name, module)
+        _register(self, "module", name, module, Module)
 
     register_module = add_module
 
@@ -589,14 +583,21 @@ def _once(pairs: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
             yield name, found
 
 
-def _want_free(module: Module, what: str, name: str, kind: type) -> None:
-    """KeyError for a name that cannot be an attribute, or is that of something else."""
+def _register(module: Module, what: str, name: str, value: Any, kind: type) -> None:
+    """Set an attribute to a `kind` or None; TypeError for anything else.
+
+    KeyError for a name that cannot be an attribute, or is that of something else.
+    """
+    text = f"expected a {kind.__name__}"
+    fits = value is None or isinstance(value, kind)
+    need(fits, f"{what} {name!r}", text, type(value), error=TypeError)
     taken = hasattr(module, name)
     if name in vars(module) and name not in module._buffers:  # a `kind`, or its place, None
-        value = vars(module)[name]
-        taken = value is not None and not isinstance(value, kind)
+        there = vars(module)[name]
+        taken = there is not None and not isinstance(there, kind)
     if not name or "." in name or taken:
         raise KeyError(f"{what} name {name!r} is empty, has a dot or is taken")
+    setattr(module, name, value)
 
 
 def _unfit(kind: str, name: str, wanted: str, value: Any) -> TypeError:

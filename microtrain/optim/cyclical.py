@@ -81,10 +81,9 @@ class CyclicLR(WithMomentum):
             optimizer, cycle_momentum, base_momentum, max_momentum, last_epoch == -1
         )
         self._scale_fn_custom, self.mode, self.gamma = scale_fn, mode, gamma
-        if scale_fn is None:
-            self._one_of("mode", mode, "triangular", "triangular2", "exp_range")
         self.scale_mode = self._one_of("scale_mode", scale_mode, "cycle", "iterations")
         if scale_fn is None:
+            self._one_of("mode", mode, "triangular", "triangular2", "exp_range")
             self.scale_mode = "iterations" if mode == "exp_range" else "cycle"
         up, down = step_size_up, step_size_up if step_size_down is None else step_size_down
         text = "step_size_up and step_size_down must be above 0, got {} and {}"
@@ -158,14 +157,11 @@ class OneCycleLR(WithMomentum):
         self._begin_momentum(optimizer, cycle_momentum, base_momentum, max_momentum, begins)
         if total_steps is None:
             text = "give total_steps, or epochs and steps_per_epoch"
-            need(
-                epochs is not None and steps_per_epoch is not None,
-                "OneCycleLR",
-                text,
-                error=ValueError,
-            )
-            total_steps = _count("epochs", epochs) * _count("steps_per_epoch", steps_per_epoch)
-        self.total_steps = _count("total_steps", total_steps)
+            both = epochs is not None and steps_per_epoch is not None
+            need(both, "OneCycleLR", text, error=ValueError)
+            given = {"epochs": epochs, "steps_per_epoch": steps_per_epoch}
+            total_steps = math.prod(self._whole(*one) for one in given.items())
+        self.total_steps = self._whole("total_steps", total_steps)
         text = "pct_start must be between 0 and 1"
         need(0 <= pct_start <= 1, "OneCycleLR", text, pct_start, error=ValueError)
         self._anneal_strategy = self._one_of("anneal_strategy", anneal_strategy, *CURVES)
@@ -191,10 +187,8 @@ class OneCycleLR(WithMomentum):
         """The rates at `last_epoch`; the momenta are set at once."""
         self._bases()
         step = self.last_epoch
-        text = f"Tried to step {step} times. The specified number of total steps is"
-        need(
-            step <= self.total_steps, "OneCycleLR", text + " {}", self.total_steps, error=ValueError
-        )
+        text = f"Tried to step {step} times. The specified number of total steps is {{}}"
+        need(step <= self.total_steps, "OneCycleLR", text, self.total_steps, error=ValueError)
         begin = 0.0
         for phase in self._phases:
             if step <= phase[0] or phase is self._phases[-1]:
@@ -210,10 +204,3 @@ class OneCycleLR(WithMomentum):
                 momentum = between(group[names[2]], group[names[3]], share)
                 self._set_momentum(group, momentum)
         return rates
-
-
-def _count(name: str, value: Any) -> Any:
-    good = type(value) is int and value >= 1
-    text = f"{name} must be a positive whole number"
-    need(good, "OneCycleLR", text, value, error=ValueError)
-    return value

@@ -206,12 +206,8 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0,
         last_epoch: int = -1,
     ) -> None:  # fmt: skip
-        for name, value in (("T_0", T_0), ("T_mult", T_mult)):
-            good = type(value) is int and value >= 1
-            text = f"{name} must be a whole number of at least 1"
-            need(good, "CosineAnnealingWarmRestarts", text, value, error=ValueError)
-        self.T_0 = T_0
-        self.T_mult = T_mult
+        self.T_0 = self._whole("T_0", T_0)
+        self.T_mult = self._whole("T_mult", T_mult)
         self.eta_min = eta_min
         super().__init__(optimizer, last_epoch)
 

@@ -141,6 +141,12 @@ class LRScheduler:
         need(len(found) == groups, type(self).__name__, text, error=ValueError)
         return found
 
+    def _whole(self, name: str, value: Any, least: int = 1) -> Any:
+        """`value`; ValueError where it is no whole number of at least `least`."""
+        good, text = type(value) is int and value >= least, "must be a whole number of at least"
+        need(good, type(self).__name__, f"{name} {text} {least}", value, error=ValueError)
+        return value
+
     def _one_of(self, name: str, value: str, *choices: str) -> str:
         """`value`; ValueError where it is not one of the choices."""
         text = f"{name} must be {', '.join(choices[:-1])} or {choices[-1]}"

@@ -270,12 +270,9 @@ class SWALR(LRScheduler):
         self.optimizer = checked_optimizer(optimizer)
         rates = self._each("swa_lr", swa_lr)
         self._anneal_strategy = self._one_of("anneal_strategy", anneal_strategy, *CURVES)
-        good = type(anneal_epochs) is int and anneal_epochs >= 0
-        text = "anneal_epochs must be a whole number of at least 0"
-        need(good, "SWALR", text, anneal_epochs, error=ValueError)
+        self.anneal_epochs = self._whole("anneal_epochs", anneal_epochs, 0)
         for rate, group in zip(rates, optimizer.param_groups, strict=True):
             group["swa_lr"] = rate
-        self.anneal_epochs = anneal_epochs
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:

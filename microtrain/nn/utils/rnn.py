@@ -90,15 +90,15 @@ class _Layout(NamedTuple):
         found[list(self.order)] = steps.sum(0)
         return found
 
-    def places(self, count: int) -> Any:
-        """For each element its place in padded (count, sequences), flattened."""
+    def places(self) -> Any:
+        """For each element its place in the padded sequences, flattened."""
         rows = [np.array(self.order[:n]) + t * len(self.order) for t, n in enumerate(self.sizes)]
         return np.concatenate(rows)
 
     def sources(self, count: int) -> Any:
         """For each place of padded (count, sequences) its element, 0 where there is none."""
         found = np.zeros(count * len(self.order), np.int64)
-        found[self.places(count)] = np.arange(sum(self.sizes))
+        found[self.places()] = np.arange(sum(self.sizes))
         return found
 
     def missing(self, count: int) -> Any:
@@ -141,7 +141,7 @@ def packed_again(padded: Tensor, like: PackedSequence) -> PackedSequence:
     """(steps, sequences, ...) in the order they were given, with the lengths of `like`."""
     layout = _layout(like)
     rows = padded.reshape(-1, *padded.shape[2:])
-    places = tensor(layout.places(len(layout.sizes)), device=rows.device)
+    places = tensor(layout.places(), device=rows.device)
     return _like(like, index_select(rows, 0, places))
 
 
@@ -193,7 +193,7 @@ def pack_padded_sequence(
     sizes = tuple(sum(n > t for n in numbers) for t in range(max(numbers)))
     layout = _Layout(sizes, tuple(order))
     rows = input.reshape(-1, *input.shape[2:])
-    data = index_select(rows, 0, tensor(layout.places(steps), device=rows.device))
+    data = index_select(rows, 0, tensor(layout.places(), device=rows.device))
     indices = None if enforce_sorted else tensor(order, device=rows.device)
     found = PackedSequence(data, tensor(sizes), indices)
     vars(found)["_layout"] = layout

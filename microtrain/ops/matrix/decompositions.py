@@ -269,7 +269,7 @@ def pinv_of(xp, x, atol, rtol, *, hermitian=False):
     return xp.matmul(xp.multiply(v, xp.asarray(inverted, x.dtype)), transposed(xp, u))
 
 
-def _limits(name: str, x: Any, atol: Any, rtol: Any) -> tuple[Any, Any]:
+def _limits(x: Any, atol: Any, rtol: Any) -> tuple[Any, Any]:
     """The tolerances as Tensors in the dtype of `x`; by default as many units as the larger size.
 
     A relative one holds by default only where there is no absolute one.
@@ -305,7 +305,7 @@ def pinv(A: FloatMatrices, *, atol: Any = None, rtol: Any = None, hermitian: Fla
     """
     if hermitian:
         want_square("linalg.pinv", A)
-    return pinv_of(A, *_limits("linalg.pinv", A, atol, rtol), hermitian)
+    return pinv_of(A, *_limits(A, atol, rtol), hermitian)
 
 
 def _limit(values: Any, atol: Any, rtol: Any) -> Any:
@@ -330,7 +330,7 @@ def matrix_rank(
     values = abs(eigh(found).eigenvalues) if hermitian else svdvals(found)
     if not values.shape[-1] or not math.prod(values.shape):
         return wrap(XP[type(A._array)].zeros(A.shape[:-2], int64))
-    limit = _limit(values, *_limits("linalg.matrix_rank", A, atol, rtol))
+    limit = _limit(values, *_limits(A, atol, rtol))
     return sum_dims(cast(values > limit, int64), (values.ndim - 1,), False)
 
 
