@@ -342,12 +342,6 @@ def nodes_towards(edges: Any, targets: set[Any]) -> set[Any]:
 _sum_to: Any = None
 
 
-def set_sum_to(operation: Any) -> None:
-    """Tell the engine the operation that reduces a broadcast gradient."""
-    global _sum_to
-    _sum_to = operation
-
-
 def unbroadcast(g: Any, shape: tuple[int, ...], node: Any) -> Any:
     """`g`, which `node` returned (None: the caller of backward), summed to `shape`.
 

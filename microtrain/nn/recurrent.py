@@ -123,7 +123,8 @@ class RNNBase(Module):
             x = x.transpose(0, 1)
         self._check_input(x)
         count, samples = self.num_layers * (2 if self.bidirectional else 1), x.shape[1]
-        hidden = self._state("hidden[0]", hidden, x, (count, samples, self._output_size))
+        size = self.proj_size or self.hidden_size
+        hidden = self._state("hidden[0]", hidden, x, (count, samples, size))
         if self.mode == "LSTM":
             cell = self._state("hidden[1]", cell, x, (count, samples, self.hidden_size))
         y, hidden, cell = self._layers(x, hidden, cell, stopped)
@@ -134,10 +135,6 @@ class RNNBase(Module):
                 y.squeeze(1), hidden.squeeze(1), None if cell is None else cell.squeeze(1)
             )  # fmt: skip
         return (y.transpose(0, 1) if self.batch_first else y), hidden, cell
-
-    @property
-    def _output_size(self) -> int:
-        return self.proj_size or self.hidden_size
 
     def _check_input(self, x: Tensor) -> None:
         weight = getattr(self, "weight_ih_l0")  # noqa: B009
@@ -269,17 +266,13 @@ class RNN(_OfOneState):
         bias: bool = True, batch_first: bool = False, dropout: float = 0.0,
         bidirectional: bool = False, device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
-        _check_nonlinearity("RNN", nonlinearity)
+        text = "Unknown nonlinearity. Select from 'tanh' or 'relu'"
+        need(nonlinearity in ("tanh", "relu"), "RNN", text, nonlinearity, error=ValueError)
         super().__init__(
             f"RNN_{nonlinearity.upper()}", input_size, hidden_size, num_layers, bias, batch_first,
             dropout, bidirectional, device=device, dtype=dtype,
         )  # fmt: skip
         self.nonlinearity = nonlinearity
-
-
-def _check_nonlinearity(name: str, given: Any) -> None:
-    text = "Unknown nonlinearity. Select from 'tanh' or 'relu'"
-    need(given in ("tanh", "relu"), name, text, given, error=ValueError)
 
 
 class GRU(_OfOneState):

@@ -58,7 +58,10 @@ class TransformerLayer(Module):
             setattr(self, f"norm{part}", LayerNorm(d_model, eps=layer_norm_eps, **kind))
         for part in parts:
             setattr(self, f"dropout{part}", Dropout(dropout))
-        self.activation: Any = activation_of(activation)
+        if isinstance(activation, str):
+            need(activation in ("relu", "gelu"), "activation", "should be relu/gelu", activation)
+            activation = getattr(F, activation)
+        self.activation: Any = activation
 
     def _feed(self, x: Tensor) -> Tensor:
         fed: Tensor = self.linear2(self.dropout(self.activation(self.linear1(x))))
@@ -107,14 +110,6 @@ class TransformerEncoderLayer(TransformerLayer):
 
         x = self._through(x, attend, self._feed)
         return x.transpose(0, 1) if swap else x
-
-
-def activation_of(given: str | Callable[[Tensor], Tensor]) -> Any:
-    """The function that `given` names, or is; RuntimeError for an unknown name."""
-    if not isinstance(given, str):
-        return given
-    need(given in ("relu", "gelu"), "activation", "should be relu/gelu", given)
-    return getattr(F, given)
 
 
 class TransformerStack(Module):

@@ -66,11 +66,6 @@ def want_same_dtype(name: str, argument: str, source: Any, x: Any) -> None:
     need(source.dtype == x.dtype, name, SAME_DTYPE, argument, x.dtype, source.dtype)
 
 
-def want_square(name: str, x: Any) -> None:
-    """RuntimeError unless `x` is a square matrix or a batch of such."""
-    need(x.ndim > 1 and x.shape[-1] == x.shape[-2], name, IS_SQUARE, x)
-
-
 def want_shape(
     name: str, what: str, x: Any, shape: Any, error: type[Exception] = RuntimeError
 ) -> None:

@@ -31,7 +31,7 @@ from .pointwise import gamma, special
 from .reduce import likeness, norms, reductions, scans, sorting, statistics
 from .shape import joining, rearranging, shapes
 
-graph.set_sum_to(shapes.sum_to)
+graph._sum_to = shapes.sum_to
 
 
 def _reversed(operation: Callable[..., Any]) -> Callable[..., Any]:

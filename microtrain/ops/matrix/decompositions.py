@@ -15,7 +15,7 @@ import numpy as np
 
 from ...backend import XP, int64
 from ...tensor import TENSORS, wrap
-from ..arguments import want_square
+from ..arguments import IS_SQUARE
 from ..coercion import cast, underived
 from ..fronts import FLOAT, Alike, Flag, FloatSquare, Matrices, need, one_of, public
 from ..index.indexing import part
@@ -304,7 +304,7 @@ def pinv(A: FloatMatrices, *, atol: Any = None, rtol: Any = None, hermitian: Fla
     for values that are not finite.
     """
     if hermitian:
-        want_square("linalg.pinv", A)
+        need(A.shape[-1] == A.shape[-2], "linalg.pinv", IS_SQUARE, A)
     return pinv_of(A, *_limits(A, atol, rtol), hermitian)
 
 

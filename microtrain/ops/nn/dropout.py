@@ -42,7 +42,7 @@ def _dropout(
     name: str, x: Any, p: float, on: bool, inplace: bool, features: bool = False, selu: bool = False
 ) -> Any:
     check_probability(name, p)
-    refuse_inplace(name, inplace)
+    need(not inplace, name, "inplace=True is not supported; use the result instead")
     if not on or not p:
         return x
     want_float(name, x)
@@ -57,11 +57,6 @@ def check_probability(name: str, p: Any) -> None:
     """ValueError unless 0 <= p <= 1."""
     text = "the probability has to be between 0 and 1"
     need(0 <= p <= 1, name, text, p, error=ValueError)
-
-
-def refuse_inplace(name: str, inplace: bool) -> None:
-    """RuntimeError for `inplace=True`."""
-    need(not inplace, name, "inplace=True is not supported; use the result instead")
 
 
 def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
