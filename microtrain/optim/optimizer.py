@@ -157,14 +157,11 @@ class Run:
 
 def _in_order(params: Any) -> Any:
     """`params`; TypeError where ranks and runs would not have them in the same order."""
-    if isinstance(params, set | frozenset | weakref.WeakSet | Mapping | str):
-        _refuse_order(params)
-    return params
-
-
-def _refuse_order(params: Any) -> NoReturn:
+    unordered = isinstance(params, set | frozenset | weakref.WeakSet | Mapping | str)
+    fits = not unordered and type(params) not in TENSORS
     text = "params should be a list of Tensors or of dicts, in an order that is the same everywhere"
-    raise wrong("optimizer", text, type(params), error=TypeError)
+    need(fits, "optimizer", text, type(params), error=TypeError)
+    return params
 
 
 class Optimizer:
@@ -211,8 +208,6 @@ class Optimizer:
             cls.states, cls.named = signature_of(getattr(formula, "__func__", formula))
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
-        if type(params) in TENSORS:
-            _refuse_order(params)
         _in_order(params)
         is_model = hasattr(params, "parameters")
         text = "write model.parameters() in place of a model"
