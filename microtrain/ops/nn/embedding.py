@@ -31,7 +31,7 @@ def _add_rows(xp, x, indices, *, rows, out=None):
     xp.copyto(table, 0)
     vectors = xp.reshape(x, (math.prod(indices.shape), size))
     xp.scatter_add(table, xp.reshape(indices, -1), vectors)
-    return written(xp, table, out)
+    return table if out is None or direct else written(xp, table, out)
 
 
 def _weight_rule(g, indices, weight_shape, padding, out):
