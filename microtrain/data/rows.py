@@ -177,10 +177,8 @@ class TargetScaling:
         return {**self.affine.to_json(), "log": self.log, "ends": ends, "exp": self.exp}
 
     @classmethod
-    def from_json(cls, state: Mapping[str, Any] | None) -> TargetScaling | None:
-        """Of `to_json()`; None of a target that is trained on as it is."""
-        if state is None:
-            return None
+    def from_json(cls, state: Mapping[str, Any]) -> TargetScaling:
+        """Of `to_json()`."""
         ends = state["ends"] and tuple(np.array(end, np.float64) for end in state["ends"])
         return cls(Preprocessing.from_json(state), state["log"], ends, state["exp"])
 
@@ -294,8 +292,7 @@ class Rows(Source):
 
     def location(self, row: int) -> str:
         """Where the source has the row."""
-        positions = self.positions(np.array([row], np.intp))
-        return self.source.location(int(positions[0]))
+        return self.source.location(int(self.positions(np.array([row], np.intp))[0]))
 
     def location_in(self, array: int, row: int) -> str:
         """Where the source has the row of an array."""

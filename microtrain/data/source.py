@@ -188,7 +188,7 @@ def blocks(source: Source, most: int = BLOCK) -> Iterator[tuple[int, tuple[Array
 _NAMES = ("feature_names", "target_name", "classes", "truth")
 
 
-class ArrayDataset:
+class ArrayDataset(Source):
     """Rows of one or more arrays: inputs first, the target last, then the weights if there are any.
 
     Args:
@@ -282,10 +282,6 @@ class ArrayDataset:
     def read(self, rows: slice | NDArray[np.intp]) -> tuple[NDArray[Any], ...]:
         """The rows of every array, as `Source` has it: a slice shares memory, row numbers copy."""
         return tuple(array[rows] for array in self.arrays)
-
-    def location(self, row: int) -> str:
-        """Where a row comes from: its number."""
-        return f"row {row}"
 
     def with_arrays(self, *arrays: Any) -> ArrayDataset:
         """Others for all of `arrays`, under the same names: some of the rows, or all prepared."""
@@ -404,10 +400,11 @@ def columns_of(source: Source, at: int) -> Sequence[str] | None:
     return [source.target_name] if name_of(source, at) == "target" else None
 
 
-def check_array(source: Source, at: int, array: Array, origin: str, first: int = 0) -> None:
+def check_array(
+    source: Source, at: int, array: Array, name: str, columns: Sequence[str] | None, first: int
+) -> None:
     """DataError for the first value that is not finite of an array from row `first` on."""
-    where = partial(place, source, at, first)
-    check_finite(array, f"{origin}: {name_of(source, at)} at", columns_of(source, at), where)
+    check_finite(array, name, columns, partial(place, source, at, first))
 
 
 def check_finite(

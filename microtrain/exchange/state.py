@@ -257,10 +257,9 @@ def _read(path: Any, bfloat16: bool) -> Any:
             with files.open_plain(os.path.expanduser(path)) as file:
                 content = file.read()
         return parse(content, bfloat16, _name(path))
-    except OSError as error:
-        raise DataError(f"cannot read {_named(path)}: {files.reason(error)}") from error
-    except ValueError as error:
-        raise DataError(f"cannot read {_named(path)}: {error}") from error
+    except (OSError, ValueError) as error:
+        why = files.reason(error) if isinstance(error, OSError) else error
+        raise DataError(f"cannot read {_named(path)}: {why}") from error
     except MemoryError as error:
         raise DataError(f"{_named(path)} does not fit into memory") from error
 

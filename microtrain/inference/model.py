@@ -8,7 +8,6 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +20,7 @@ from ..config.components import GIVEN, build, is_import_path
 from ..creation import from_numpy
 from ..data import Source
 from ..data.rows import cast
-from ..data.source import BLOCK, as_source, check_finite, place, read_checked
+from ..data.source import BLOCK, as_source, check_array, check_finite, read_checked
 from ..data.tables.frame import Frame, shortened
 from ..data.tables.notation import Notation
 from ..errors import ConfigError, DataError
@@ -266,9 +265,7 @@ class TrainedModel:
             arrays = read_checked(source, rows, head)[:count]
             for i, array in enumerate(arrays):
                 columns = None if i else self.feature_names
-                check_finite(
-                    array, f"{self._name(i)} at", columns, partial(place, source, i, first)
-                )
+                check_array(source, i, array, f"{self._name(i)} at", columns, first)
             yield first, arrays
 
     def check_source(self, source: Source) -> tuple[Array, ...]:

@@ -85,7 +85,7 @@ def predict_file(
         content = _npz(arrays, {name: blocks(of) for name, of in made.items()}, len(inputs))
     else:
         found = blocks(lambda each: {name: of(each) for name, of in made.items()})
-        content = _csv(_tables(first, found, output, kept))
+        content = _csv(first, found, output, kept)
     if output == "-":
         _to_stdout(content)
     else:
@@ -93,24 +93,15 @@ def predict_file(
     return len(inputs)
 
 
-def _tables(
-    model: TrainedModel,
-    blocks: Iterable[Arrays],
-    output: str,
-    kept: Arrays,
-) -> Iterator[dict[str, Array]]:
-    """The columns of each block, with its rows of those that are kept."""
+def _csv(
+    model: TrainedModel, blocks: Iterable[Arrays], output: str, kept: Arrays
+) -> Iterator[bytes]:
+    """The bytes of a table, block after block, each with its rows of what is kept."""
     start = 0
-    for found in blocks:
+    for number, found in enumerate(blocks):
         stop = start + len(found["prediction"])
         rows = {name: column[start:stop] for name, column in kept.items()}
-        yield _columns(model, found, output, rows)
-        start = stop
-
-
-def _csv(blocks: Iterable[Arrays]) -> Iterator[bytes]:
-    """The bytes of a table: its columns come by name, block after block."""
-    for number, columns in enumerate(blocks):
+        columns, start = _columns(model, found, output, rows), stop
         text = io.StringIO(newline="")
         writer = csv.writer(text, lineterminator="\n")
         if number == 0:

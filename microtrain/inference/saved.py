@@ -46,8 +46,9 @@ class Input(BaseModel):
     dtype: Literal["float32", "float64", "int64"]
 
 
-def _encoder(state: Any) -> Encoder | None:
-    return None if state is None else Encoder.from_json(state)
+def _maybe(kind: Any) -> BeforeValidator:
+    """What was written by `to_json` of a kind, or nothing."""
+    return BeforeValidator(lambda state: None if state is None else kind.from_json(state))
 
 
 class Signature(BaseModel):
@@ -66,10 +67,8 @@ class Signature(BaseModel):
 
     inputs: tuple[Input, ...] = Field(min_length=1)
     preprocessing: Annotated[InstanceOf[Preprocessing], BeforeValidator(Preprocessing.from_json)]
-    target_scaling: Annotated[
-        InstanceOf[TargetScaling] | None, BeforeValidator(TargetScaling.from_json)
-    ] = None
-    table: Annotated[InstanceOf[Encoder] | None, BeforeValidator(_encoder)] = None
+    target_scaling: Annotated[InstanceOf[TargetScaling] | None, _maybe(TargetScaling)] = None
+    table: Annotated[InstanceOf[Encoder] | None, _maybe(Encoder)] = None
     feature_names: Names | None
     target_name: StrictStr | None
     out_features: Size | None

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import functools
 import hashlib
 import json
 import math
@@ -217,20 +216,17 @@ def keep(directory: Path, key: str, make: Callable[[Path], dict[str, Any]]) -> t
     """
     final, made = directory / key, False
     while not (made or final.is_dir()):
-        with _REFUSING(), _turn(directory, key) as place:
+        hint = "\nhint: name a directory in data.cache"
+        with refusing("data.cache", hint, DataError), _turn(directory, key) as place:
             if place is not None:
-                about = json.loads(json.dumps(make(place), default=_plain))
+                # What is NumPy's becomes plain.
+                about = json.loads(json.dumps(make(place), default=lambda x: x.tolist()))
                 with open(place / ABOUT, "wb") as file:
                     file.write(json.dumps(about | {"sha256": _sha256_of(about)}).encode())
                     to_disk(file)
                 place.rename(final)
                 made = True
     return final, made
-
-
-_REFUSING = functools.partial(
-    refusing, "data.cache", "\nhint: name a directory in data.cache", DataError
-)
 
 
 @contextlib.contextmanager
@@ -286,11 +282,6 @@ def _locked(place: Path) -> Iterator[None]:
 
 def _sha256_of(about: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
-
-
-def _plain(value: Any) -> Any:
-    """For JSON, what is NumPy's."""
-    return value.tolist()
 
 
 def write(place: Path, parts: Mapping[str, Source], what: str) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from ..rows import (
     is_lazy,
     layout,
 )  # fmt: skip
-from ..source import BLOCK, Source, as_source, blocks, check_array, checked, name_of
+from ..source import BLOCK, Source, as_source, blocks, check_array, checked, columns_of, name_of
 from ..tables.table import Encoder, Table
 from .match_schema import match_schema
 from .split import PartRows, split_rows, way_to_split
@@ -325,7 +325,8 @@ def survey(
         ends = _wider(ends, arrays)
         for number, each in enumerate(ends):
             if arrays[number].dtype.kind == "f" and not np.isfinite(each).all():
-                check_array(part, number, arrays[number], origin, first)
+                name = f"{origin}: {name_of(part, number)} at"
+                check_array(part, number, arrays[number], name, columns_of(part, number), first)
         for digest, array in zip(digests, arrays, strict=True) if lazy else ():
             digest.update(np.ascontiguousarray(array).data)
         target = arrays[at]
