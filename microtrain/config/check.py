@@ -27,12 +27,7 @@ TRAINER = "microtrain.train.trainer.Trainer"
 S = TypeVar("S", bound=Section)
 
 
-def checked(
-    root: Node,
-    problems: list[Problem],
-    *,
-    trust: bool | None = None,
-) -> Config | None:
+def checked(root: Node, problems: list[Problem], *, trust: bool | None = None) -> Config | None:
     """The configuration with every default filled in, or None with the reasons in `problems`.
 
     Import paths are followed with `trust`, and by default those of which no run is the source.

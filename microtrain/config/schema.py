@@ -47,8 +47,7 @@ Fraction = Annotated[float, Gt(0), Le(1), Expects("a fraction above 0, at most 1
 SHARE = Expects("a fraction above 0, at most 1, or the path of a file, or keys of data")
 Part: TypeAlias = Annotated[Fraction | Annotated[str, Path] | dict[str, Any], SHARE]
 Name = Annotated[
-    str,
-    Expects("a name for a directory: letters, digits, spaces, . _ -", r"^\w[\w .-]{0,99}$"),
+    str, Expects("a name for a directory: letters, digits, spaces, . _ -", r"^\w[\w .-]{0,99}$")
 ]
 Span = Annotated[Duration, Predicate(lambda span: span.unit != "%" or span.amount <= 100)]
 WholeRun = Annotated[
@@ -205,10 +204,7 @@ class Data(Component):
                 yield f"split.{part}", f"is the file that the model is trained on ({same})"
         of_files = ":" in self.type or {"path", "inputs"} & {*self.arguments}
         if self.cache is not None and not of_files:
-            yield (
-                "cache",
-                f"keeps the rows of files; data of type {self.type} have no file",
-            )
+            yield ("cache", f"keeps the rows of files; data of type {self.type} have no file")
 
 
 @dataclass(kw_only=True)

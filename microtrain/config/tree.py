@@ -141,8 +141,7 @@ def _assign(node: Node, path: str, keys: list[str], value: Node, place: Place) -
     if child is None or (child.value is None and below):
         child = Node([] if key in LISTS else {}, place, place)
     return replace(
-        node,
-        value={**node.value, key: _assign(child, join(path, key), below, value, place)},
+        node, value={**node.value, key: _assign(child, join(path, key), below, value, place)}
     )
 
 

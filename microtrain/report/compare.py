@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..common.words import listed, number, plural, printable, table
 from ..config.resolved import as_yaml
 from ..runs.metrics import RESERVED, SPLITS, History
-from ..runs.run import Run, RunInfo
+from ..runs.run import Run
 from .record import PLACES, differing_settings, direction
 
 _WIDEST = 48
@@ -34,9 +34,6 @@ def compare(records: Sequence[Run]) -> dict[str, Any]:
     params = [record.info.params_sha256 for record in records]
     settings = differing_settings(records)
     other_loss = any(key.startswith("loss.") for key in settings)
-    environment = [_environment(record.info) for record in records]
-    kinds = dict.fromkeys(kind for each in environment for kind in each)
-    sides = {kind: [each.get(kind) for each in environment] for kind in kinds}
     apart = first_difference(records)
     return {
         "runs": [
@@ -46,7 +43,7 @@ def compare(records: Sequence[Run]) -> dict[str, Any]:
                 "status": record.status,
                 "steps": record.info.steps,
                 "rows": record.history.rows,
-                "train_s": record.info.seconds("train_s"),
+                "train_s": record.info.timings.get("train_s"),
             }
             for record in records
         ],
@@ -54,7 +51,7 @@ def compare(records: Sequence[Run]) -> dict[str, Any]:
             key: [s._asdict() if (s := record.config.get(key)) else None for record in records]
             for key in settings
         },
-        "environment": {kind: row for kind, row in sides.items() if len(set(row)) > 1},
+        "environment": _environment(records),
         "data": {"equal": _equal(hashes), "hashes": hashes},
         "metrics": {
             # Values of other rows are not judged, nor are those of other losses.
@@ -75,12 +72,16 @@ def _equal(values: Sequence[Any]) -> bool | None:
     return None if None in values else len(set(values)) == 1
 
 
-def _environment(info: RunInfo) -> dict[str, Any]:
-    """What a run depended on beside its configuration and data."""
-    git = info.git and info.git.commit[:12] + (" with changes" if info.git.dirty else "")
-    hosts = ", ".join(dict.fromkeys(info.hosts)) or None
-    where = {"git": git, "ranks": info.ranks, "hosts": hosts}
-    return info.versions | where
+def _environment(records: Sequence[Run]) -> dict[str, list[Any]]:
+    """What runs depended on beside configuration and data, where that is not the same."""
+    found: list[dict[str, Any]] = []
+    for info in (record.info for record in records):
+        git = info.git and info.git.commit[:12] + (" with changes" if info.git.dirty else "")
+        hosts = ", ".join(dict.fromkeys(info.hosts)) or None
+        found.append(info.versions | {"git": git, "ranks": info.ranks, "hosts": hosts})
+    kinds = dict.fromkeys(kind for each in found for kind in each)
+    rows = {kind: [each.get(kind) for each in found] for kind in kinds}
+    return {kind: row for kind, row in rows.items() if len(set(row)) > 1}
 
 
 def _metric(records: Sequence[Run], column: str, judged: bool) -> dict[str, Any]:
@@ -179,10 +180,7 @@ def lines(comparison: Mapping[str, Any]) -> list[str]:
 def overall(records: Sequence[Run]) -> list[str]:
     """What there is to say of more than two runs before a table has them one by one."""
     hashes = [record.data_hash for record in records]
-    sides = [_environment(record.info) for record in records]
-    others = [
-        k for k in dict.fromkeys(k for s in sides for k in s) if len({s.get(k) for s in sides}) > 1
-    ]
+    others = [*_environment(records)]
     text = [f"{plural(len(records), 'run')}; values of the best step by {records[0].monitor}"]
     if _equal(hashes) is False:
         text += ["the rows of the data differ between runs; data.split.seed keeps a split"]

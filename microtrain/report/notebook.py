@@ -25,7 +25,7 @@ def in_html(path: Path) -> str:
     facts = {"status": record.status}
     if info.steps is not None:
         facts["steps"] = plural(info.steps, "step")
-    if (seconds := info.seconds("train_s")) is not None:
+    if (seconds := info.timings.get("train_s")) is not None:
         facts["time"] = elapsed(seconds)
     if best is not None:
         facts["best"] = f"{best.name} {number(best.value)} at step {best.step:,}"

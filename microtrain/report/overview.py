@@ -190,7 +190,9 @@ def listing(paths: Sequence[Path], warn: Callable[[str], None]) -> list[Column]:
         columns.append(Column(test, values, 4 if name == "loss" else 7, direction(runs, test)))
     return [
         *columns,
-        Column("seconds", [info.seconds("train_s") for info in infos], 5, show="{:,.1f}".format),
+        Column(
+            "seconds", [info.timings.get("train_s") for info in infos], 5, show="{:,.1f}".format
+        ),
         Column("ranks", [info.ranks for info in infos]),
         Column("started", [info.started for info in infos]),
         Column("path", [str(run.path) for run in runs]),
@@ -223,7 +225,9 @@ def table_of_runs(records: Sequence[Run]) -> list[Column]:
         *setting_columns(settings, records),
         *_measures(records, monitor),
         Column("steps", [_steps(record) for record in records], 2),
-        Column("seconds", [r.info.seconds("train_s") for r in records], 1, show="{:,.1f}".format),
+        Column(
+            "seconds", [r.info.timings.get("train_s") for r in records], 1, show="{:,.1f}".format
+        ),
         Column("params_sha256", [record.info.params_sha256 for record in records]),
         Column("error", [record.info.error for record in records]),
         Column("path", [str(record.path) for record in records]),

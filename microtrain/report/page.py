@@ -101,11 +101,7 @@ def write_plots(run: str | Path | Run, predictions: Predictions | None = None) -
 
 
 def final_report(
-    run: Path,
-    model: Any = None,
-    data: Prepared | None = None,
-    device: Any = None,
-    named: str = "",
+    run: Path, model: Any = None, data: Prepared | None = None, device: Any = None, named: str = ""
 ) -> str | None:
     """Write the report of a run that has just ended, on one process; returns what went wrong.
 

@@ -22,6 +22,7 @@ from ..creation import from_numpy
 from ..data import Prepared
 from ..data.rows import apart
 from ..runs.metrics import ClassCounts
+from ..runs.metrics import figures as class_figures
 from ..train.evaluation import evaluating
 from ..train.metrics.classification import ClassMetric, LogOdds
 from ..train.models_and_losses import learned_line, one_prediction
@@ -269,8 +270,7 @@ def _confusion(
 ) -> Confusion:
     """Of the rows of each class, those predicted as it, and those that are both."""
     shown = np.sort(np.argsort(-(support + named - 2 * right), kind="stable")[:_CLASSES])
-    parts = ((right, named), (right, support), (2 * right, support + named))
-    figures = np.stack([above / np.where(below > 0, below, 1) for above, below in parts])
+    figures = np.stack(class_figures(right, named, support))
     total = support.sum().item()
     return Confusion(
         classes=[classes[i] for i in shown],

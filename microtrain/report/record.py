@@ -61,9 +61,7 @@ def given_settings(records: Sequence[Run]) -> set[str]:
     return {key for each in records for key, s in each.config.items() if s.origin not in own}
 
 
-def by_seed(
-    records: Sequence[Run],
-) -> tuple[list[list[int]], dict[str, list[str | None]]]:
+def by_seed(records: Sequence[Run]) -> tuple[list[list[int]], dict[str, list[str | None]]]:
     """Numbers of the runs that differ in seed and fold alone, and the other settings that differ.
 
     Of runs with one seed and fold the last counts. A name and a place are not settings.

@@ -88,10 +88,6 @@ class RunInfo:
     has_checkpoints: bool = False
     resumed_at: list[Count] = field(default_factory=list)
 
-    def seconds(self, timing: str) -> float | None:
-        """A timing in seconds, None where the run has not noted it."""
-        return self.timings.get(timing)
-
 
 def read_info(path: Path) -> RunInfo:
     """A run.json; DataError for what is not as it should be."""

@@ -84,11 +84,7 @@ class Parcel:
 
 
 def share(
-    comm: Communicator,
-    load: Load,
-    *,
-    everyone: bool = False,
-    given: bool = False,
+    comm: Communicator, load: Load, *, everyone: bool = False, given: bool = False
 ) -> Prepared:
     """The data that `load()` gives on the first rank of each host, on all ranks of that host.
 
