@@ -13,7 +13,7 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -170,21 +170,16 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         raise DataError(f"no checkpoint at {path}: {beside}")
     manifest = _read_manifest(path)
     try:
-        contents = {name: _read_verified(path, name, e) for name, e in manifest.files.items()}
-        if _NAME.fullmatch(path.name) and (step := step_of(path)) != manifest.step:
-            raise ValueError(f"its name is of step {step}, its {MANIFEST} of {manifest.step}")
-        return Checkpoint(
-            path=path,
-            step=manifest.step,
-            model=_arrays(contents["model.safetensors"], "model", manifest.order["model"]),
-            optimizer=_arrays(
-                contents["optimizer.safetensors"], "optimizer", manifest.order["optimizer"]
-            ),
-            state=files.parse_object(contents["state.json"].tobytes()),
-            config_text=contents["config.yaml"].tobytes().decode(),
-        )
-    except ValueError as error:
-        raise DataError(f"damaged checkpoint {path}: {error}") from error
+        with damaged(path):
+            contents = {name: _read_verified(path, name, e) for name, e in manifest.files.items()}
+            if _NAME.fullmatch(path.name) and (step := step_of(path)) != manifest.step:
+                raise ValueError(f"its name is of step {step}, its {MANIFEST} of {manifest.step}")
+            order = manifest.order
+            model = _arrays(contents["model.safetensors"], "model", order["model"])
+            optimizer = _arrays(contents["optimizer.safetensors"], "optimizer", order["optimizer"])
+            state = files.parse_object(contents["state.json"].tobytes())
+            text = contents["config.yaml"].tobytes().decode()
+            return Checkpoint(path, manifest.step, model, optimizer, state, text)
     except MemoryError as error:
         raise DataError(f"the checkpoint {path} does not fit into memory") from error
 
@@ -245,10 +240,17 @@ def load_newest_checkpoint(
 def config_of(path: Path) -> str:
     """The config.yaml of a checkpoint; DataError where it is not as it was written."""
     manifest = _read_manifest(path)
-    try:
+    with damaged(path):
         return _read_verified(path, "config.yaml", manifest.files["config.yaml"]).tobytes().decode()
+
+
+@contextlib.contextmanager
+def damaged(path: Path, where: str = "") -> Iterator[None]:
+    """A ValueError about what is in a checkpoint is a DataError that names it."""
+    try:
+        yield
     except ValueError as error:
-        raise DataError(f"damaged checkpoint {path}: {error}") from error
+        raise DataError(f"damaged checkpoint {path}: {where}{error}") from error
 
 
 def peek_state(path: Path) -> dict[str, Any]:

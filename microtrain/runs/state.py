@@ -13,9 +13,9 @@ where it is read, so that a checkpoint that cannot be used is named and the one 
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 from ..backend import ARRAYS, to_host
 from ..common.files import is_unicode, typed
 from ..common.words import listed
-from ..errors import DataError
 from ..random import get_rng_state, set_rng_state
 from ..tensor import TENSORS, Size, kind_of, wrap
 from .checkpoint import Checkpoint, Count, Number
+from .checkpoint import damaged as damaged_at
 
 Array = NDArray[Any]
 SCALARS = (str, int, float, bool, type(None))
@@ -275,14 +275,9 @@ def check_loop(
         given(checkpoint.state)
 
 
-@contextlib.contextmanager
-def damaged(checkpoint: Checkpoint) -> Iterator[None]:
+def damaged(checkpoint: Checkpoint) -> AbstractContextManager[None]:
     """A ValueError about the state of a checkpoint is a DataError that names it."""
-    try:
-        yield
-    except ValueError as error:
-        text = f"damaged checkpoint {checkpoint.path}: in state.json, {error}"
-        raise DataError(text) from None
+    return damaged_at(checkpoint.path, "in state.json, ")
 
 
 def check_options(stored: Options, groups: Sequence[dict[str, Any]]) -> None:

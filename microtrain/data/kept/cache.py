@@ -59,16 +59,6 @@ CHECKED: ContextVar[bool] = ContextVar("CHECKED", default=False)
 PROGRESS: ContextVar[Any] = ContextVar("PROGRESS", default=None)
 
 
-class Kept(ArrayDataset):
-    """Arrays mapped from what is kept, of which nothing is checked or read again.
-
-    Attributes:
-        known: of the part; None for rows that were in memory when they were kept.
-    """
-
-    known: Known | None = None
-
-
 def stamps(paths: Sequence[Path]) -> list[Any]:
     """What tells files from those that they become when they are written to or replaced.
 
@@ -124,7 +114,7 @@ def _usable(place: Path) -> Iterator[None]:
         ) from error
 
 
-def _opened(place: Path, checked: bool) -> tuple[dict[str, Any], dict[str, Kept]]:
+def _opened(place: Path, checked: bool) -> tuple[dict[str, Any], dict[str, ArrayDataset]]:
     """What is known of the rows that are kept at a place, and the rows by part.
 
     checked: another rank of the host has gone through them, or they were written just now.
@@ -141,12 +131,13 @@ def _opened(place: Path, checked: bool) -> tuple[dict[str, Any], dict[str, Kept]
     return about, parts
 
 
-def _part(place: Path, name: str, about: dict[str, Any]) -> Kept:
+def _part(place: Path, name: str, about: dict[str, Any]) -> ArrayDataset:
+    """Arrays mapped from what is kept, of which nothing is checked or read again."""
     arrays = [map_npy(place / f"{name}-{number}.npy") for number in range(len(about["sha256"]))]
-    part = Kept(*(array[:0] for array in arrays))
-    vars(part).update(_tuples(about, OF_PART), arrays=tuple(arrays))
-    if (known := about["known"]) is not None:
-        part.known = Known(**{**known, "mean": np.float64(known["mean"])})
+    part, known = ArrayDataset(*(array[:0] for array in arrays)), about["known"]
+    if known is not None:  # else the rows were in memory when they were kept
+        known = Known(**{**known, "mean": np.float64(known["mean"])})
+    vars(part).update(_tuples(about, OF_PART), arrays=tuple(arrays), known=known)
     return part
 
 
