@@ -179,10 +179,14 @@ def blocks(source: Source, most: int = BLOCK) -> Iterator[tuple[int, tuple[Array
         22.5
     """
     head, rows = source.read(slice(0, 0)), len(source)
-    each = sum(array.dtype.itemsize * math.prod(array.shape[1:]) for array in head)
-    step = max(1, most // max(each, 1))
+    step = max(1, most // max(row_size(head), 1))
     for first in range(0, rows, step):
         yield first, read_checked(source, slice(first, min(first + step, rows)), head)
+
+
+def row_size(head: Sequence[Array]) -> int:
+    """The bytes of a row of all arrays."""
+    return sum(array.dtype.itemsize * math.prod(array.shape[1:]) for array in head)
 
 
 _NAMES = ("feature_names", "target_name", "classes", "truth")

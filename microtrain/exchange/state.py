@@ -233,9 +233,10 @@ def load(
     if bfloat16 is not None:
         raise TypeError(f"load(): bfloat16= is of a file, and {path} is not one; leave it out")
     _refuse_loop(place, path)
-    from ..inference.model import load as load_run
+    from ..inference.model import TrainedModel, warn_user
+    from ..inference.saved import read_saved
 
-    return load_run(path, trust=trust, checkpoint=checkpoint, model=model)
+    return TrainedModel(read_saved(path, checkpoint, trust=trust, warn=warn_user), model)
 
 
 def _refuse_loop(place: Path, path: Place) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import os
 import re
 import warnings
@@ -20,7 +19,7 @@ from ..config.components import GIVEN, build, is_import_path
 from ..creation import from_numpy
 from ..data import Source
 from ..data.rows import cast
-from ..data.source import BLOCK, as_source, check_array, check_finite, read_checked
+from ..data.source import BLOCK, as_source, check_array, check_finite, read_checked, row_size
 from ..data.tables.frame import Frame, shortened
 from ..data.tables.notation import Notation
 from ..errors import ConfigError, DataError
@@ -32,47 +31,13 @@ from ..train.evaluation import ROWS, evaluating
 from ..train.metrics.classification import sigmoid
 from ..train.model_state import load_model_arrays
 from ..train.models_and_losses import one_prediction
-from .saved import Saved, Signature, read_saved
+from .saved import Saved, Signature
 
-__all__ = ["Note", "TrainedModel", "load", "once", "warn_user"]
+__all__ = ["Note", "TrainedModel", "once", "warn_user"]
 
 Array = NDArray[Any]
 Note = Callable[[str], None]
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,18}")
-
-
-def load(
-    path: str | os.PathLike[str],
-    *,
-    trust: bool = False,
-    checkpoint: str | int = "best",
-    model: Module | None = None,
-) -> TrainedModel:
-    """The trained model of a run, with the preparation of its inputs.
-
-    Args:
-        path: a run directory, `<runs>/<name>` or its `latest` for the newest run of that name, or
-            one checkpoint directory. A sweep stands for its best member.
-        trust: run the code that the run's import paths name. Everything else is read without
-            running anything: there is no pickle in a run.
-        checkpoint: `best` (where that was not kept, the last, with a UserWarning), `last`, or a
-            step.
-        model: of the same architecture, whose values are replaced; instead of what the
-            configuration describes, as for a run whose model was given to `Trainer` in Python.
-
-    Raises ConfigError for import paths without `trust`, DataError for what is missing, damaged or
-    does not fit, TypeError for a `model` that is not a Module.
-
-    Example:
-        >>> model = mt.load("runs/iris")
-        >>> model.predict([[5.1, 3.5, 1.4, 0.2]])
-        array(['setosa'], dtype='<U10')
-        >>> model.predict({"sepal_length": [5.1], "sepal_width": [3.5],
-        ...                "petal_length": [1.4], "petal_width": [0.2]})
-        array(['setosa'], dtype='<U10')
-    """
-    saved = read_saved(path, checkpoint, trust=trust, warn=warn_user)
-    return TrainedModel(saved, model)
 
 
 def warn_user(text: str) -> None:
@@ -257,9 +222,8 @@ class TrainedModel:
             return
         source, count = inputs[0], len(self.signature.inputs)
         head = self.check_source(source)
-        size = sum(array.dtype.itemsize * math.prod(array.shape[1:]) for array in head)
         # As many rows a pass as of arrays: the same bits.
-        step = ROWS * max(1, BLOCK // (ROWS * size))
+        step = ROWS * max(1, BLOCK // (ROWS * row_size(head)))
         for first in range(0, max(len(source), 1), step):
             rows = slice(first, min(first + step, len(source)))
             arrays = read_checked(source, rows, head)[:count]

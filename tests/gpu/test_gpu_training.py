@@ -21,7 +21,6 @@ from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import LaunchError
 from microtrain.inference.evaluate import evaluate_run
-from microtrain.inference.model import load
 from microtrain.runs.checkpoint import list_checkpoints, load_checkpoint
 from microtrain.runs.directory import newest_run
 from microtrain.train.model_state import model_arrays
@@ -229,7 +228,7 @@ def test_a_run_of_a_gpu_is_evaluated_and_predicts(tmp_path: Path) -> None:
     for name, value in part.recorded.items():  # on the GPU
         assert part.values[name] == pytest.approx(value, rel=1e-4)
     x = numbers(5, 3)(0)
-    found = load(str(run.path), trust=True, checkpoint="last").predict(x)
+    found = mt.load(str(run.path), trust=True, checkpoint="last").predict(x)
     run.model.eval()
     with mt.no_grad():
         expected = on_host(run.model(mt.tensor(x, device="cuda")))

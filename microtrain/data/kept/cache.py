@@ -36,7 +36,7 @@ from ..preparation.prepare import Prepared
 from ..preparation.split import PARTS
 from ..readers.npy import Mapped, Stored, changed, map_npy, npy_header
 from ..rows import Known, Preprocessing, TargetScaling
-from ..source import ArrayDataset, Source, blocks
+from ..source import ArrayDataset, Source, blocks, row_size
 from ..tables.table import Encoder
 
 Array = NDArray[Any]
@@ -306,11 +306,7 @@ def write(place: Path, parts: Mapping[str, Source], what: str) -> dict[str, Any]
 
 def require_room(directory: Path, parts: Sequence[Source]) -> int:
     """The bytes that the rows of some parts take; DataError where there is no room for them."""
-    needed = sum(
-        array.dtype.itemsize * math.prod(array.shape[1:]) * len(part)
-        for part in parts
-        for array in part.read(slice(0, 0))
-    )
+    needed = sum(row_size(part.read(slice(0, 0))) * len(part) for part in parts)
     there = next(each for each in (directory, *directory.absolute().parents) if each.is_dir())
     free = shutil.disk_usage(there).free
     if free < needed:
