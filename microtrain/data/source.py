@@ -192,7 +192,7 @@ def row_size(head: Sequence[Array]) -> int:
 _NAMES = ("feature_names", "target_name", "classes", "truth")
 
 
-class ArrayDataset(Source):
+class ArrayDataset:
     """Rows of one or more arrays: inputs first, the target last, then the weights if there are any.
 
     Args:
@@ -286,6 +286,10 @@ class ArrayDataset(Source):
     def read(self, rows: slice | NDArray[np.intp]) -> tuple[NDArray[Any], ...]:
         """The rows of every array, as `Source` has it: a slice shares memory, row numbers copy."""
         return tuple(array[rows] for array in self.arrays)
+
+    def location(self, row: int) -> str:
+        """Where a row comes from: its number."""
+        return f"row {row}"
 
     def with_arrays(self, *arrays: Any) -> ArrayDataset:
         """Others for all of `arrays`, under the same names: some of the rows, or all prepared."""
