@@ -42,17 +42,19 @@ from ..errors import ConfigError, DivergedError
 from ..runs.directory import EVERY, RunDirectory
 from ..runs.state import RunState
 from ..tensor import TENSORS, Tensor
-from .build_run import EVALUATE, SAVE, Parts, build_run, take_initial_values
+from .build_run import EVALUATE, SAVE, take_initial_values
 from .callbacks.base import Callback, Ending, Event, States, call, callback_of, steps_between
 from .callbacks.order import CALLBACKS, OF_CONFIGURATION
 from .callbacks.results import STOPPED
-from .console import Output, next_command, peak_memory
+from .console import Output, peak_memory
 from .dry_run import dry_run
 from .models_and_losses import loss_of_rows
 from .resume import LOCK_WAIT, choose_run, take_up
 from .run import ExitCode, Progress, Requests, TrainingRun, next_multiple, run_directory, tell_end
 from .step.divergence import NotFinite, Trials, autopsy, worst_gradient
 from .step.executor import BEGIN, Execution
+
+SAME = "all ranks of a run have the same settings and files of code"
 
 
 class Trainer(TrainingRun):
@@ -164,9 +166,7 @@ class Trainer(TrainingRun):
             raise ConfigError("a configuration with `sweep` is of many runs: microtrain train")
         trainer = cls.__new__(cls)
         ranks = ranks_of(comm)
-        if ranks.size > 1:
-            hint = "all ranks of a run have the same settings and files of code"
-            same(ranks, compared(config), hint)
+        same(ranks, compared(config) if ranks.size > 1 else {}, SAME)
         trainer._set_up(config, ranks, output or Output(ranks.rank), trace, resume)
         return trainer
 
@@ -210,24 +210,12 @@ class Trainer(TrainingRun):
             if resume is None and self._nothing_to_do is None:
                 take_initial_values(config, self.model, output.warn)
 
-    def _build(self, config: Config, comm: Communicator, output: Output) -> Parts:
-        """What it is made of."""
-        return build_run(config, comm, output.warn, type(self))
-
-    def _executed(self) -> Execution:
-        """What executes its steps."""
-        return Execution(self)
-
     def open_directory(self, resume: Path | None) -> RunDirectory:
         """The directory of the run, made or that of `resume`; on rank 0."""
         if resume is not None:
             return RunDirectory(resume, wait_s=LOCK_WAIT)
         place = self.config.run_dir, self.config.name
         return RunDirectory.create(*place, config_text=self.config_text)
-
-    def _way_on(self) -> str:
-        """The command that goes on with it."""
-        return next_command(self.config, self.path, "resume")
 
     # Training -------------------------------------------------------------------------------------
 
