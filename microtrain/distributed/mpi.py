@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import functools
 import math
 import os
@@ -439,6 +440,7 @@ def _beginning(launch: Launch) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
+        survivors.found()
         # Whoever catches it may leave as it likes.
         process_monitor.tell(limit=None, over=not watchdog.watches(), together=0)
         # As a rule every rank fails alike. The first has the word; if it says nothing for a while
@@ -446,6 +448,7 @@ def _beginning(launch: Launch) -> Iterator[None]:
         if launch.rank != 0 and isinstance(error, LaunchError):
             time.sleep(0.5)
         raise
+    survivors.found()
     process_monitor.tell(limit=None, over=not watchdog.watches(), together=0)
 
 
@@ -500,6 +503,8 @@ def _limit(where: str) -> None:
     process_monitor.tell(
         limit=seconds, text=text, code=LaunchError.exit_code, together=ranks if first else 0
     )
+    if job.in_place():  # where the monitor was killed as well, and no launcher minds
+        faulthandler.dump_traceback_later(seconds + 5.0, exit=True)
 
 
 def _load(launch: Launch) -> ModuleType:

@@ -14,6 +14,7 @@ Where that fails or takes too long, the job ends, and its launcher starts it aga
 
 from __future__ import annotations
 
+import faulthandler
 import time
 from types import ModuleType
 from typing import Any, NoReturn
@@ -70,6 +71,7 @@ def training(MPI: ModuleType) -> Any:
     if not spare:
         some.Set_errhandler(MPI.ERRORS_RETURN)
         return some
+    found()
     process_monitor.tell(limit=None, goes_on=True)
     trains = everyone.group.Range_incl([(0, wanted - 1, 1)])
     while not MPI.Group.Intersection(everyone.Get_failed(), trains).size:
@@ -79,6 +81,12 @@ def training(MPI: ModuleType) -> Any:
             abort.agreed_exit(0)
         time.sleep(NAP)
     raise RankLost
+
+
+def found() -> None:
+    """This rank waits for others no more, or may wait as long as it takes."""
+    if job.in_place():
+        faulthandler.cancel_dump_traceback_later()
 
 
 def tell_spares(MPI: ModuleType) -> None:
@@ -141,6 +149,7 @@ def shrink(MPI: ModuleType) -> None:
     """Make those that live the world, and note what was lost. Collective over them."""
     text = f"has waited {LIMIT:g} s for the other ranks that are left after one was lost"
     process_monitor.tell(limit=LIMIT, text=text, code=1, over=False, goes_on=False, together=0)
+    faulthandler.dump_traceback_later(LIMIT + 5.0, exit=True)  # where the monitor is gone as well
     before = world(MPI)
     after = before.Shrink()
     after.Set_errhandler(MPI.ERRORS_RETURN)
