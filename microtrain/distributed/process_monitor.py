@@ -99,7 +99,7 @@ class Monitor:
 
     def __init__(self, rank: str, size: str, process: str, launcher: str, *how: str) -> None:
         self.rank, self.process, self.launcher = int(rank), int(process), int(launcher)
-        self.pause, self.in_place = float(how[0]), how[1] == "1"
+        self.pause, self.in_place = float(how[0]), how[1] != "0"
         self.name = f"rank {rank} of {size} (host {os.uname().nodename}, PID {process})"
         self.limit: float | None = None
         self.text, self.code, self.words, self.over, self.run = "", 1, "", False, ""

@@ -8,7 +8,7 @@ from . import lr_scheduler, optimizers
 from .flat import FlatStorage
 from .lbfgs import LBFGS
 from .optimizer import Optimizer
-from .optimizers import *  # noqa: F403
+from .optimizers import *  # noqa: F403  its __all__ is the one list of their names
 
 __all__ = ["LBFGS", "FlatStorage", "Optimizer", "lr_scheduler"]
 __all__ += optimizers.__all__

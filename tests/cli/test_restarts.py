@@ -355,6 +355,18 @@ def test_in_place(folder: Path, case: str) -> None:
     assert same(folder, ranks=1) == {}
 
 
+def test_a_sweep_in_place_is_started_again(folder: Path) -> None:
+    """Its ranks train apart: they do not hear of each other in time."""
+    if mpirun_of_here().kind != "openmpi":
+        pytest.skip("MPICH cannot go on without a rank")
+    found = launch(folder, "is_killed", "sweep.seeds=3", "distributed.timeout_s=60", ranks=2, rank=0,
+                   more=["--in-place"])  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    assert found.stderr.count("starting it again") == 1, found.stderr
+    members = folder.glob("runs/small/2*/members/*/run.json")
+    assert [json.loads(path.read_text())["status"] for path in members] == 3 * ["finished"]
+
+
 def test_an_end_that_is_asked_for_as_a_rank_dies(folder: Path) -> None:
     if mpirun_of_here().kind != "openmpi":
         pytest.skip("MPICH cannot go on without a rank")

@@ -196,7 +196,8 @@ class States:
         for callback in self.callbacks:
             state = callback.state_dict()
             try:
-                _ = state and json_bytes({"state": state})
+                if state:
+                    json_bytes({"state": state})
             except (TypeError, ValueError) as error:
                 raise TypeError(
                     f"callback {_name(callback)}: state_dict() must be plain JSON (text keys, "
