@@ -359,8 +359,8 @@ def test_a_sweep_in_place_is_started_again(folder: Path) -> None:
     """Its ranks train apart: they do not hear of each other in time."""
     if mpirun_of_here().kind != "openmpi":
         pytest.skip("MPICH cannot go on without a rank")
-    found = launch(folder, "is_killed", "sweep.seeds=3", "distributed.timeout_s=60", ranks=2, rank=0,
-                   more=["--in-place"])  # fmt: skip
+    words = "sweep.seeds=3", "distributed.timeout_s=60"
+    found = launch(folder, "is_killed", *words, ranks=2, rank=0, more=["--in-place"])
     assert found.returncode == 0, found.stderr
     assert found.stderr.count("starting it again") == 1, found.stderr
     members = folder.glob("runs/small/2*/members/*/run.json")
