@@ -70,7 +70,7 @@ def cond(A: Any, p: Any = None) -> Any:
     if p is not None and p not in (2, -2):
         return matrix_norm(A, p) * matrix_norm(inv(A), p)
     values = svdvals(A)
-    need(values.shape[-1], "linalg.cond", "no condition number of nothing", A)
+    need(values.shape[-1], "linalg.cond", "an empty matrix has no condition number", A)
     largest, smallest = values[..., 0], values[..., -1]
     return smallest / largest if p == -2 else largest / smallest
 
@@ -130,7 +130,7 @@ def _vector_norm(
     dims = None if dim is None else normal_dims(dim, x.ndim)
     sizes = x.shape if dims is None else [x.shape[d] for d in dims]
     defined = 0 not in sizes or 0 <= ord < math.inf
-    need(defined, "linalg.vector_norm", "no {} norm of nothing, {} and dim {}", ord, x, dim)
+    need(defined, "linalg.vector_norm", "no {} norm of an empty Tensor, {} and dim {}", ord, x, dim)
     return _norm(x, ord, dims, keepdim)
 
 

@@ -64,7 +64,7 @@ def test_a_brief_generator_starts_as_a_fresh_one_whatever_was_drawn_before(seed,
     for draw in ("permutation", "standard_normal", "random"):
         assert getattr(brief, draw)(5).tolist() == getattr(fresh, draw)(5).tolist()
     assert brief.bit_generator.random_raw() == fresh.bit_generator.random_raw()
-    assert mtr.get_rng_state() == before  # it is none of the stream of manual_seed
+    assert mtr.get_rng_state() == before  # it is not one of the stream of manual_seed
 
 
 @pytest.mark.parametrize(

@@ -571,3 +571,38 @@ def test_checks_of_hosts_are_counted_as_tests_that_ran(
     ran, skipped = left_out["read_outcomes"](tmp_path)
     assert ran == {f"scripts.test_hosts.{name}" for name in names}
     assert skipped == {}
+
+
+# What a user can be shown ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def messages() -> dict[str, Any]:
+    """The names of `scripts/messages`."""
+    return runpy.run_path(str(SCRIPTS / "messages"))
+
+
+def test_every_new_message_is_read_before_it_is_kept(messages: Any) -> None:
+    """After reading what is new: scripts/messages > tests/messages.txt."""
+    kept = (ROOT / "tests/messages.txt").read_text("utf-8")
+    assert messages["messages"]().splitlines() == kept.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("source", "texts"),
+    [
+        ('raise ValueError(f"got {n} rows, " "expected more")', ["got {...} rows, expected more"]),
+        ('def f():\n    """What it does."""\n    return 1', []),
+        ('print("no rows", "rows")\nx: "Sequence of int" = "a row"', ["no rows"]),
+        ('re.compile(r"(?:a b)+|\\\\d c")\nf("input, target")', []),
+    ],
+)
+def test_messages_are_texts_for_people(messages: Any, source: str, texts: list[str]) -> None:
+    """No documentation, annotations, patterns and names of arguments."""
+    assert [*messages["of_python"](source, "data/rows.py")] == texts
+
+
+def test_program_text_is_not_a_message_but_its_errors_are(messages: Any) -> None:
+    """In modules that write programs."""
+    source = 'line = f"for (i = 0; i < {n}; i++)"\nraise CaptureError("cannot be captured here")'
+    assert [*messages["of_python"](source, "capture/c.py")] == ["cannot be captured here"]

@@ -284,7 +284,7 @@ class Compiled:
         if self._renewed > MOST:
             raise CaptureError(
                 f"compile: {self.name} finds a new Tensor by a global, a variable, an attribute or "
-                "a key at every call, so none is a replay. Pass it as an argument"
+                "a key at every call, so no call can be a replay. Pass it as an argument"
             )
         if problem is None:
             optimise(program)

@@ -175,8 +175,8 @@ def _judge_host(host: str, ranks: Sequence[Rank]) -> Iterator[Finding]:
     if len(ranks) > cores:
         yield Finding(
             f"host {host}: {len(ranks)} ranks share {plural(cores, 'core')}",
-            "start fewer ranks there; if that many are wanted, microtrain launch sets what makes "
-            "idle ranks give up their core",
+            "start fewer ranks there; if you need that many, start them by microtrain launch, "
+            "which lets idle ranks give up their core",
         )
     elif total > cores:
         yield Finding(
@@ -350,7 +350,7 @@ def _mpi_of_one_process(facts: dict[str, str]) -> list[Finding]:
             return []
         left = left_in_memory()
         facts["MPI"] = f"{found.library}, mpi4py {found.mpi4py}" + (f"; {left}" if left else "")
-        facts["mpirun"] = "none that belongs to it"
+        facts["mpirun"] = "none that matches it"
         launchers = mpirun.mpiruns()
         right = mpirun.matching_mpirun(found, launchers)
     except LaunchError as error:

@@ -20,8 +20,8 @@ from . import options
     "--data",
     "data_file",
     metavar="FILE",
-    help="Evaluate on this CSV, NPZ, Parquet, HDF5 or Zarr file, which has targets, or on arrays"
-    " named as under data: '{inputs: x.npy, target: y.npy}'.",
+    help="Evaluate on this CSV, NPZ, Parquet, HDF5 or Zarr file with targets, or on arrays"
+    " given as under data: '{inputs: x.npy, target: y.npy}'.",
 )
 @click.option(
     "--importance",

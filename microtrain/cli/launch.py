@@ -28,7 +28,7 @@ from .mpirun import Line, find_mpirun, plan, refuse_nested
     "--restarts",
     type=click.IntRange(0),
     metavar="N",
-    help="Start the job again where it ends by a fault, at most N times.",
+    help="Start the job again if it ends by a fault, at most N times.",
 )
 @click.option(
     "--min-ranks",
@@ -39,8 +39,7 @@ from .mpirun import Line, find_mpirun, plan, refuse_nested
 @click.option(
     "--in-place",
     is_flag=True,
-    help="With --restarts, of Open MPI 5: ranks that live go on without one that is lost, as often "
-    "as there are ranks.",
+    help="With --restarts and Open MPI 5: the other ranks go on without one that is lost.",
 )
 @click.option(
     "--spares",
@@ -86,12 +85,12 @@ def launch(
         raise ConfigError(f"--mpirun-options {mpirun_options}: {error}") from error
     again = _restarts(program, arguments) if restarts is None else restarts
     if spares and not in_place:
-        raise ConfigError("--spares is for --in-place: give that as well")
+        raise ConfigError("--spares needs --in-place: give that as well")
     if in_place:
         if not again or program not in ALIKE:
             raise ConfigError(
-                f"--in-place is for --restarts N {'|'.join(ALIKE)}: what is no command of these is "
-                "started again by --restarts alone"
+                f"--in-place needs --restarts N and one of {', '.join(ALIKE)}; leave it out, and "
+                "anything else is started again as a whole"
             )
         if mpirun.kind != "openmpi":
             raise ConfigError(f"--in-place needs Open MPI 5, and mpi4py has loaded {mpirun.name}")

@@ -27,7 +27,7 @@ checkpoint = click.option(
     default="best",
     help="Which checkpoint; default: the best that was kept, else the last.",
 )
-force = click.option("--force", is_flag=True, help="Replace an output that exists.")
+force = click.option("--force", is_flag=True, help="Replace an existing output.")
 progress = click.option(
     "--progress",
     type=click.Choice(["auto", "on", "off"]),

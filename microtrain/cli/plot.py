@@ -41,7 +41,7 @@ from . import options
 @click.option(
     "--group",
     is_flag=True,
-    help="Draw runs that differ only in seed and fold as mean and deviation; always of a sweep.",
+    help="Draw runs that differ only in seed and fold as mean and deviation, as for a sweep.",
 )
 def plot(
     runs: tuple[str, ...],

@@ -29,7 +29,7 @@ from . import options
     "--threshold",
     metavar="P",
     type=click.FloatRange(0, 1),
-    help="Of two classes, predict the second where its probability is at least P.",
+    help="With two classes, predict the second where its probability is at least P.",
 )
 @click.option(
     "--delimiter", help="What separates the cells of a CSV; default: that of the run's data."

@@ -148,7 +148,7 @@ def _json_bytes(content: Any) -> bytes:
     if parse_json(text.encode()) != content:
         raise TypeError("the state changes on its way through JSON: use text keys and lists")
     if "\\ud" in text and not is_unicode(json.dumps(content, ensure_ascii=False)):
-        raise ValueError("its text is not valid in UTF-8")
+        raise ValueError("its text is not valid UTF-8")
     return (text + "\n").encode()
 
 
@@ -189,7 +189,7 @@ def from_torch(path: Place) -> str:
     return (
         "pickles of PyTorch can run code and are not read. Where torch and safetensors are "
         f"installed, convert it:\npython -c {shlex.quote(code)}\n"
-        "If it has more than the weights, take them out of it: "
+        "If it holds more than the weights, extract them first: "
         'torch.load(...)["model_state_dict"]. They go into a model by\n'
         f"model.load_state_dict(mt.load({json.dumps(target)}))"
     )
@@ -306,7 +306,7 @@ def refusing(what: str, way_out: str = "", kind: type[UserError] = LaunchError) 
         yield
     except OSError as error:
         if error.errno == errno.ELOOP:
-            way_out = "\nremove the link, or put in its place what it leads to"
+            way_out = "\nremove the link, or replace it with what it points to"
         raise kind(f"{what}: {reason(error)}{way_out}") from error
 
 
@@ -374,7 +374,7 @@ def set_aside(path: Path, name: str) -> Path:
     Raises LaunchError where the file system refuses.
     """
     aside = path.with_name(name)
-    with refusing("cannot set aside what is damaged"):
+    with refusing("cannot move the damaged file aside"):
         if os.path.lexists(aside):
             remove(aside)
         return path.rename(aside)

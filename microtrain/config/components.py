@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 # Where a target is numbers and classes are wanted.
 CLASSES = (
-    "a target is classes where a csv file has names, or whole numbers under data.categorical: "
+    "a target is classes if a csv file has names there, or whole numbers under data.categorical: "
     "true, and where it is an array of integers"
 )
 

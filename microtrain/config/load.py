@@ -153,7 +153,7 @@ def read_with_bases(
             raise Astray(f"more than {MOST_BASES} bases")
         if parent_path.resolve() in below:
             shown = quoted(parent_name)[1:-1]
-            raise Astray(f"a circle of bases: {shown} builds upon this file")
+            raise Astray(f"circular base: {shown} is based on this file")
         parent = read_with_bases(parent_path, parent_name, problems, below=below)
         return root if parent is None else _merged(parent, root, "")
     except Astray as error:

@@ -78,7 +78,7 @@ def _in_different_units(configs: Sequence[Config]) -> str:
     for key in ("standardize_target", "log_target"):
         if len({getattr(config.data, key) for config in configs}) > 1:
             return (
-                f"{monitor} is in another unit where data.{key} differs, and does not rank the "
+                f"{monitor} has a different unit where data.{key} differs, and does not rank the "
                 "settings; set checkpoint.monitor to a metric, such as val/r2 with mode: max"
             )
     return ""
@@ -160,7 +160,7 @@ def _combinations(
         message = f"expected a whole number of at least 1, got {describe(number)}"
         problems.append(Problem("sweep.random.count", message, (count or node).where))
     elif bool(drawn) != (count is not None):
-        message = "count and what is drawn belong together, as in {count: 50, optimizer.lr: 0..1}"
+        message = "give count and ranges to draw from, as in {count: 50, optimizer.lr: 0..1}"
         problems.append(Problem("sweep.random.count", message, node.value["random"].where))
     elif not problems:  # before there are so many
         seeds = len(sweep.seeds) if isinstance(sweep.seeds, list) else sweep.seeds

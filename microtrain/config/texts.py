@@ -38,9 +38,9 @@ class Duration(str):
         number, unit = match[1], match[2].removesuffix("s")
         amount = Fraction(number)
         if amount == 0:
-            raise ValueError(f"a duration is longer than nothing: {text!r}")
+            raise ValueError(f"a duration must be positive: {text!r}")
         if unit == "step" and amount.denominator != 1:
-            raise ValueError(f"there is no fraction of a step: {text!r}")
+            raise ValueError(f"steps are whole numbers: {text!r}")
         plural = "s" if unit in ("epoch", "step") and amount != 1 else ""
         duration = super().__new__(cls, f"{number}{'' if unit == '%' else ' '}{unit}{plural}")
         duration.amount, duration.unit = amount, unit

@@ -238,7 +238,7 @@ def refuse_alone(call: str) -> None:
     """RuntimeError for a collective that the other ranks will not come to."""
     why = FORBIDDEN.get(get_ident()) if FORBIDDEN else None
     if why is not None:
-        raise wrong(call, f"the other ranks would be waited for in vain: {why}")
+        raise wrong(call, f"the other ranks would wait in vain: {why}")
 
 
 def call_for_objects(call: str) -> str:

@@ -133,7 +133,7 @@ class Monitor:
         if _stat(self.process)[1:2] not in ([str(self.launcher)], []):
             return f"has lost its launcher (PID {self.launcher}), which was killed or has crashed"
         if 0 < _children(self.launcher) < self.together:
-            return "has lost another rank, which was gone before it had told MPI that it is there"
+            return "has lost another rank, which died before MPI knew of it"
         return ""
 
     def gone(self) -> None:

@@ -108,7 +108,7 @@ def _difference(found: Sequence[Sequence[tuple[str, bytes]]]) -> str:
     usual = Counter(map(tuple, names)).most_common(1)[0][0]
     for rank, theirs in enumerate(names):
         if tuple(theirs) != usual:
-            return f"rank {rank} compares other tensors than the others: {theirs} and {[*usual]}"
+            return f"rank {rank} compares different tensors: {theirs}, the others {[*usual]}"
     drifted: dict[str, list[int]] = {}
     for number, name in enumerate(usual):
         seen = [one[number][1] for one in found]

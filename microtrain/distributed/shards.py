@@ -50,7 +50,7 @@ def contiguous_slice(rows: int, parts: int, part: int) -> tuple[int, int]:
 def local_shards(shards: int, comm: Communicator) -> range:
     """Those of this rank. Raises ConfigError where there are more ranks than shards."""
     text = f"with {shards} shards needs at most {shards} ranks, got {{}}; start fewer, or set "
-    text += f"distributed.shards to at least {comm.size} (other shards are other bits)"
+    text += f"distributed.shards to at least {comm.size} (different shards give different bits)"
     need(shards >= comm.size, "reproducible: world", text, comm.size, error=ConfigError)
     return range(*contiguous_slice(shards, comm.size, comm.rank))
 

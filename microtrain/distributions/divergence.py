@@ -139,6 +139,6 @@ def _laplace_normal(p: Laplace, q: Normal) -> Any:
 def _independent(p: Independent, q: Independent) -> Any:
     if p.reinterpreted_batch_ndims != q.reinterpreted_batch_ndims:
         raise NotImplementedError(
-            "kl_divergence of Independent distributions with other reinterpreted_batch_ndims"
+            "kl_divergence of Independent distributions with different reinterpreted_batch_ndims"
         )
     return summed(kl_divergence(p.base_dist, q.base_dist), p.reinterpreted_batch_ndims)

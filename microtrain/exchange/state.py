@@ -143,7 +143,7 @@ def _put(file: Any, content: Iterable[Any]) -> None:
                 rest = rest[len(rest) if taken is None else taken :]
         getattr(file, "flush", bool)()
     except TypeError as error:
-        raise TypeError(f"save(): {_named(file)} takes no bytes; open it by 'wb'") from error
+        raise TypeError(f"save(): {_named(file)} does not take bytes; open it with 'wb'") from error
 
 
 def _name(place: Any) -> str:
@@ -273,16 +273,16 @@ def _first(file: Any) -> bytes:
     pieces: list[bytes] = []
     while piece := file.read():  # a part, of what is unbuffered
         if isinstance(piece, str):
-            raise TypeError(f"load(): {_named(file)} gives text; open it by 'rb'")
+            raise TypeError(f"load(): {_named(file)} gives text; open it with 'rb'")
         pieces.append(piece)
     if not pieces:
-        raise ValueError("there is nothing behind its position; file.seek(0) goes to the start")
+        raise ValueError("there is nothing after its position; file.seek(0) goes to the start")
     content = b"".join(pieces)
     if (end := length(content)) < len(content):
         try:
             file.seek(end - len(content), os.SEEK_CUR)
         except (AttributeError, OSError) as error:
-            raise ValueError("there is more behind it, and the file object cannot seek") from error
+            raise ValueError("more data follow, and the file object cannot seek") from error
     return content[:end]
 
 
@@ -308,13 +308,13 @@ def _safetensors(obj: Any) -> Iterator[Any]:
 def _npz(obj: Any) -> Iterable[Any]:
     _, arrays = take_apart(obj)
     if not isinstance(obj, Mapping) or [*obj] != [*arrays]:
-        raise TypeError("obj: a file .npz holds one dict of arrays; .safetensors holds all states")
+        raise TypeError("obj: an .npz file holds one dict of arrays; .safetensors holds all states")
     for name in filter(_NOT_IN_NPZ.fullmatch, arrays):
-        raise ValueError(f"obj: an array of a file .npz cannot be named {name!r:.80}")
+        raise ValueError(f"obj: an array of an .npz file cannot be named {name!r:.80}")
     try:
         _tensors(arrays)
     except ValueError as error:
-        raise TypeError(f"obj: what is in a file .npz is loaded as Tensors; {error}") from error
+        raise TypeError(f"obj: what is in an .npz file is loaded as Tensors; {error}") from error
     file = io.BytesIO()
     np.savez(file, **arrays)  # type: ignore[arg-type]
     return [file.getvalue()]
@@ -368,7 +368,7 @@ def _parse_npz(content: bytes) -> dict[str, Any] | None:
             if any(not member.filename.endswith(".npy") for member in members):
                 return None
             if any(member.header_offset for member in members[:1]):
-                raise EOFError("there are several in this file, one behind the other")
+                raise EOFError("this file holds several, one after the other")
             whole = sum(member.file_size for member in members)
             if whole > max(LARGE, SMALLEST * len(content)):
                 raise ValueError(

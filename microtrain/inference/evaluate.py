@@ -134,7 +134,7 @@ def evaluate_run(
         if found := negative_count(rows, loss):
             raise agreed(
                 DataError(
-                    f"{name}: {found}, but the loss {config.loss.type} wants counts, targets of at "
+                    f"{name}: {found}, but the loss {config.loss.type} needs counts, targets of at "
                     "least 0\nhint: rows count from 0; correct the target, or leave the row out"
                 )
             )
@@ -162,7 +162,7 @@ def evaluate_run(
         name = "val" if "val" in datasets else [*datasets][-1]
         columns = columns_of(data, datasets[name])
         if not columns:
-            raise agreed(ConfigError(f"the inputs of {evaluation.path} are no columns to shuffle"))
+            raise agreed(ConfigError(f"the inputs of {evaluation.path} are not named columns"))
         higher = {metric.name: metric.higher_is_better for metric in metrics}
         by = choose(saved.run.info.best.name if saved.run and saved.run.info.best else "", higher)
         evaluation.importance = shuffled(name, datasets[name], columns, measure, *by, config.seed)

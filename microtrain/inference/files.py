@@ -84,7 +84,7 @@ def read_inputs(
     targets = [name for name in model.target_names or () if name in {*table.names} - {*wanted}]
     if targets:
         shown = ", ".join(f'the target "{name}"' for name in targets)
-        note(f"{shown} is there too; it is not used")
+        note(f"{shown} is also there; it is not used")
     inputs: Any = table
     if rows is not None:  # those were columns without rows
         model.take_columns(table, note, wanted)

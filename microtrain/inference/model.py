@@ -295,7 +295,7 @@ class TrainedModel:
         if (encoder := self.encoder) is None:
             raise DataError(
                 f"{table.origin}: the model was trained on arrays without column names; give "
-                "arrays (in a file .npz), not named columns"
+                "arrays (in an .npz file), not named columns"
             )
         try:
             arrays = encoder.encode(table, note)

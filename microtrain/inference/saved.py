@@ -105,7 +105,7 @@ class Signature(BaseModel):
         if self.feature_names is not None and (len(self.feature_names),) != shape:
             raise ValueError(f"{len(self.feature_names)} feature_names name a row of shape {shape}")
         if self.table is not None and self.table.feature_names != self.feature_names:
-            raise ValueError("table makes other features than feature_names")
+            raise ValueError("table makes different features from feature_names")
         if self.classes is not None and self.out_features != len(self.classes):
             raise ValueError(f"{self.out_features} out_features, {len(self.classes)} classes")
         return self
@@ -203,7 +203,7 @@ def read_saved(
                 run.path,
                 FREE_TRAINED,
                 before="what was trained",
-                refused="was edited since its training: its config.yaml has other settings",
+                refused="was edited after its training: its config.yaml has different settings",
                 way_out=f"restore them; {loaded.path / 'config.yaml'} is as it was",
             )
     if fell_back:

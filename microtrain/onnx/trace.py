@@ -121,7 +121,7 @@ class Trace:
         if self.depth or number is None or self.values[number].kind not in ("input", "result"):
             return
         self.refuse(
-            f"{look(what)[0]} looks at values, of which a graph knows nothing; "
+            f"{look(what)[0]} looks at values, which a graph does not know; "
             "write it with operations on Tensors, such as mt.where"
         )
 

@@ -77,7 +77,7 @@ def recorded(
     (source, used, scratch), (other, *_) = (
         _written(formula, dtype, states, options, length) for length in (2, 3)
     )
-    text = "computes with a number that is another one each time, a length or a random number, and "
+    text = "computes with a number that is different each time, a length or a random number, and "
     text += "an optimizer's formula is recorded once, for blocks of any length: make it an option"
     need(source == other, formula.__name__, text, error=TypeError)
     function = generated(source, "update", REPLAY, {"inf": math.inf, "nan": math.nan})

@@ -160,7 +160,7 @@ def lines(comparison: Mapping[str, Any]) -> list[str]:
         settings = [(key, *map(_setting, row)) for key, row in config.items()]
         text += table([("", *names), *settings], indent=2)
     else:
-        text += ["configuration: equal" + ", but for name and place" * bool(comparison["config"])]
+        text += ["configuration: equal" + ", except name and place" * bool(comparison["config"])]
     unknown = "unknown (a hash of them is in the checkpoint of a run)"
     words = {True: "equal", False: "different rows", None: unknown}
     text += [f"data: {words[comparison['data']['equal']]}"]

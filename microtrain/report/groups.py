@@ -105,8 +105,8 @@ class Comparison:
         tested = any(c.name.startswith("test/") for c in self._told)
         if self._folds and len(self._rows) > 1 and not tested:
             lines.append(
-                "the best was chosen on these folds: its values are too good; for a fair one keep "
-                "test rows apart (data.split.test)"
+                "the best was chosen on these folds: its values are too optimistic; for a fair one "
+                "keep test rows apart (data.split.test)"
             )
         return lines
 

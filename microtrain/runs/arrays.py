@@ -62,7 +62,7 @@ def array_content(
         if not isinstance(name, str):
             raise TypeError(f"{kind}: array names are text, got {name!r}")
         if name == "__metadata__" or not is_unicode(name):
-            raise TypeError(f"{kind}: safetensors can name no array {name!r}; rename it")
+            raise TypeError(f"{kind}: safetensors cannot name an array {name!r}; rename it")
         code = _CODES.get(_kept(array.dtype))
         if code is None:
             raise TypeError(f"{kind}: cannot store {name}, an array of {array.dtype}")

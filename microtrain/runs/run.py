@@ -297,7 +297,7 @@ class Run:
         if not self.checkpoints or not (state := peek_state(newest := self.checkpoints[-1])):
             return found
         if state.get("run") != self.info.id:
-            found.append(f"{newest} is of another run than {self.path / 'run.json'}")
+            found.append(f"{newest} belongs to a different run from {self.path / 'run.json'}")
         length, sha256 = state.get("metrics_bytes"), state.get("metrics_sha256")
         if isinstance(length, int) and isinstance(sha256, str):
             try:
@@ -325,8 +325,8 @@ class Run:
         """OtherRun where a checkpoint was written by another run than this."""
         if (its := checkpoint.state.get("run")) != self.info.id:
             raise OtherRun(
-                f"{checkpoint.path} is of another run: it names the run {its or '(none)'!s:.40}, "
-                f"and {self.path / 'run.json'} the run {self.info.id or '(none)'!s:.40}\nput it "
+                f"{checkpoint.path} names a different run: {its or '(none)'!s:.40}, not that of "
+                f"{self.path / 'run.json'}, {self.info.id or '(none)'!s:.40}\nput it "
                 "back where it was, or use it by itself: a checkpoint is a path like a run's"
             )
 

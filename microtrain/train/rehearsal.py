@@ -207,14 +207,14 @@ def _check_kinds(config: Config, data: Prepared, loss: Any, metrics: list[Metric
         known = known_of_target(data.train)
         if not 0 <= known.low <= known.high <= 1:
             raise ConfigError(
-                f"loss {name} wants targets from 0 to 1, but they go from {known.low:g} to "
+                f"loss {name} needs targets from 0 to 1, but they go from {known.low:g} to "
                 f"{known.high:g}; use mse"
             )
     parts = (data.train, data.val, data.test)
     for part, rows in zip(PARTS, parts, strict=True):
         if rows is not None and (found := negative_count(rows, loss)):
             raise ConfigError(
-                f"loss {name} wants counts, targets of at least 0, but in the {part} part the "
+                f"loss {name} needs counts, targets of at least 0, but in the {part} part the "
                 f"{found}\nhint: rows count from 0; correct the target, or use mse"
             )
     of_classes = [metric.name for metric in metrics if isinstance(metric, ClassMetric)]

@@ -36,7 +36,7 @@ def test_it_says_what_every_column_seems_to_be_and_why(capsys):
     for line in (
         "  target: churned  # by its name; 2 classes: no (86%), yes (14%)",
         "  standardize: true  # numbers and dates",
-        "  drop: [comment]  # comment: free text: 400 different ones",
+        "  drop: [comment]  # comment: free text: 400 different values",
         "  # in split, in place of stratify: `time: signed_up` tests on the latest rows",
     ):
         assert line in text.splitlines()

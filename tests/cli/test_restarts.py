@@ -378,8 +378,8 @@ def test_an_end_that_is_asked_for_as_a_rank_dies(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--in-place", "--spares", "1"], "--in-place is for --restarts"),
-        (["--restarts", "1", "--spares", "1"], "--spares is for --in-place"),
+        (["--in-place", "--spares", "1"], "--in-place needs --restarts"),
+        (["--restarts", "1", "--spares", "1"], "--spares needs --in-place"),
     ],
 )
 def test_what_in_place_needs(

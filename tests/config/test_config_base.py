@@ -127,8 +127,8 @@ def test_mistakes_are_shown_in_the_file_that_has_them(directory):
             'expected the path of a YAML file, got the list ["a.yaml", "b.yaml"]',
         ),
         (r'base: "a\0"', "cannot read"),
-        ("base: run.yaml", "a circle of bases: run.yaml builds upon this file"),
-        ("base: shared/circle.yaml", "a circle of bases: run.yaml builds upon this file"),
+        ("base: run.yaml", "circular base: run.yaml is based on this file"),
+        ("base: shared/circle.yaml", "circular base: run.yaml is based on this file"),
         ("base: shared/broken.yaml", "shared/broken.yaml:1:5"),
     ],
 )

@@ -112,7 +112,7 @@ def test_a_contradiction_of_some_members_is_said_at_their_value(tmp_path):
 
 def test_losses_in_different_units_rank_no_settings(tmp_path):
     sweep = "grid: {data.standardize_target: [true, false]}"
-    with pytest.raises(ConfigError, match=r"val/loss is in another unit where data\.standardize"):
+    with pytest.raises(ConfigError, match=r"val/loss has a different unit where data\.standardize"):
         members(tmp_path, sweep, "data.split={train: 0.8, val: 0.2}")
     ranked = "metrics=[r2]", "checkpoint={monitor: val/r2, mode: max}"
     assert len(members(tmp_path, sweep, "data.split={train: 0.8, val: 0.2}", *ranked).members) == 2
@@ -138,8 +138,8 @@ def test_a_file_without_a_sweep_is_one_run(tmp_path):
         ("grid: {optimizer.rl: [0.1]}", "s.yaml:7:10  optimizer.rl", "did you mean lr?"),
         ("grid: {seed: [1]}", "s.yaml:7:10  sweep.grid.seed", "use sweep.seeds"),
         ("grid: {sweep.seeds: [1]}", "s.yaml:7:10  sweep.grid.sweep.seeds", "cannot vary here"),
-        ("random: {optimizer.lr: 0..1}", "sweep.random.count", "belong together"),
-        ("random: {count: 3}", "sweep.random.count", "belong together"),
+        ("random: {optimizer.lr: 0..1}", "sweep.random.count", "give count and ranges"),
+        ("random: {count: 3}", "sweep.random.count", "give count and ranges"),
         ("random: {count: 2, optimizer.lr: fast}", "sweep.random.optimizer.lr", "or a range"),
         ("random: {count: 2, optimizer.lr: log 0..1}", "sweep.random.optimizer.lr", "above 0"),
         ("random: {count: 2, optimizer.lr: 2..1}", "sweep.random.optimizer.lr", "from a lower"),

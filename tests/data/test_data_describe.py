@@ -92,7 +92,7 @@ CASES = [
      "40 texts: t0, t1, t10, t11, ..."),
     ("text", [f"t{i % 200}" for i in range(400)], "drop", "200 different texts in 400 rows"),
     ("user_id", [f"u{i % 200}" for i in range(400)], "id", "200 different texts, and the name"),
-    ("text", [f"{i} {'word ' * 9}" for i in range(30)], "drop", "free text: 30 different ones"),
+    ("text", [f"{i} {'word ' * 9}" for i in range(30)], "drop", "free text: 30 different values"),
 ]  # fmt: skip
 
 

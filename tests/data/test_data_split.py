@@ -180,7 +180,7 @@ def test_prepare_standardizes_by_the_training_rows_of_a_fold():
     prepared = prepare((x, x[:, 0] * 2), fold=(1, 3), standardize=True, dtype=np.float64)
     assert (len(prepared.train), len(prepared.val)) == (20, 10)
     assert abs(prepared.train.arrays[0].mean()) < 1e-12
-    with pytest.raises(ConfigError, match="one of folds and time"):
+    with pytest.raises(ConfigError, match="folds or time, not both"):
         prepare((x, x[:, 0]), fold=(1, 3), time="x")
 
 

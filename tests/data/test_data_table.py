@@ -268,9 +268,9 @@ def test_an_unknown_category_is_refused_if_so_asked():
         ({"missing": "medain"}, 'got "medain"; did you mean median?'),
         ({"type": "category", "missing": "mean"}, "categories have no mean"),
         ({"type": "category", "missing": 3}, "missing stands for a category: expected a text"),
-        ({"type": "category", "scale": "minmax"}, "scale says nothing of a category"),
-        ({"encode": "embedding"}, "encode says nothing of a number"),
-        ({"type": "id", "missing": "x"}, "missing says nothing of a id: nothing more"),
+        ({"type": "category", "scale": "minmax"}, "scale does not apply to a category"),
+        ({"encode": "embedding"}, "encode does not apply to a number"),
+        ({"type": "id", "missing": "x"}, "missing does not apply to a id: nothing more"),
         ({"type": "date", "missing": 3.0}, "missing: expected a date as text, got 3.0"),
         ({"type": "date", "missing": "soon"}, 'or a date, got "soon"'),
         ({"indicator": True}, "indicator needs missing"),
@@ -675,7 +675,7 @@ def test_a_part_of_its_own_is_read_by_the_names_of_columns_and_classes(tmp_path)
 
 def test_a_column_says_what_it_takes():
     assert Column(type="number", missing=0.0).missing == 0.0
-    with pytest.raises(ValueError, match="format says nothing of a number: indicator, missing"):
+    with pytest.raises(ValueError, match="format does not apply to a number: indicator, missing"):
         Column(format="%Y")
 
 

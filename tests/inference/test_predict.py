@@ -65,7 +65,7 @@ def test_a_csv_is_predicted_row_by_row(iris, expected, tmp_path, capsys):
     assert predict(iris, TABLE, tmp_path / "out.csv", "--proba") == 0
     out, err = capsys.readouterr()
     assert "150 rows predicted by the checkpoint of step 42, the last" in out
-    assert err == 'note: the target "species" is there too; it is not used\n'
+    assert err == 'note: the target "species" is also there; it is not used\n'
     found = columns(tmp_path / "out.csv")
     labels, chances = expected
     assert found["species"] == list(labels)
@@ -279,7 +279,7 @@ def test_evaluation_of_another_file(iris, tmp_path, capsys):
     (tmp_path / "odd.csv").write_text("\n".join([*text[:3], "1,2,3,4,setosaa"]))
     assert main(["evaluate", str(iris), "--data", str(tmp_path / "odd.csv")]) == 3
     err = capsys.readouterr().err
-    assert 'odd.csv, line 4, column "species": "setosaa" is none of the 3 classes' in err
+    assert 'odd.csv, line 4, column "species": "setosaa" is not one of the 3 classes' in err
     assert "did you mean setosa?" in err
 
 

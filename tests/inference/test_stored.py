@@ -188,7 +188,7 @@ def test_classes_and_their_probabilities(kind, monkeypatch, capsysbinary):
     assert main(["evaluate", "runs/run", "--data", wrong]) == 3
     message = b"row 0 is 2, expected a code from 0 to 1"
     if wrong.endswith(".parquet"):
-        message = b'row 0, column "y": "2" is none of the 2 classes of the model'
+        message = b'row 0, column "y": "2" is not one of the 2 classes of the model'
     assert message in capsysbinary.readouterr().err
 
 
@@ -323,7 +323,7 @@ def test_classes_of_a_table_are_found_by_name_in_arrays(write, tmp_path, monkeyp
     write("val", x, y[:, 0] * 0)
     assert main(["evaluate", "runs/run", "--data", FILES[write]]) == 3
     said = capsys.readouterr().err
-    assert "row 0, column" in said and '"0" is none of the 2 classes of the model' in said
+    assert "row 0, column" in said and '"0" is not one of the 2 classes of the model' in said
 
 
 def test_rows_that_count_by_a_weight_are_measured_by_it_alone(tmp_path, monkeypatch, capsys):
@@ -422,7 +422,7 @@ def test_columns_by_row_groups_are_found_by_name(kind, capsys, monkeypatch):
     assert main(["predict", *options, "--force"]) == 0
     said = capsys.readouterr().err
     assert "columns that the model does not use: name" in said
-    assert 'the target "y" is there too' in said
+    assert 'the target "y" is also there' in said
     assert main(["evaluate", "runs/run", "--data", "other.parquet"]) == 0
     for change, message in [
         ({"a": None}, 'has no column "a"'),

@@ -161,7 +161,7 @@ def test_a_model_of_one_file_measures_another_by_the_classes_as_written(tmp_path
             assert part.values["accuracy"] == 1.0
             assert part.classes.names == classes
     write("strange.csv", ["0" + classes[0], classes[1]])
-    with pytest.raises(DataError, match=f'"0{classes[0]}" is none of the 2 classes'):
+    with pytest.raises(DataError, match=f'"0{classes[0]}" is not one of the 2 classes'):
         evaluate_run(run, data_file=str(tmp_path / "strange.csv"), **given)
 
 
@@ -294,7 +294,7 @@ def test_evaluate_reads_the_raw_file_and_its_weights(run, tmp_path, capsys):
     ("damage", "message"),
     [
         (lambda table: table.pop("ids"), "preprocessing or table: KeyError('ids')"),
-        (lambda table: table["columns"].pop(), "table makes other features than feature_names"),
+        (lambda table: table["columns"].pop(), "table makes different features from feature_names"),
         (lambda table: table["columns"][0]["column"].update(type="x"), "in its state"),
     ],
 )
@@ -466,4 +466,4 @@ def test_counts_below_0_are_refused_by_row_and_value(kind, where, tmp_path, monk
         assert main(["evaluate", "runs/goals", "--data", f"new.{kind}"]) == 3
     error = capsys.readouterr().err
     assert "target at row 7 is -2" in error
-    assert "loss poisson wants counts, targets of at least 0" in error
+    assert "loss poisson needs counts, targets of at least 0" in error

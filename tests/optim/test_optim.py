@@ -669,7 +669,7 @@ def test_powers_in_a_formula(step):
         (of_a_part, {}, "is not elementwise"),
         (turned_round, {}, "is not elementwise"),
         (turned_round_to, {}, "is not elementwise"),
-        (of_a_length, {}, r"of_a_length\(\): computes with a number that is another one each time"),
+        (of_a_length, {}, r"of_a_length\(\): computes with a number that is different each time"),
         (of_a_shape, {}, "is recorded once, for blocks of any length"),
         (of_a_draw, {}, "is recorded once, for blocks of any length"),
         (rateless, {}, r"expected a formula, def rateless\(p, g, ..., \*, lr"),

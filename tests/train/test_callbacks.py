@@ -268,7 +268,7 @@ class Elsewhere(mt.train.Callback):
         (Noting("often"), "not a duration"),
         (Noting(5), "in steps or epochs such as `100 steps`, got 5"),  # type: ignore[arg-type]
         (Noting, "callback Noting is a class; give an instance"),
-        (Elsewhere(), "Elsewhere: on_epoch_end is none of the hooks .*; did you mean on_epoch"),
+        (Elsewhere(), "Elsewhere: on_epoch_end is not one of the hooks .*; did you mean on_epoch"),
     ],
 )
 def test_what_is_no_callback_is_refused(tmp_path: Path, callback: Any, words: str) -> None:

@@ -321,7 +321,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
         lambda: load(second, trust=True, checkpoint="last"),
         lambda: load(second, trust=True, checkpoint=12),
     ):
-        with pytest.raises(DataError, match="is of another run"):
+        with pytest.raises(DataError, match="names a different run"):
             use()
     now = load_config(second / "config.yaml", trust=True)  # which is not what is wrong
     assert choose_run(now, second, SingleCommunicator()) == (second, "", None)
@@ -340,7 +340,7 @@ def test_a_model_is_not_made_by_settings_that_it_was_not_trained_with(tmp_path, 
         file.write_text(whole.replace("drop: 0.25", "drop: 0.35"))
     assert file.read_text() != whole
     with pytest.raises(
-        ConfigError, match=r"was edited since its training(.|\n)*/config\.yaml is as it"
+        ConfigError, match=r"was edited after its training(.|\n)*/config\.yaml is as it"
     ):
         load(run, trust=True)
     for free, other in {"keep_last: 2": "keep_last: 3", "lr: 0.05": "lr: 0.1", "r2": "mae"}.items():
@@ -370,7 +370,7 @@ def test_what_shows_a_run_says_what_of_it_was_changed(tmp_path, capsys, command,
         said = "optimizer.lr: 0.05 in the run, 0.07 now"
     elif what == "run.json":
         shutil.copy(other / "run.json", run)
-        said = "is of another run than"
+        said = "belongs to a different run from"
     words = {"plot": [run, "--output", tmp_path / "x.svg"], "compare": [other, run]}
     assert main([command, *map(str, words.get(command, [run]))]) == 0
     told = capsys.readouterr().err

@@ -311,7 +311,7 @@ MISTAKES: dict[str, tuple[list[str] | str, int, list[str]]] = {
         3,
         ["all rows are of one class, yes; expected two or more"],
     ),
-    "targets beyond 0 and 1": (["loss=bce"], 2, ["wants targets from 0 to 1", "use mse"]),
+    "targets beyond 0 and 1": (["loss=bce"], 2, ["needs targets from 0 to 1", "use mse"]),
     "a target without a unit": (
         ["loss=bce", "data.standardize_target=true"],
         2,

@@ -43,7 +43,7 @@ Array = NDArray[Any]
 Load = Callable[..., Prepared]
 MEMORY: Final = ["/dev/shm"]  # where a file is memory; then comes the temporary directory
 ALIGNED: Final = 64  # bytes: a multiple of them is where an array begins
-NOT_SEEN: Final = ": the ranks of a host share data there; do they not see the same directories?"
+NOT_SEEN: Final = ": the ranks of a host share data there; do they all see the same directories?"
 WHY: Final = "it reads and prepares the data for all ranks of its host"
 
 

@@ -47,10 +47,10 @@ _OTHERS = {
     b"\xfd7zXZ": ("compressed by xz", _UNPACK),
     b"(\xb5/\xfd": ("compressed by zstd", _UNPACK),
     b"PK\x03\x04": ("a zip archive or a spreadsheet", "unpack it, or save the sheet as CSV"),
-    b"PAR1\x15": ("a Parquet file", "data of type parquet are read from such"),
+    b"PAR1\x15": ("a Parquet file", "use data of type parquet"),
 }
 UTF8 = "UTF-8"
-NOT_UTF8 = "; save the file as UTF-8, or name what it is, such as encoding: cp1252 (Windows)"
+NOT_UTF8 = "; save the file as UTF-8, or name its encoding, such as encoding: cp1252 (Windows)"
 ROWS = 1_000  # that `csv` reads at once; what a column holds is what it begins with
 LARGE = 1 << 20  # bytes of a file that are worth another reader
 BLOCK = 1 << 22  # that it reads at once
@@ -190,7 +190,7 @@ class _File:
             self._encoding = UTF8 if name in ("utf-8", "utf-8-sig", "ascii") else name
             "a".encode(encoding)
         except LookupError as error:
-            raise ConfigError(f"encoding: {error}; such are utf-8, utf-16, cp1252") from error
+            raise ConfigError(f"encoding: {error}; expected utf-8, utf-16, cp1252 ...") from error
         self._origin, self._opening = str(origin), opening
         self._delimiter, self._notation = "\t" if self._blanks else delimiter, notation
         self._stamp: tuple[int, ...] | None = None
@@ -303,7 +303,7 @@ class _File:
         return (
             f"{self._origin}, line {line}: {plural(len(row), 'cell') if row else 'a blank line'}, "
             f"expected {plural(len(names), 'cell')} as in the header{other_delimiter(names)}"
-            + "\nhint: does the header lack the name of row names? Write one before the others"
+            + "\nhint: does the header lack a name for the first column? Add one"
             * (self._blanks and len(row) == len(names) + 1)
         )
 

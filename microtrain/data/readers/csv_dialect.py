@@ -40,7 +40,7 @@ def dialect_of(path: Path) -> tuple[Frame, dict[str, Any], dict[str, str]]:
             keys["encoding"], why["encoding"] = "utf-16", "by the mark at its beginning"
         elif not _is_utf8(file):
             keys["encoding"] = "cp1252"
-            why["encoding"] = "a guess, for it is not UTF-8: look at the names and texts"
+            why["encoding"] = "guessed, because it is not UTF-8: check the names and texts"
     encoding = keys.get("encoding", "utf-8-sig")
     with contextlib.suppress(OSError), path.open(encoding=encoding, errors="replace") as text:
         header, row = (_QUOTED.sub("x", text.readline()) for _ in range(2))

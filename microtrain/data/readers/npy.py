@@ -169,7 +169,7 @@ class Mapped:
             if (array.dtype, array.shape[1:]) != (first.dtype, first.shape[1:]):
                 raise DataError(
                     f"{path}: {array.dtype} in rows of shape {array.shape[1:]}, but {paths[0]} has "
-                    f"{first.dtype} of {first.shape[1:]}; the files of one array must be alike"
+                    f"{first.dtype} of {first.shape[1:]}; they must be the same"
                 )
         self._starts = np.cumsum([0, *(len(array) for array in arrays)])
         self.shape, self.dtype = (int(self._starts[-1]), *first.shape[1:]), first.dtype
@@ -275,8 +275,8 @@ def map_npy(path: Path) -> Array:
 def by_rows(array: Array, where: str) -> Array:
     if array.ndim > 1 and not array.flags.c_contiguous and array.flags.f_contiguous:
         raise DataError(
-            f"{where} is in Fortran order, column after column, and a row is all over the file; "
-            "save it by rows: np.save(path, np.ascontiguousarray(array))"
+            f"{where} is in Fortran order, column after column, so that each row is spread over "
+            "the file; save it by rows: np.save(path, np.ascontiguousarray(array))"
         )
     return array
 

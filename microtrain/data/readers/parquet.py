@@ -141,7 +141,7 @@ class ParquetRows:
             if not (self.has_numbers(name) or self._kinds.is_boolean(kind)):
                 raise DataError(
                     f'{self._path}, column "{name}": expected numbers, found {kind}; drop it, or '
-                    "train without in_memory: false, where columns may hold other things"
+                    "train without in_memory: false, where columns may hold anything"
                 )
 
         def load(first: int, stop: int) -> Array:

@@ -79,9 +79,9 @@ class Column:
             "category": {"missing", "indicator", "encode", "unknown"},
             "id": set[str](),
         }
-        if foreign := given - of_kind[self.type] - {"type"}:
+        if foreign := ", ".join(sorted(given - of_kind[self.type] - {"type"})):
             takes = ", ".join(sorted(of_kind[self.type])) or "nothing more"
-            raise ValueError(f"{', '.join(sorted(foreign))} says nothing of a {self.type}: {takes}")
+            raise ValueError(f"{foreign} does not apply to a {self.type}: {takes}")
         if self.type == "category" and fill in ("mean", "median"):
             raise ValueError(f"categories have no {fill}; expected most_frequent or a text")
         if self.type == "category" and not isinstance(fill, str | None):
@@ -340,7 +340,7 @@ def codes_of(frame: Frame, name: str, classes: Sequence[str]) -> Array:
     codes = np.array([known[cell] for cell in cells], np.int64)
     for row in np.flatnonzero(codes < 0)[:1].tolist():
         raise DataError(
-            f'{frame.location(row, name)}: "{shortened(cells[row])}" is none of the {len(known)} '
-            f"classes of the model{did_you_mean(cells[row], known)}"
+            f'{frame.location(row, name)}: "{shortened(cells[row])}" is not one of the '
+            f"{len(known)} classes of the model{did_you_mean(cells[row], known)}"
         )
     return codes

@@ -292,7 +292,7 @@ class _Column:
         distinct = len(self.texts)
         if self.unique and distinct > 2:
             if self.rows > 20 and max(map(len, self.texts)) > 40:
-                why = f"free text: {distinct:,} different ones"
+                why = f"free text: {distinct:,} different values"
                 return Proposal(self.name, "drop", why, distinct)
             return self.proposal("id", "a different text in every row")
         # One alone is not worth the dots.

@@ -153,7 +153,7 @@ def _avg_pool(
     )
     if divisor_override is not None:
         (divisor_override,) = numbers(name, "divisor_override", divisor_override, 1)
-        need(divisor_override, name, "divisor must be not zero")
+        need(divisor_override, name, "divisor must not be zero")
     pads, counts = [], []
     for n, k, s, p, f in zip(sizes, kernel, step, around, found, strict=True):
         pads.append((p, max(p, (f - 1) * s + k - n - p)))

@@ -144,7 +144,7 @@ def dist(input: T, other: T, p: Number = 2) -> Any:
 
 
 def _lengths(x: Any, p: float) -> Any:
-    """The p-norms along the last dimension; NaN is none of the numbers that p = 0 counts."""
+    """The p-norms along the last dimension; NaN is not one of the numbers that p = 0 counts."""
     found = norm(x, p, -1) if x.shape[-1] else sum_dims(x, (x.ndim - 1,))
     return found if p else where(any(isnan(x), -1), math.nan, found)
 

@@ -368,7 +368,7 @@ def bucketize(input: Any, boundaries: Any, *, out_int32: bool = False, right: bo
 def isin(
     elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False
 ) -> Any:
-    """Whether each element is one of `test_elements`, or with `invert`, is none of them.
+    """Whether each element is one of `test_elements`, or with `invert`, is not one of them.
 
     Either may be a number. `assume_unique` changes nothing here. A NaN is in nothing.
     """

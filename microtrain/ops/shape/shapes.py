@@ -104,7 +104,7 @@ def reshape(x: Any, *sizes: Any, shape: Any = None) -> Any:
 def view(x: Any, *shape: Any) -> Any:
     """Like `reshape`, but never a copy: RuntimeError for memory that does not allow it."""
     if len(shape) == 1 and (isinstance(shape[0], np.dtype) or hasattr(shape[0], "itemsize")):
-        text = "for other numbers in the same memory write mt.from_numpy(x.numpy().view(dtype))"
+        text = "to read its memory as a different dtype write mt.from_numpy(x.numpy().view(dtype))"
         raise wrong("view", f"expected sizes; {text}", shape[0], error=TypeError)
     out = reshape(x, *shape)
     if out.numel() and address(out._array) != address(x._array):

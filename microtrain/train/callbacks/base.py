@@ -253,7 +253,7 @@ def callback_of(component: Component) -> Callback:
     for hook in dir(type(callback)):  # on_epoch_end of elsewhere would never be called
         if hook.startswith("on_") and hook not in HOOKS:
             raise ConfigError(
-                f"callback {name}: {hook} is none of the hooks {', '.join(HOOKS)}"
+                f"callback {name}: {hook} is not one of the hooks {', '.join(HOOKS)}"
                 f"{did_you_mean(hook, HOOKS)}"
             )
     for hook, ours in HOOKS.items():
