@@ -4,11 +4,17 @@
 and `mt.train` are imported when first used.
 """
 
+import sys as _sys
+
+if _sys.platform == "win32":
+    raise ImportError(
+        "microtrain runs on Linux and macOS; on Windows use it in WSL (wsl --install), as on Linux"
+    )
+# isort: split
 from .common import threads  # first: BLAS reads its thread limits when NumPy is imported
 
 # isort: split
 import importlib
-import sys as _sys
 from math import e, inf, nan, pi
 from typing import Any
 

@@ -8,11 +8,14 @@ A wrong argument of an operation or layer is refused by `need`, in one form of w
 """
 
 from itertools import zip_longest
+from pathlib import Path
 
 
 def install(extra: str) -> str:
-    """How to install an extra, for messages: microtrain is installed from its checkout."""
-    return f"pip install -e '.[{extra}]' in the microtrain checkout"
+    """How to install an extra, for messages: into a checkout, or a package as it was installed."""
+    if (Path(__file__).parents[1] / "pyproject.toml").exists():
+        return f"pip install -e '.[{extra}]' in the microtrain checkout"
+    return f"pip install 'microtrain[{extra}]'"
 
 
 def absent(package: str, extra: str, error: ImportError) -> str:

@@ -202,6 +202,13 @@ def part_of(name: str) -> str:
     return name.split(".")[min(1, name.count("."))]
 
 
+def test_windows_is_told_where_it_runs() -> None:
+    code = "import sys; sys.platform = 'win32'; import microtrain"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "runs on Linux and macOS; on Windows use it in WSL" in done.stderr
+
+
 def test_no_modules_import_one_another_in_a_circle() -> None:
     assert " -> ".join(circle_in(import_graph())) == ""
 

@@ -189,6 +189,7 @@ def test_left_out_names_each_with_its_command(tmp_path: Path) -> None:
         "scripts/test",
         "scripts/docs",
         "scripts/gpu_on_cpu/run",
+        "scripts/package",
         "scripts/quickstart",
         "scripts/slurm.sbatch",
         ".ci/run",

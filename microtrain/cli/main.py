@@ -71,14 +71,20 @@ class _Commands(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog='\b\nCompletion, in .bashrc: eval "$(_MICROTRAIN_COMPLETE=bash_source microtrain)"',
+)
 @click.version_option(__version__, message="microtrain %(version)s")
 def cli() -> None:
-    """Train small networks from a YAML file, in one process or on many ranks.
+    """Train models from a YAML file, in one process or on many MPI ranks.
 
     \b
-    microtrain train configs/linreg.yaml
-    mpirun -n 4 python -m microtrain train configs/linreg.yaml optimizer.lr=0.05
+    To begin with:
+    microtrain init linreg first    a first run, and the commands for it
+    microtrain init csv table.csv   a YAML file for a table of your own
+    microtrain doctor               what is here: MPI, compiler, GPU
     """
 
 

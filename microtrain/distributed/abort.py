@@ -203,35 +203,35 @@ def _watch_system_exit(left: Callable[[SystemExit], None]) -> None:
         monitoring.use_tool_id(tool, "microtrain")
         monitoring.register_callback(tool, monitoring.events.PY_UNWIND, unwind)
         monitoring.set_events(tool, monitoring.events.PY_UNWIND)
-        return
+    else:
+        # Python 3.11 has no such event. But its last act before it shuts down is to read the
+        # attribute `code` of the exception, from C, with no Python frame below: a property there
+        # sees exactly that. The class is built in, so it is set in its dictionary, behind the
+        # read-only proxy.
+        import ctypes
 
-    # Python 3.11 has no such event. But its last act before it shuts down is to read the `code`
-    # attribute of the exception, from C, with no Python frame below: a property there sees exactly
-    # that. The class is built in, so it is set in its dictionary, behind the read-only proxy.
-    import ctypes
+        stored: Any = SystemExit.__dict__["code"]
 
-    stored: Any = SystemExit.__dict__["code"]
+        def code(error: SystemExit) -> object:
+            if is_last(sys._getframe()):
+                left(error)
+            return stored.__get__(error)
 
-    def code(error: SystemExit) -> object:
-        if is_last(sys._getframe()):
-            left(error)
-        return stored.__get__(error)
+        attributes: dict[str, Any] = gc.get_referents(SystemExit.__dict__)[0]
+        attributes["code"] = property(code, stored.__set__, stored.__delete__)
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(SystemExit))
 
-    attributes: dict[str, Any] = gc.get_referents(SystemExit.__dict__)[0]
-    attributes["code"] = property(code, stored.__set__, stored.__delete__)
-    ctypes.pythonapi.PyType_Modified(ctypes.py_object(SystemExit))
+        # What `sys.exit` raises becomes an object with attributes only when some handler looks at
+        # it. This one does; it also replaces the name where `from sys import exit` has copied it.
+        builtin_exit = sys.exit
 
-    # What `sys.exit` raises becomes an object with attributes only when some handler looks at it.
-    # This one does; it also replaces the name where `from sys import exit` has copied it.
-    builtin_exit = sys.exit
+        def sys_exit(*status: Any) -> NoReturn:
+            try:
+                builtin_exit(*status)
+            except SystemExit:
+                raise
 
-    def sys_exit(*status: Any) -> NoReturn:
-        try:
-            builtin_exit(*status)
-        except SystemExit:
-            raise
-
-    for module in list(sys.modules.values()):
-        names = getattr(module, "__dict__", {})
-        for name in [name for name, value in names.items() if value is builtin_exit]:
-            names[name] = sys_exit
+        for module in list(sys.modules.values()):
+            names = getattr(module, "__dict__", {})
+            for name in [name for name, value in names.items() if value is builtin_exit]:
+                names[name] = sys_exit

@@ -154,6 +154,19 @@ def test_help_names_every_command_that_there_is(capsys):
         assert text in out
 
 
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [("microtrain re", {"resume", "report"}), ("microtrain train --re", {"--resume"})],
+)
+def test_commands_and_options_are_completed(words, found):
+    """What the line that the help proposes does at a Tab."""
+    asked = {"_MICROTRAIN_COMPLETE": "bash_complete", "COMP_WORDS": words}
+    environment = {**os.environ, **asked, "COMP_CWORD": str(len(words.split()) - 1)}
+    command = [sys.executable, "-c", "from microtrain.cli.main import main; main()"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert {line.partition(",")[2] for line in done.stdout.split()} == found
+
+
 def test_version(capsys):
     import microtrain
 

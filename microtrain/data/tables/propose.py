@@ -224,7 +224,7 @@ class _Column:
             return self.as_codes(why, **self._encoding() if distinct > MOST_CATEGORIES else {})
         if distinct > MOST_CATEGORIES and _GROUP.search(self.name):
             return self.as_group("whole numbers")
-        few = 2 < distinct <= MOST_CODES and low >= 10 and not _are_years(low, high)
+        few = bool(2 < distinct <= MOST_CODES and low >= 10 and not _are_years(low, high))
         if few and high - low >= 2 * distinct < self.filled / 5:
             return self.as_codes(f"only {distinct} different whole numbers")
         if codes and distinct > 2:
