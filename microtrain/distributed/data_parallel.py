@@ -36,7 +36,7 @@ from ..tensor import TENSORS, Tensor
 from .backward_pass import backward
 from .batch_norm import Across
 from .calls import Call, Survey
-from .communicator import Communicator
+from .communicator import Communicator, alone
 from .connection import ranks_of
 from .footer import NOTHING, SILENT, Summed
 from .replicas import Alike, difference, take_values_of_rank_0
@@ -107,7 +107,8 @@ class DataParallel(Module):
 
     Raises:
         RuntimeError: the ranks' models differ, or a parameter is wrapped already. In a backward
-            pass, on all ranks: they have become different, in a buffer or in `requires_grad`.
+            pass, on all ranks: they have become different, in a buffer or in `requires_grad`. In a
+            forward pass that communicates, if the number of ranks does not divide `shards`.
         ValueError: an unknown option, options that do not go together, or a model without
             parameters.
         ConfigError: there are more ranks than `shards`; NCCL for gradients on the CPU.
@@ -168,6 +169,10 @@ class DataParallel(Module):
         self.reducer, self.overlap = strategy(
             self.comm, self.storage, module, overlap, bucket_mb, compression, shards, backend
         )
+        self._uneven = ""
+        if shards and shards % self.comm.size:
+            self._uneven = f"{shards} shards are dealt to {self.comm.size} ranks; start a number "
+            self._uneven += "of ranks that divides the shards for a model that communicates"
         self._synchronise_batch_norms(sync_batchnorm)
         self.alike = Alike(self.comm, module, self.storage, self.reducer.in_place)
         self.members = frozenset(self.storage.params)
@@ -211,7 +216,11 @@ class DataParallel(Module):
         shapes = (v._array.shape for v in (*args, *kwargs.values()) if type(v) in TENSORS)
         rows = next((shape[0] for shape in shapes if shape), None)
         with in_step(rows, self.comm.size):
-            out = self.module(*args, **kwargs)
+            if self._uneven:  # and ranks make different numbers of calls
+                with alone(self._uneven):
+                    out = self.module(*args, **kwargs)
+            else:
+                out = self.module(*args, **kwargs)
         if MODES.grad and any(param._rg for param in self.storage.params):
             passes, capture = self.passes, MODES.capture
             call = Call(passes, first, rows, out, graph.MARKS[0] == marks)

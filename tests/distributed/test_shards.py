@@ -257,6 +257,27 @@ def test_an_unused_parameter_has_no_gradient(comm: Communicator) -> None:
     assert [g is None for g in grads] == [False, True, True, True]
 
 
+class Communicates(mt.nn.Linear):
+    """Takes its input relative to the mean over all ranks."""
+
+    def forward(self, x: mt.Tensor) -> mt.Tensor:
+        return super().forward(x - mt.distributed.all_reduce(x.mean(), comm=self.comm))
+
+
+def test_a_model_that_communicates_needs_ranks_that_divide_the_shards(comm: Communicator) -> None:
+    """Ranks with fewer shards than others would not come to its calls."""
+    for shards in (comm.size, comm.size + 1):
+        layer = Communicates(1, 1)
+        layer.comm = comm
+        model, x = DataParallel(layer, comm, shards=shards), mt.ones(2, 1)
+        if shards % comm.size == 0:
+            model(x).sum().backward()
+        else:
+            with pytest.raises(RuntimeError, match=r"all_reduce.*divides the shards for a model"):
+                model(x)
+            assert comm.all_reduce(np.ones(1))[0] == comm.size  # outside of it
+
+
 def test_more_ranks_than_shards_are_refused(comm: Communicator) -> None:
     shards = comm.size - 1
     data = ArrayDataset(np.zeros((9, 1)))
