@@ -144,7 +144,7 @@ def test_links_lead_somewhere(page: str) -> None:
         assert (ROOT / page).parent.joinpath(target).exists(), target
 
 
-LAUNCHING = (ROOT / "docs" / "launching.md").read_text()
+LAUNCHING = (ROOT / "docs" / "mpi.md").read_text()
 SAID = [
     words
     for row in re.findall(r"^\| (?:error|warning): (.*?) \|", LAUNCHING, re.M)
@@ -153,7 +153,7 @@ SAID = [
 
 
 @pytest.mark.parametrize("words", SAID)
-def test_what_launching_explains_is_said_somewhere(words: str) -> None:
+def test_what_the_page_for_mpi_explains_is_said_somewhere(words: str) -> None:
     files = (ROOT / "microtrain").rglob("*.py")
     # A message may go on in the next literal.
     source = [re.sub(r'"\s*f?"', "", file.read_text()) for file in files]
