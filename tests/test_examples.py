@@ -51,11 +51,11 @@ def test_the_custom_loop_goes_on_where_it_was_killed(tmp_path):
     assert whole.endswith(again)
 
 
-def test_the_readme_shows_the_files_that_are_there():
-    readme = (ROOT / "README.md").read_text()
+def test_the_pages_show_the_files_that_are_there():
     code = LOOP.read_text().split('"""\n\n', 1)[1].rstrip()
-    assert code in readme
-    assert (ROOT / "configs" / "linreg.yaml").read_text().rstrip() in readme
+    assert code in (ROOT / "docs" / "your-loop.md").read_text()
+    config = (ROOT / "configs" / "linreg.yaml").read_text().rstrip()
+    assert config in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.slow
