@@ -206,3 +206,19 @@ def test_the_commands_of_a_page_are_understood(page: str) -> None:
 def test_a_part_of_ones_own_is_one_text(part: Path) -> None:
     (block,) = (b for b in of(f"docs/parts/{part.stem}.md") if b.file == part.name)
     assert block.text.partition("\n")[2] == part.read_text()
+
+
+# What no native speaker would write, and what they would.
+WORDINGS = {
+    r"(?<!there )\b(is|are|was|were) no (?!\w*er\b|more|such|less)\w+": "is not a",
+    r"\bone's own\b": "your own",
+    r"\bmust: |\*\*missed\*\*": "the figure alone",
+}
+
+
+@pytest.mark.parametrize("page", [*pages.PAGES, "CHANGELOG.md", "CONTRIBUTING.md"])
+def test_a_page_reads_as_the_field_writes(page: str) -> None:
+    text = re.sub(r"^```.*?^```$|`[^`\n]*`", "", (ROOT / page).read_text(), flags=re.M | re.S)
+    for wording, better in WORDINGS.items():
+        found = re.search(wording, text, re.IGNORECASE)
+        assert not found, f"{page}: {found[0]!r}; write {better!r}"
