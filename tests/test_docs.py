@@ -144,7 +144,7 @@ def test_links_lead_somewhere(page: str) -> None:
         assert (ROOT / page).parent.joinpath(target).exists(), target
 
 
-LAUNCHING = (ROOT / "docs" / "launching.md").read_text()
+LAUNCHING = (ROOT / "docs" / "mpi.md").read_text()
 SAID = [
     words
     for row in re.findall(r"^\| (?:error|warning): (.*?) \|", LAUNCHING, re.M)
@@ -153,7 +153,7 @@ SAID = [
 
 
 @pytest.mark.parametrize("words", SAID)
-def test_what_launching_explains_is_said_somewhere(words: str) -> None:
+def test_what_the_page_for_mpi_explains_is_said_somewhere(words: str) -> None:
     files = (ROOT / "microtrain").rglob("*.py")
     # A message may go on in the next literal.
     source = [re.sub(r'"\s*f?"', "", file.read_text()) for file in files]
@@ -206,3 +206,19 @@ def test_the_commands_of_a_page_are_understood(page: str) -> None:
 def test_a_part_of_ones_own_is_one_text(part: Path) -> None:
     (block,) = (b for b in of(f"docs/parts/{part.stem}.md") if b.file == part.name)
     assert block.text.partition("\n")[2] == part.read_text()
+
+
+# What no native speaker would write, and what they would.
+WORDINGS = {
+    r"(?<!there )\b(is|are|was|were) no (?!\w*er\b|more|such|less)\w+": "is not a",
+    r"\bone's own\b": "your own",
+    r"\bmust: |\*\*missed\*\*": "the figure alone",
+}
+
+
+@pytest.mark.parametrize("page", [*pages.PAGES, "CHANGELOG.md", "CONTRIBUTING.md"])
+def test_a_page_reads_as_the_field_writes(page: str) -> None:
+    text = re.sub(r"^```.*?^```$|`[^`\n]*`", "", (ROOT / page).read_text(), flags=re.M | re.S)
+    for wording, better in WORDINGS.items():
+        found = re.search(wording, text, re.IGNORECASE)
+        assert not found, f"{page}: {found[0]!r}; write {better!r}"

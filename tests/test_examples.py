@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -51,11 +52,12 @@ def test_the_custom_loop_goes_on_where_it_was_killed(tmp_path):
     assert whole.endswith(again)
 
 
-def test_the_readme_shows_the_files_that_are_there():
-    readme = (ROOT / "README.md").read_text()
-    code = LOOP.read_text().split('"""\n\n', 1)[1].rstrip()
-    assert code in readme
-    assert (ROOT / "configs" / "linreg.yaml").read_text().rstrip() in readme
+def test_the_pages_show_the_files_that_are_there():
+    page = (ROOT / "docs" / "your-loop.md").read_text()
+    (shown,) = re.findall(r"a part of examples/custom_loop.py.*?```python\n(.*?)```", page, re.S)
+    assert shown in LOOP.read_text()
+    config = (ROOT / "configs" / "linreg.yaml").read_text().rstrip()
+    assert config in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.slow

@@ -102,7 +102,7 @@ def test_no_page_is_wider_than_a_phone_and_every_meaning_can_be_read(site, page)
     for path in sorted(site.rglob("*.html")):
         page.open(path)
         assert page.run("return document.documentElement.scrollWidth") == 360, path.name
-    page.open(site / "configuration.html")
+    page.open(site / "api" / "components.html")
     right = page.run(
         "return [...document.querySelectorAll('.keys td:last-child')]"
         ".map(cell => [cell.getBoundingClientRect().left, cell.getBoundingClientRect().right])"
