@@ -18,7 +18,7 @@ import importlib
 from math import e, inf, nan, pi
 from typing import Any
 
-from . import autograd, creation, cuda, linalg, nn, ops, optim, special
+from . import autograd, creation, cuda, func, linalg, nn, ops, optim, special
 from .autograd import (
     enable_grad,
     inference_mode,
@@ -140,8 +140,8 @@ for _module in (ops, special, creation):
             _function.__module__, _function.__qualname__ = _module.__name__, _name
 
 for _module in (
-    autograd, autograd.functional, cuda, linalg, nn, nn.functional, nn.init, nn.utils, nn.utils.rnn,
-    ops, optim.lr_scheduler,
+    autograd, autograd.functional, cuda, func, linalg, nn, nn.functional, nn.init, nn.utils,
+    nn.utils.rnn, ops, optim.lr_scheduler,
 ):  # fmt: skip
     _namespace(vars(_module))
 
@@ -177,6 +177,7 @@ __all__ = [
     "from_numpy",
     "full",
     "full_like",
+    "func",
     "get_default_dtype",
     "iinfo",
     "inf",

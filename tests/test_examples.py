@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pace import daily
 
@@ -157,3 +158,58 @@ def test_the_deep_ensemble_is_better_than_its_networks_and_counts_its_intervals(
     assert shares == sorted(shares)
     assert 75 < shares[2] < 97  # of intervals of 90 %
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+
+
+# Burgers' equation --------------------------------------------------------------------------------
+
+BURGERS = ROOT / "examples" / "burgers.py"
+SHORT = ("--steps", "3", "--points", "16")
+
+
+def burgers(printed: str) -> tuple[list[float], float]:
+    """The residuals and the relative error."""
+    *residuals, error = losses(printed)
+    return residuals, error
+
+
+@pytest.mark.parametrize("ranks", daily([2, 4], 2))
+def test_burgers_equation_has_the_same_residual_on_every_number_of_ranks(mpirun, tmp_path, ranks):
+    given = {"env": ENVIRONMENT, "cwd": tmp_path, "capture_output": True, "text": True}
+    alone = subprocess.run([sys.executable, BURGERS, *SHORT], timeout=120, **given)
+    assert (alone.returncode, alone.stderr) == (0, "")
+    job = mpirun(ranks, BURGERS, *SHORT, cwd=tmp_path)
+    assert (job.returncode, job.stderr) == (0, "")
+    expected, error = burgers(alone.stdout)
+    found, again = burgers(job.stdout)
+    assert found == pytest.approx(expected, rel=0.02)  # three steps of up to 20 iterations each
+    assert again == pytest.approx(error, rel=0.02)
+    assert found[-1] < found[0]
+
+
+@pytest.mark.slow
+def test_burgers_equation_is_solved():
+    done = subprocess.run(
+        [sys.executable, BURGERS], capture_output=True, text=True, timeout=600, env=ENVIRONMENT
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    residuals, error = burgers(done.stdout)
+    assert residuals[-1] < 1e-3
+    assert error < 2e-2
+
+
+def test_the_solution_to_compare_with_solves_burgers_equation():
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("burgers", BURGERS)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    t, x, h = np.linspace(0.05, 0.95, 7)[:, None], np.linspace(-0.9, 0.9, 13), 1e-4
+    t, x = (a.ravel() for a in np.broadcast_arrays(t, x))
+    u = module.exact(t, x)
+    u_t = (module.exact(t + h, x) - module.exact(t - h, x)) / (2 * h)
+    right, left = module.exact(t, x + h), module.exact(t, x - h)
+    u_x, u_xx = (right - left) / (2 * h), (right - 2 * u + left) / h**2
+    assert np.abs(u_t + u * u_x - module.NU * u_xx).max() < 1e-3 * np.abs(u_t).max()
+    near_start = module.exact(np.full(13, 1e-6), np.linspace(-1, 1, 13))
+    np.testing.assert_allclose(near_start, -np.sin(np.pi * np.linspace(-1, 1, 13)), atol=1e-4)

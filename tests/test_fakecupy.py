@@ -63,6 +63,20 @@ def test_every_operation_runs_and_equals_numpy(name: str, sample: Sample, dtype:
         np.testing.assert_allclose(b, a, rtol=45 * exact.eps, atol=exact.smallest_subnormal)
 
 
+def test_derivatives_in_forward_mode_equal_numpys() -> None:
+    found = []
+    for device in ("cpu", "cuda"):
+        mt.manual_seed(0)
+        net = mt.nn.Sequential(mt.nn.Linear(2, 8), mt.nn.Tanh(), mt.nn.LayerNorm(8), mt.nn.GELU())
+        net, x = net.double().to(device), mt.linspace(0, 1, 8).double().reshape(4, 2).to(device)
+        results = mt.func.laplacian(net, x, dims=[1], with_grad=True)
+        vector = mt.func.hvp(lambda x: (net(x) ** 2).sum(), x, x)  # noqa: B023
+        joined = mt.func.jacfwd(lambda x: mt.cat([x.sin(), mt.ones_like(x)], 1))(x)
+        found.append([t.detach().cpu().numpy() for t in (*results, vector, joined)])
+    for here, there in zip(*found, strict=True):
+        np.testing.assert_allclose(there, here, rtol=1e-12, atol=1e-14)
+
+
 def test_instructions_are_names_of_cupy() -> None:
     known = {*fakecupy.UFUNCS, *fakecupy.FUNCTIONS, *fakecupy.CREATION, "asarray"}
     assert set(backend.INSTRUCTIONS) <= known

@@ -134,7 +134,7 @@ LAYERS = [
     {"autograd"},
     {"ops"},
     {"creation", "linalg", "numpy_functions", "special"},
-    {"nn", "optim", "capture", "distributions"},
+    {"nn", "optim", "capture", "func", "distributions"},
     {"distributed"},
     {"data"},
     {"config", "utils"},
@@ -325,8 +325,8 @@ def test_no_file_names_a_place_on_somebodys_machine() -> None:
 
 
 PUBLIC = """ autograd autograd.functional cuda data distributed distributions
-distributions.constraints linalg nn nn.functional nn.init nn.utils nn.utils.rnn onnx ops optim
-optim.lr_scheduler optim.swa_utils sklearn special train utils utils.checkpoint""".split()
+distributions.constraints func linalg nn nn.functional nn.init nn.utils nn.utils.rnn onnx ops
+optim optim.lr_scheduler optim.swa_utils sklearn special train utils utils.checkpoint""".split()
 
 
 @pytest.mark.parametrize("name", ["", *PUBLIC])

@@ -108,7 +108,7 @@ def grad(
     first = next_seq() if create_graph else 0
     captured, _ = run(edges, seeds, retain, create_graph, wanted, False)
     if create_graph and LISTENERS.refs:
-        _derived(edges, first, [*captured.values()])
+        derived(edges, first, [*captured.values()])
     found: list[Any] = []
     for number, tensor in enumerate(wanted):
         value = captured.get(edge_of(tensor))
@@ -139,11 +139,11 @@ def _announced(
     first = next_seq() if create_graph else 0
     found = run(edges, seeds, retain, create_graph, wanted, True)
     if create_graph:
-        _derived(edges, first, [*found[1]])
+        derived(edges, first, [*found[1]])
     return found
 
 
-def _derived(edges: Any, first: int, results: Any) -> None:
+def derived(edges: Any, first: int, results: Any) -> None:
     """A pass with `create_graph` from `edges` has made nodes from number `first` on."""
     for one in LISTENERS:
         if reaches(edges, one.members):  # not one of another thread, whose calls are meanwhile

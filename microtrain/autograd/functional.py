@@ -1,8 +1,7 @@
 """Whole derivatives of a function: Jacobians, Hessians and their products with vectors.
 
-Everything is built from `grad`. A product with a vector from the right has no pass of its own in
-reverse mode: the gradient for a cotangent u is linear in u, and its own gradient with respect to u
-is the product (the double-backward trick), so nothing but the rules of backward is needed.
+Products with a vector from the left, and rows, are built from `grad`; those with a vector from the
+right are tangents (`forward`). `mt.func` has more in forward mode.
 
 Names, arguments and shapes are PyTorch's. A single Tensor stands for itself, a tuple gives a tuple.
 """
@@ -16,8 +15,10 @@ from ..backend import MODES, XP
 from ..errors import need
 from ..tensor import TENSORS, Tensor, wrap
 from .differentiate import grad
+from .forward import full, push, tell
 from .function import Function
-from .grad_mode import enable_grad
+from .grad_mode import enable_grad, set_grad_enabled
+from .graph import below, edge_of, next_seq
 
 __all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]
 
@@ -65,10 +66,10 @@ def vjp(
 def jvp(
     func: _Func, inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> tuple[Any, Any]:
-    """The product of the Jacobian of `func` and `v`: two backward passes.
+    """The product of the Jacobian of `func` and `v`: one forward pass.
 
     Args:
-        func: as `vjp`; differentiable twice.
+        func: as `vjp`.
         inputs: as `vjp`.
         v: in the shapes of the inputs; None means 1 for a single input with one element.
         create_graph: as `vjp`.
@@ -129,13 +130,12 @@ def vhp(
 def hvp(
     func: _Func, inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> tuple[Any, Any]:
-    """The product of the Hessian of a scalar `func` and `v`: three backward passes.
+    """The product of the Hessian of a scalar `func` and `v`: forward over reverse.
 
-    Where the second derivatives are continuous the Hessian is symmetric, and `vhp` gives the same
-    for one pass less.
+    Where the second derivatives are continuous the Hessian is symmetric, and `vhp` gives the same.
 
     Args:
-        func: as `vhp`; differentiable three times.
+        func: as `vhp`.
         inputs: as `vjp`.
         v: in the shapes of the inputs; None means 1 for a single input with one element.
         create_graph: as `vjp`.
@@ -190,7 +190,7 @@ def jacobian(
         tensor([[2., 0.],
                 [0., 4.]])
     """
-    text = "strategy must be 'reverse-mode', as gradients are computed; write jvp for columns"
+    text = "strategy must be 'reverse-mode', as gradients are computed; columns are mt.func.jacfwd"
     need(strategy == "reverse-mode", "jacobian", text, strategy, error=ValueError)
     single, xs = _inputs(inputs, create_graph, "jacobian")
     single_output, ys = _outputs(func, xs, strict, "jacobian")
@@ -343,12 +343,19 @@ def _grad(
 def _pushed_forward(
     ys: _Tensors, xs: _Tensors, vs: tuple[Any, ...], create_graph: bool, strict: bool, noun: str
 ) -> _Tensors:
-    """The product of the Jacobian of `ys` and `vs`, by the double-backward trick."""
-    us = tuple(_zeros(y).requires_grad_() for y in ys)
+    """The product of the Jacobian of `ys` and `vs`, in one forward pass."""
+    edges, since = [edge_of(y) for y in ys], next_seq()
+    reached = {*below(edges)} if strict else {edge_of(x) for x in xs}
     what = f"the derivative of the {noun} with respect to input {{}}"
-    pulled = _filled(_grad(ys, xs, us, True), xs, strict, False, what)
+    _filled([x if edge_of(x) in reached else None for x in xs], xs, strict, False, what)
+    known = {edge_of(x): _ones(x) if v is None else v for x, v in zip(xs, vs, strict=True)}
+    with set_grad_enabled(create_graph):
+        found = push(edges, known, 0)
+        found = [t if t is None else full(t, y.shape) for t, y in zip(found, ys, strict=True)]
+    if create_graph:
+        tell(edges, since, [t for t in found if t is not None])
     what = f"the derivative of {noun} {{}} with respect to the inputs"
-    return _filled(_grad(pulled, us, vs, create_graph), ys, strict, create_graph, what)
+    return _filled(found, ys, strict, create_graph, what)
 
 
 def _rows(y: Tensor, xs: _Tensors, create_graph: bool) -> list[tuple[Any, ...]]:
@@ -375,6 +382,10 @@ def _filled(
 
 def _zeros(like: Tensor) -> Tensor:
     return wrap(XP[type(like._array)].zeros(like.shape, like.dtype))
+
+
+def _ones(like: Tensor) -> Tensor:
+    return wrap(XP[type(like._array)].ones_of(like.shape, like.dtype))
 
 
 def _result(found: _Tensors, single: bool, create_graph: bool) -> Any:

@@ -19,14 +19,11 @@ import numpy as np
 from ..backend import LIBRARIES, address, owner_of
 from ..numerics.sums import SHORT
 from .elements import DTYPES, Expression, expression
-from .program import DRAWS, Host, Line, Program, arrays_in
+from .program import DRAWS, Host, Line, Program, arrays_in, may_refuse
 
 REACH = 24  # units that a line may be moved ahead of
 STREAMS = 16  # arrays in one loop
 ARGUMENTS = 128  # of a kernel, numbers in memory among them: CUDA takes 4,096 bytes
-# Instructions of NumPy that refuse some values: indices out of bounds, singular matrices.
-RAISING = {"cholesky", "eigh", "getitem", "inverse", "matrix_exp", "scatter_add", "setitem",
-           "solve", "svd", "take"}  # fmt: skip
 
 
 class Place:
@@ -517,8 +514,7 @@ def may_raise(unit: Unit) -> bool:
         return type(unit) is Scatter or any(e.source is not None for e in getattr(unit, "body", ()))
     if unit.host is not None:
         return bool(unit.host.reads)
-    line = unit.lines[0]
-    return line.name in RAISING or (line.name == "power" and line.out.dtype.kind in "iu")
+    return may_refuse(unit.lines[0])
 
 
 def lasts(unit: Unit, program: Program) -> bool:

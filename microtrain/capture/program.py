@@ -20,6 +20,9 @@ from ..backend import LIBRARIES, NUMPY, address, owner_of, to_host
 ALIGNED = 64  # bytes
 MADE = "what Python or NumPy made there (random, numpy.random, time, a counter) is"
 DRAWS = ("random_words", "random_numbers")  # instructions
+# Instructions of NumPy that refuse some values: indices out of bounds, singular matrices.
+RAISING = {"cholesky", "eigh", "getitem", "inverse", "matrix_exp", "scatter_add", "setitem",
+           "solve", "svd", "take"}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -196,6 +199,11 @@ def arrays_in(value: Any) -> list[Any]:
 def parts_of(line: Any) -> Sequence[Any]:
     """The instructions that an instruction is made of, or itself."""
     return getattr(line, "parts", ()) or (line,)
+
+
+def may_refuse(line: Line) -> bool:
+    """Whether values can make it raise."""
+    return line.name in RAISING or (line.name == "power" and line.out.dtype.kind in "iu")
 
 
 def works_on(line: Line | Host) -> list[Any]:

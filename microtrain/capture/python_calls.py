@@ -2,7 +2,8 @@
 
 A small step spends as much time on what Python notes about it (which gradients are there, how often
 a parameter was written) as on its numbers, so a replay does this without calls and loops, and what
-one note can say at once is one. What computes the same at every replay is left out.
+one note can say at once is one. What computes the same at every replay is left out, and what
+nobody reads.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from ..backend import owner_of
 from ..optim.flat import FlatStorage, Slot
 from ..random import STREAM
-from .program import DRAWS, Host, Line, Name, Program, arrays_in
+from .program import DRAWS, Host, Line, Name, Program, arrays_in, may_refuse, works_on
 
 FORWARD = "a forward call"  # what the note of one begins with
 
@@ -147,6 +148,7 @@ def optimise(program: Program) -> None:
     """Rewrite the lines of `program`, which has run and whose memory holds its results."""
     program.description = None
     _fold_constants(program)
+    _drop_unread(program)
     _join_passes(program)
     _join_marks(program)
 
@@ -174,6 +176,20 @@ def _fold_constants(program: Program) -> None:
                 continue
         kept.append(line)
     program.lines[:] = kept
+
+
+def _drop_unread(program: Program) -> None:
+    """Drop what makes only what nobody reads, such as gradients that `grad` was not asked for."""
+    kept: list[Line | Host] = []
+    read = {id(owner_of(a)) for a in program.outputs} | program.fixed
+    for line in reversed(program.lines):
+        if type(line) is Line and line.name not in DRAWS and not may_refuse(line):
+            outs = [id(owner_of(a)) for a in arrays_in(line.out)]
+            if outs and all(program.kinds.get(o) == "made" and o not in read for o in outs):
+                continue
+        read.update(id(owner_of(a)) for a in works_on(line))
+        kept.append(line)
+    program.lines[:] = reversed(kept)
 
 
 def _join_marks(program: Program) -> None:

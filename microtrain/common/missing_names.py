@@ -61,7 +61,6 @@ INSTEAD: dict[str, dict[str, str]] = {
         "vander": "write mt.linalg.vander(x)",
         "pca_lowrank": "write mt.linalg.svd of the centered rows",
         "vmap": "write the batch as a dimension",
-        "func": "derivatives are in mt.autograd.functional",
         "get_rng_state": "write mt.random.get_rng_state()",
         "set_rng_state": "write mt.random.set_rng_state(state)",
         "default_generator": _STREAM,
@@ -119,7 +118,15 @@ INSTEAD: dict[str, dict[str, str]] = {
     },
     "autograd": {
         "profiler": "measure with Python's profilers; operations are Python functions",
-        "forward_ad": "gradients are computed backwards: mt.autograd.functional.jvp",
+        "forward_ad": "write mt.func.jvp(f, (x,), (tangent,))",
+    },
+    "func": {
+        "vmap": "write the batch as a dimension",
+        "grad": "write mt.autograd.grad(f(x), x)",
+        "vjp": "write mt.autograd.functional.vjp(f, x, v)",
+        "jacrev": "write mt.autograd.functional.jacobian(f, x)",
+        "hessian": "write mt.autograd.functional.hessian(f, x)",
+        "functional_call": "write the model as a function of its parameters, with nn.functional",
     },
     "utils": {
         "tensorboard": "metrics are logged by mt.train.TensorBoard",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import methods as methods
+from . import tangents as tangents
 from .coercion import REGISTRY as REGISTRY
 from .fronts import public as _public
 

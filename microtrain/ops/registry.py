@@ -39,12 +39,12 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType
 from typing import Any
 
-from ..autograd.graph import Backward, Node, edge_of, next_seq, record
+from ..autograd.graph import Backward, Node, edge_of, freed, next_seq, record
 from ..backend import MODES, XP
 from ..common.stack_frames import OPERATION
 from ..tensor import INFERENCE, TENSORS, normalise, placed, wrap
 from . import coercion
-from .coercion import PUBLIC, REGISTRY, explain, promote
+from .coercion import PUBLIC, REGISTRY, explain, promote, stale, version_of
 
 _LOCK = threading.RLock()
 
@@ -170,6 +170,33 @@ class Operation(Backward):
         lost = [e for e in self.extras if e in self._needed() and e not in self.recompute]
         if lost:
             raise TypeError(f"operation {self.name}: no formula recomputes {lost}")
+
+    def values(self, node: Node) -> dict[str, Any]:
+        """What the rules may ask for by name at a `node` of this operation, as Tensors.
+
+        Raises RuntimeError where that was freed, or written to since.
+        """
+        if node._saved is None:
+            raise freed(node)
+        found, saved, number = {"out": None}, iter(node._saved), 0
+        for name in self._saved():
+            value = next(saved)
+            if name in self.inputs:
+                then = node._versions[number] if node._versions else 0
+                if value is not None and version_of(value) != then:
+                    raise stale(node, name, version_of(value), node._versions, number)
+                number += 1
+            elif name == "result":
+                version = next(saved)
+                if version.n:
+                    raise stale(node, "its result", version.n, None, 0)
+                value = placed(value, version, node)
+            found[name] = value
+        for extra in self.extras:
+            if extra in found:
+                formula = self.recompute[extra]
+                found[extra] = formula(*[found[name] for name in names_of(formula)])
+        return found
 
     def _needed(self) -> set[str]:
         return {n for need in self.needs.values() for n in need}

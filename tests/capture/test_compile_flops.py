@@ -25,8 +25,9 @@ def flops(function: Callable[..., Any], *arguments: Any, executor: str) -> int:
         if isinstance(function, nn.Module):
             function.zero_grad()
         given = [x.detach().requires_grad_() for x in arguments]
-        function(*given).backward(seed)
-        return [x.grad for x in given]
+        result = function(*given)
+        result.backward(seed)
+        return result, [x.grad for x in given]  # what nobody reads is not computed
 
     while not step.programs:
         step(seed, *arguments)

@@ -410,8 +410,8 @@ cusp = primitive(
 )
 
 
-# The gradient is cast back to the dtype that the input had.
-@primitive("to", x=lambda g, x_dtype: to_dtype(g, x_dtype), node_name="to_copy")
+# The gradient is cast back to the dtype that the input had; a tangent to that of the result.
+@primitive("to", x=lambda g, x_dtype, dtype: to_dtype(g, x_dtype), node_name="to_copy")
 def to_dtype(xp, x, *, dtype):
     """`x` in another dtype, always a copy."""
     out = xp.empty(x.shape, dtype)
