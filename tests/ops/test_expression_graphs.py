@@ -86,6 +86,43 @@ def test_the_second_derivative_is_that_of_the_first(program: Program) -> None:
     assert ours == pytest.approx(derivative(slope), rel=1e-6, abs=1e-8)
 
 
+@EXAMPLES
+@given(programs)
+def test_tangents_and_collapsed_second_derivatives_are_those_of_nested_passes(
+    program: Program,
+) -> None:
+    points, direction = program.points(0), program.points(1)
+    leaves = leaves_of(mt, points)
+    loss = program.loss(mt, leaves)
+    first = second = mt.zeros((), dtype=mt.float64)
+    if loss.requires_grad:
+        slope = grad(loss, leaves, create_graph=True, materialize_grads=True)
+        first = along(slope, direction)
+        if first.requires_grad:
+            second = along(grad(first, leaves, materialize_grads=True), direction)
+    expected = pytest.approx([first.item(), second.item()], rel=1e-9, abs=1e-9)
+
+    def on_line(t: Any) -> Any:
+        """The loss on the line through the point; the same in three coordinates, of which two."""
+        moved = [
+            mt.from_numpy(p.copy()) + t.sum() * mt.from_numpy(d)
+            for p, d in zip(points, direction, strict=True)
+        ]
+        return program.loss(mt, moved)
+
+    x = mt.zeros(3, dtype=mt.float64)
+    _, slopes, total = mt.func.laplacian(on_line, x, dims=[0, 2], with_grad=True)
+    assert [slopes[1].item(), total.item() / 2] == expected
+    given = tuple(mt.from_numpy(p.copy()) for p in points)
+    tangents = tuple(map(mt.from_numpy, direction))
+
+    def slope_of(*at: Any) -> Any:
+        return mt.func.jvp(lambda *at: program.loss(mt, [*at]), at, tangents)[1]
+
+    product, of_product = mt.func.jvp(slope_of, given, tangents)
+    assert [product.item(), of_product.item()] == expected
+
+
 @pytest.mark.slow
 @EXAMPLES
 @given(programs)
