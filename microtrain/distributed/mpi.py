@@ -13,11 +13,13 @@ import faulthandler
 import functools
 import math
 import os
+import pickle
 import signal
 import sys
 import time
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -26,13 +28,24 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import numpy as np
 
+from ..backend import alive
 from ..common import job, version
 from ..common.stack_frames import outwards, user_place
 from ..common.threads import Launch, allowed_cores, blas_kernel, processor_quota
 from ..errors import ConfigError, LaunchError, install
 from . import abort, process_monitor, survivors, watchdog
 from .agreement import differing
-from .communicator import Array, Communicator, Op, T, by_rank, described, ranks_named
+from .communicator import (
+    PAIRWISE,
+    Array,
+    Communicator,
+    Message,
+    Op,
+    T,
+    by_rank,
+    described,
+    ranks_named,
+)
 from .shared_memory import MOST, SharedMemory, create
 
 R = TypeVar("R")
@@ -71,14 +84,15 @@ def _debug() -> frozenset[str]:
 
 
 def watched(method: Callable[..., R]) -> Callable[..., R]:
-    """Let the watchdog see a collective; with MICROTRAIN_DEBUG=comm compare it over the ranks."""
+    """Let the watchdog see a call; with MICROTRAIN_DEBUG=comm compare what is collective."""
     name = method.__name__.removeprefix("_")
+    pairwise = name in PAIRWISE
 
     @functools.wraps(method)
     def call(self: MpiCommunicator, *args: Any) -> R:
         self._doing = name, args
         try:
-            if self._control is not None:
+            if self._control is not None and not pairwise:
                 self._compare()
             result = method(self, *args)
         except self._MPI.Exception as error:
@@ -89,7 +103,10 @@ def watched(method: Callable[..., R]) -> Callable[..., R]:
             ) from None
         finally:
             self._doing = None
-        self._done += 1
+        if pairwise:
+            self._passed += 1
+        else:
+            self._done += 1
         return result
 
     return call
@@ -117,6 +134,10 @@ class MpiCommunicator(Communicator):
         #: The MPI and its version, in the library's own words.
         self.library: str = library_name(MPI.Get_library_version())
         self._control = comm.Dup() if "comm" in _debug() else None
+        # Messages that may still be on their way: to whom, what, the request, its memory.
+        self._sent: deque[tuple[int, str, Any, Any]] = deque()
+        if isinstance(comm, MPI.Cartcomm):
+            self.grid = tuple(comm.dims), tuple(map(bool, comm.periods))
         ALIVE.add(self)
 
     def _share(self, node: Any) -> SharedMemory | None:
@@ -201,6 +222,51 @@ class MpiCommunicator(Communicator):
             received[:, columns] = part
 
     @watched
+    def _send_to(
+        self, dest: int, address: Any, array: Array | None, number: int | None, at: str
+    ) -> None:
+        # Each call lets MPI go on with those before, too.
+        while self._sent and self._sent[0][2].Test():
+            self._sent.popleft()
+        about = "a gradient"
+        parts: list[Any] = []
+        like = None
+        if array is not None:
+            about = f"{array.dtype}{[*array.shape]}"
+            like = array.shape, array.dtype
+            parts = _chunks(_bytes(np.array(array)))  # the caller may go on with its own
+        head = pickle.dumps((address, like, number, at))
+        for part in ((head, self._MPI.BYTE), *parts):
+            request = self._comm.Isend(part, dest)
+            text = f"the end of a message to rank {dest} that nobody has received: {about}"
+            self._sent.append((dest, f"{text}, sent at {at}", request, part))
+
+    @watched
+    def _next_from(self, source: int, text: str) -> tuple[Any, Message]:
+        status = self._MPI.Status()
+        message = self._comm.Mprobe(source, status=status)
+        head = bytearray(status.Get_count(self._MPI.BYTE))
+        message.Recv((head, self._MPI.BYTE))
+        address, like, number, at = pickle.loads(head)
+        array = None
+        if like is not None:
+            array = np.empty(*like)
+            for part in _chunks(_bytes(array)):
+                self._comm.Recv(part, source)
+        return address, (array, number, at)
+
+    def finish(self) -> None:
+        """Wait until all messages of this rank have been received."""
+        while self._sent:
+            dest, text, request, _ = self._sent[0]
+            self._finish(dest, request, text)
+            self._sent.popleft()
+
+    @watched
+    def _finish(self, dest: int, request: Any, text: str) -> None:
+        request.Wait()
+
+    @watched
     def _split(self, color: int | None, key: int) -> Communicator | None:
         color = self._MPI.UNDEFINED if color is None else color
         comm = self._comm.Split(color, key)
@@ -239,6 +305,7 @@ class MpiCommunicator(Communicator):
 
     def end(self, why: str) -> None:
         """Free what MPI has of it: from now on RuntimeError for what needs MPI. Collective."""
+        self.finish()
         for name in ("_comm", "_first", "_control"):
             own = vars(self).get(name)
             if own is not None and type(own) is not Ended:
@@ -248,6 +315,7 @@ class MpiCommunicator(Communicator):
 
     def revoke(self) -> None:
         """Let nobody wait in it any more, here or on another rank: of it, a rank is lost."""
+        self._sent.clear()
         for name in ("_comm", "_first", "_control"):
             own = vars(self).get(name)
             if isinstance(own, self._MPI.Comm) and own != self._MPI.COMM_NULL:
@@ -327,6 +395,8 @@ def abort_on_failure(launch: Launch) -> None:
 
 def _leave() -> None:
     """What remains for a program that has ended, before MPI_Finalize."""
+    for comm in alive(ALIVE):
+        comm.finish()
     watchdog.leave()
     if job.in_place():  # Open MPI's would wait for a rank that is lost
         for stream in (sys.stdout, sys.stderr):

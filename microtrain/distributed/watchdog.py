@@ -47,7 +47,7 @@ from ..errors import ConfigError, LaunchError
 from ..random import STREAM
 from . import abort, process_monitor
 from .agreement import settled
-from .communicator import FORBIDDEN, Communicator, described, ranks_named
+from .communicator import FORBIDDEN, PAIRWISE, Communicator, described, ranks_named
 from .shared_memory import PLACE, zeros
 
 RECORD: Final = 1024  # bytes of the board for each rank
@@ -261,6 +261,7 @@ class Watchdog:
         self.here = self.closing = ""  # the stacks of this rank, once the job ends; what it ends in
         self.shown = False  # whether they have been printed, by this rank or another
         self.only_threads = False  # of this program, whose main thread has ended
+        self.pairwise = False  # whether it is a message that this rank waits for
         self.ending = self.left = False
         self.host, self.process = socket.gethostname(), os.getpid()
         self.board.write(self.record(""))
@@ -344,7 +345,9 @@ class Watchdog:
         left, before = self.left, self.waits
         # Threads may be in calls of communicators of their own: each waits by itself. At its end a
         # rank waits for the others.
-        calls = [] if left else [(c, c._done, c._doing) for c in alive(self.communicators)]
+        calls = [
+            (c, (c._done, c._passed), c._doing) for c in (() if left else alive(self.communicators))
+        ]
         doing: dict[Any, Any] = {(c, done): what for c, done, what in calls if what}
         if left:
             doing[LEFT] = None
@@ -375,6 +378,9 @@ class Watchdog:
                 self.busy, self.moved = busy, self.waited if self.busy else self.moved
             whole = longest[0] is self.comm
             gone = [r for r, x in seen.items() if x["left"] and whole and x["done"] <= mine["done"]]
+            self.pairwise = what is not None and what[0] in PAIRWISE
+            if what is not None and self.pairwise:  # the others need not come
+                gone = [r for r, x in seen.items() if x["left"] and whole and r == what[1][0]]
             if gone and self.waited >= GONE and (first or self.waited >= 3 * GONE):
                 self.end(f"{ranks_named(gone)} will not come", mine, seen)
                 return
@@ -470,7 +476,8 @@ class Watchdog:
         elif record["alone"]:
             what = f"busy ({record['alone']}), last seen at {_where(record)}"
         else:
-            what = f"missing: last seen at {_where(record)}"
+            word = "in no call" if self.pairwise else "missing"
+            what = f"{word}: last seen at {_where(record)}"
         return f"{what}; process {record['pid']}{host}"
 
     def end(self, why: str, mine: Record, seen: dict[int, Record]) -> None:
