@@ -238,8 +238,8 @@ class MpiCommunicator(Communicator):
         head = pickle.dumps((address, like, number, at))
         for part in ((head, self._MPI.BYTE), *parts):
             request = self._comm.Isend(part, dest)
-            text = f"the end of a message to rank {dest} that nobody has received: {about}"
-            self._sent.append((dest, f"{text}, sent at {at}", request, part))
+            text = f"a message to rank {dest}, which has not received it ({about}, sent at {at}),"
+            self._sent.append((dest, text, request, part))
 
     @watched
     def _next_from(self, source: int, text: str) -> tuple[Any, Message]:
@@ -395,6 +395,7 @@ def abort_on_failure(launch: Launch) -> None:
 
 def _leave() -> None:
     """What remains for a program that has ended, before MPI_Finalize."""
+    watchdog.lift()
     for comm in alive(ALIVE):
         comm.finish()
     watchdog.leave()

@@ -124,6 +124,13 @@ def stop() -> None:
     _WATCHDOG.clear()
 
 
+def lift() -> None:
+    """The program of this rank has ended, and others take what it has for them when they like."""
+    for _ in _WATCHDOG:
+        faulthandler.cancel_dump_traceback_later()
+        process_monitor.tell(limit=None)
+
+
 def leave() -> None:
     """The program of this rank has ended, its atexit hooks too."""
     for watchdog in _WATCHDOG:
@@ -373,25 +380,35 @@ class Watchdog:
             if not others:
                 return
         else:
-            busy = self.busy | {rank: x["alone"] for rank, x in seen.items() if x["alone"]}
+            whole = longest[0] is self.comm
+            others = seen
+            self.pairwise = what is not None and what[0] in PAIRWISE
+            if what is not None and self.pairwise and whole:  # nobody else needs to come
+                others = {rank: x for rank, x in seen.items() if rank == what[1][0]}
+            busy = self.busy | {rank: x["alone"] for rank, x in others.items() if x["alone"]}
             if busy != self.busy:  # it is getting on
                 self.busy, self.moved = busy, self.waited if self.busy else self.moved
-            whole = longest[0] is self.comm
-            gone = [r for r, x in seen.items() if x["left"] and whole and x["done"] <= mine["done"]]
-            self.pairwise = what is not None and what[0] in PAIRWISE
-            if what is not None and self.pairwise:  # the others need not come
-                gone = [r for r, x in seen.items() if x["left"] and whole and r == what[1][0]]
+            gone = [
+                rank for rank, x in others.items()
+                if x["left"] and whole and (self.pairwise or x["done"] <= mine["done"])
+            ]  # fmt: skip
             if gone and self.waited >= GONE and (first or self.waited >= 3 * GONE):
                 self.end(f"{ranks_named(gone)} will not come", mine, seen)
                 return
-            alone = any(record["alone"] and not self.silent(record) for record in seen.values())
+            alone = any(record["alone"] and not self.silent(record) for record in others.values())
             limit = self.moved + self.timeout_s * (ALONE if alone else 1)
             whose, late = f"{ALONE} times {OWN_LIMIT}" if alone else OWN_LIMIT, limit + 3 * GONE
+            if what is not None and what[0] == "finish":
+                limit = late = math.inf  # they may be at work
         if self.waited >= limit and (first or self.waited >= late):
             self.end(f"{limit:.4g} s are over ({whose})", mine, seen)
         elif first and self.waited >= max(self.warn_s, 2 * self.told):
             self.told = self.waited
-            after = "" if left else f"  after {limit:.4g} s the job ends ({whose})\n"
+            after = (
+                ""
+                if left or math.isinf(limit)
+                else f"  after {limit:.4g} s the job ends ({whose})\n"
+            )
             process_monitor.write(2, f"microtrain: {self.situation(mine, seen)}\n{after}")
 
     def first(self, seen: dict[int, Record]) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from compilers import needs_compiler
 from finite_differences import check_over_ranks
+from pace import daily
 
 import microtrain as mt
 from microtrain.distributed import (
@@ -456,3 +457,111 @@ def test_ranks_that_wait_for_each_other_are_named_with_their_lines(mistake: str)
     with pytest.raises(RuntimeError, match=words + ".* at ") as caught:
         in_process.run(2, main)
     assert "test_messages.py:" in str(caught.value)
+
+
+# Jobs of MPI --------------------------------------------------------------------------------------
+
+
+CARTESIAN = """
+import numpy as np
+from mpi4py import MPI
+import microtrain as mt
+from microtrain.distributed import halo, mpi
+
+mpi.CHUNK = 64  # bytes of one call
+world = MPI.COMM_WORLD
+dims = MPI.Compute_dims(world.size, 2)
+cart = world.Create_cart(dims, (True, False))
+whole = np.arange(4.0 * dims[0] * 3 * dims[1]).reshape(4 * dims[0], 3 * dims[1])
+i, j = cart.coords
+block = mt.tensor(whole[4 * i : 4 * i + 4, 3 * j : 3 * j + 3], requires_grad=True)
+found = halo(block, (0, 1), (2, 1), comm=cart)
+wrapped = np.pad(np.pad(whole, ((2, 2), (0, 0)), mode="wrap"), ((0, 0), (1, 1)))
+expected = wrapped[4 * i : 4 * i + 8, 3 * j : 3 * j + 5]
+assert (found.detach().numpy() == expected).all(), found
+found.sum().backward()
+counts = np.zeros(wrapped.shape)
+for a in range(dims[0]):
+    for b in range(dims[1]):
+        counts[4 * a : 4 * a + 8, 3 * b : 3 * b + 5] += 1
+inner = counts[2:-2, 1:-1].copy()
+inner[:2] += counts[-2:, 1:-1]
+inner[-2:] += counts[:2, 1:-1]
+assert (block.grad.numpy() == inner[4 * i : 4 * i + 4, 3 * j : 3 * j + 3]).all()
+for wrong in ({"periodic": False}, {"grid": (world.size, 1), "periodic": True}):
+    try:
+        halo(block, (0, 1), comm=cart, **wrong)
+    except ValueError as error:
+        assert "not those of the communicator" in str(error), error
+    else:
+        raise AssertionError(wrong)
+cart.Free()
+print("right")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", daily([2, 4, 6], 4))
+def test_halos_on_a_cartesian_communicator_of_mpi4py(mpirun: Any, ranks: int) -> None:
+    job = mpirun(ranks, CARTESIAN, timeout=60)
+    assert (job.returncode, job.stdout.count("right")) == (0, ranks), job.stderr
+
+
+WAITS = """import time
+import microtrain as mt
+from microtrain.distributed import recv, send, world
+
+comm = world()
+x = mt.ones(3, requires_grad=True)
+large = mt.ones(3_000_000)
+{actions}
+print("the end")
+"""
+
+
+def waits(*actions: str) -> str:
+    """A program with what rank 0, 1, 2 does, the first of them in line 8."""
+    return WAITS.format(
+        actions="\n".join(f"if comm.rank == {r}: {a}" for r, a in enumerate(actions))
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("actions", "words"),
+    [
+        (("recv(x, 1)", "time.sleep(99)", "recv(x, 0)"),
+         ["rank 0 of 3 has waited 2 s in recv from rank 1, tag 0 of float32[3] at script.py:8",
+          "rank 1: in no call: last seen at script.py:9",
+          "rank 2: in another call: recv from rank 0, tag 0 of float32[3] at script.py:10"]),
+        (("send(x, 1, 3); mt.autograd.backward(())", "recv(x, 0, 4)"),
+         ["in backward of send to rank 1, tag 3 of float32[3] at script.py:8",
+          "recv from rank 0, tag 4 of float32[3]; received with another tag: [3] at script.py:9"]),
+        (("send(x, 1); mt.autograd.backward(())", "recv(x, 0)", "time.sleep(99)"),
+         ["rank 1 will not come; aborting the job", "rank 1: its program has ended"]),
+        (("send(large, 1)", ""),
+         ["a message to rank 1, which has not received it (float32[3000000], sent at script.py:8)",
+          "rank 1 will not come"]),
+        (("send(x, 1)", "recv((4,), 0)"),
+         ["recv from rank 0, tag 0 of float32[4]: rank 0 has sent float32[3] at script.py:8"]),
+    ],
+    ids=["missing", "tag", "ended", "not received", "shape"],
+)  # fmt: skip
+def test_who_waits_in_vain_is_named_and_the_job_ends(
+    mpirun: Any, actions: Any, words: list[str]
+) -> None:
+    limits = {"MICROTRAIN_WARN_S": "2", "MICROTRAIN_TIMEOUT_S": "4"}
+    job = mpirun(3, waits(*(action or "pass" for action in actions)), env=limits, timeout=60)
+    assert job.returncode == 1, job.stderr
+    for each in words:
+        assert each in job.stderr, job.stderr
+
+
+@pytest.mark.slow
+def test_messages_wait_for_their_receiver_beyond_the_end_of_their_sender(mpirun: Any) -> None:
+    """Rank 1 ends long before the others, which is not taken for an absence."""
+    limits = {"MICROTRAIN_WARN_S": "1", "MICROTRAIN_TIMEOUT_S": "4"}
+    late = "time.sleep(7); print(recv(None, 1).sum().item(), recv(None, 2).shape)"
+    job = mpirun(3, waits(late, "send(large, 0)", "time.sleep(9.5); send(large, 0)"), env=limits)
+    assert job.returncode == 0, job.stderr
+    assert "3000000.0 (3000000,)" in job.stdout
