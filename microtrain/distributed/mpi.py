@@ -16,6 +16,7 @@ import os
 import pickle
 import signal
 import sys
+import threading
 import time
 import warnings
 import weakref
@@ -225,30 +226,46 @@ class MpiCommunicator(Communicator):
     def _send_to(
         self, dest: int, address: Any, array: Array | None, number: int | None, at: str
     ) -> None:
-        # Each call lets MPI go on with those before, too.
-        while self._sent and self._sent[0][2].Test():
-            self._sent.popleft()
-        about = "a gradient"
-        parts: list[Any] = []
-        like = None
-        if array is not None:
-            about = f"{array.dtype}{[*array.shape]}"
-            like = array.shape, array.dtype
-            parts = _chunks(_bytes(np.array(array)))  # the caller may go on with its own
-        head = pickle.dumps((address, like, number, at))
+        about = "a gradient" if array is None else f"{array.dtype}{[*array.shape]}"
+        like, parts = None, list[Any]()
+        if array is not None and array.nbytes > MOST:  # behind the head: it is not copied there
+            like, parts = (array.shape, array.dtype), _chunks(_bytes(np.array(array)))
+        head = pickle.dumps((address, None if like else array, like, number, at))
         for part in ((head, self._MPI.BYTE), *parts):
             request = self._comm.Isend(part, dest)
-            text = f"a message to rank {dest}, which has not received it ({about}, sent at {at}),"
-            self._sent.append((dest, text, request, part))
+            if not self.concurrent:
+                request.Wait()
+            elif self._sent or not request.Test():
+                text = (
+                    f"a message to rank {dest}, which has not received it ({about}, sent at {at}),"
+                )
+                self._sent.append((dest, text, request, part))
+                self._under_way.set()
+
+    @functools.cached_property
+    def _under_way(self) -> threading.Event:
+        """Set while messages are on their way, which a thread sees to: MPI goes on when called.
+
+        The receiver of a large message waits for that, and this rank may be computing meanwhile, or
+        waiting in shared memory.
+        """
+        event = threading.Event()
+        threading.Thread(target=_see_to, args=(self._sent, event), daemon=True).start()
+        return event
 
     @watched
     def _next_from(self, source: int, text: str) -> tuple[Any, Message]:
-        status = self._MPI.Status()
-        message = self._comm.Mprobe(source, status=status)
+        status, looks = self._MPI.Status(), 0
+        # MPI's own wait keeps a core, which the rank that is waited for may need.
+        while (message := self._comm.Improbe(source, status=status)) is None:
+            looks += 1
+            if looks < 300:
+                os.sched_yield()
+            else:
+                time.sleep(min(1e-7 * looks, 1e-3))
         head = bytearray(status.Get_count(self._MPI.BYTE))
         message.Recv((head, self._MPI.BYTE))
-        address, like, number, at = pickle.loads(head)
-        array = None
+        address, array, like, number, at = pickle.loads(head)
         if like is not None:
             array = np.empty(*like)
             for part in _chunks(_bytes(array)):
@@ -258,13 +275,14 @@ class MpiCommunicator(Communicator):
     def finish(self) -> None:
         """Wait until all messages of this rank have been received."""
         while self._sent:
-            dest, text, request, _ = self._sent[0]
-            self._finish(dest, request, text)
-            self._sent.popleft()
+            with contextlib.suppress(IndexError):  # the last has been received
+                dest, text, request, _ = self._sent[0]
+                self._finish(dest, request, text)
 
     @watched
     def _finish(self, dest: int, request: Any, text: str) -> None:
-        request.Wait()
+        while self._sent and self._sent[0][2] is request:
+            time.sleep(1e-3)
 
     @watched
     def _split(self, color: int | None, key: int) -> Communicator | None:
@@ -334,6 +352,26 @@ class MpiCommunicator(Communicator):
             found.setdefault(one, []).append(rank)
         lines = (f"  {ranks_named(ranks)}: {call} at {at}" for (call, at), ranks in found.items())
         raise RuntimeError("\n".join(["the ranks are not at the same call:", *lines]))
+
+
+def _see_to(sent: deque[Any], under_way: threading.Event) -> None:
+    """Let MPI go on with messages that are under way."""
+    while under_way.wait():
+        under_way.clear()
+        pause = 1e-5
+        # Where a rank is lost, an error ends its messages, or all are forgotten meanwhile.
+        with contextlib.suppress(IndexError):
+            while sent:
+                try:
+                    received = sent[0][2].Test()
+                except RuntimeError:  # of MPI
+                    received = True
+                if received:
+                    sent.popleft()
+                    pause = 1e-5
+                else:
+                    time.sleep(pause)
+                    pause = min(2 * pause, 1e-3)
 
 
 class Ended:

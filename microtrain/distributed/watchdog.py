@@ -381,21 +381,21 @@ class Watchdog:
                 return
         else:
             whole = longest[0] is self.comm
-            others = seen
+            due = seen
             self.pairwise = what is not None and what[0] in PAIRWISE
             if what is not None and self.pairwise and whole:  # nobody else needs to come
-                others = {rank: x for rank, x in seen.items() if rank == what[1][0]}
-            busy = self.busy | {rank: x["alone"] for rank, x in others.items() if x["alone"]}
+                due = {rank: x for rank, x in seen.items() if rank == what[1][0]}
+            busy = self.busy | {rank: x["alone"] for rank, x in due.items() if x["alone"]}
             if busy != self.busy:  # it is getting on
                 self.busy, self.moved = busy, self.waited if self.busy else self.moved
             gone = [
-                rank for rank, x in others.items()
+                rank for rank, x in due.items()
                 if x["left"] and whole and (self.pairwise or x["done"] <= mine["done"])
             ]  # fmt: skip
             if gone and self.waited >= GONE and (first or self.waited >= 3 * GONE):
                 self.end(f"{ranks_named(gone)} will not come", mine, seen)
                 return
-            alone = any(record["alone"] and not self.silent(record) for record in others.values())
+            alone = any(record["alone"] and not self.silent(record) for record in due.values())
             limit = self.moved + self.timeout_s * (ALONE if alone else 1)
             whose, late = f"{ALONE} times {OWN_LIMIT}" if alone else OWN_LIMIT, limit + 3 * GONE
             if what is not None and what[0] == "finish":
