@@ -25,7 +25,8 @@ class Plate:
         first = max(d for d in range(1, comm.size + 1) if comm.size % d == 0 and d * d <= comm.size)
         self.grid = (comm.size // first, first)
         place = np.unravel_index(comm.rank, self.grid)
-        parts = [np.array_split(np.arange(CELLS), n)[i] for n, i in zip(self.grid, place)]
+        both = zip(self.grid, place, strict=True)
+        parts = [np.array_split(np.arange(CELLS), ranks)[i] for ranks, i in both]
         self.x, self.y = np.meshgrid(*parts, indexing="ij")
 
     def conductivity(self):
@@ -105,7 +106,7 @@ def plot(blocks, file):
     import matplotlib.pyplot as plt
 
     _, axes = plt.subplots(1, 2, figsize=(7, 3), layout="constrained")
-    for axis, title, number in zip(axes, ("the plate", "found"), (2, 3)):
+    for axis, title, number in zip(axes, ("the plate", "found"), (2, 3), strict=True):
         whole = np.empty((CELLS, CELLS))
         for block in blocks:
             whole[block[0], block[1]] = block[number]

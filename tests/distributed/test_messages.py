@@ -25,6 +25,7 @@ from microtrain.distributed import (
     sendrecv,
 )
 from microtrain.errors import CaptureError
+from microtrain.utils.checkpoint import checkpoint
 
 
 def after(comm: Communicator) -> int:
@@ -281,6 +282,89 @@ def test_parts_of_the_ranks_have_messages_of_their_own(comm: Communicator) -> No
     outer.sum().backward()
     found = all_reduce((x.grad * x).detach().sum(), comm=comm).item()
     assert found == pytest.approx(2 * check)  # quadratic
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_steps_in_time_over_halos_are_those_of_one_rank(comm: Communicator, again: bool) -> None:
+    """Also where gradient checkpointing repeats the messages in the backward pass."""
+    field = np.random.default_rng(0).standard_normal((12, 5))
+
+    def gradient(comm: Communicator) -> np.ndarray:
+        mine = np.array_split(np.arange(12), comm.size)[comm.rank]
+        u, k = mt.tensor(field[mine]), mt.tensor(0.1 + 0 * field[mine], requires_grad=True)
+
+        def step(u: Any, k: Any) -> Any:
+            h = halo(u, (0, 1), grid=(comm.size, 1), comm=comm)
+            return u + k * (h[2:, 1:-1] + h[:-2, 1:-1] + h[1:-1, 2:] + h[1:-1, :-2] - 4 * u)
+
+        for _ in range(4):
+            u = checkpoint(step, u, k) if again else step(u, k)
+        (u**3).sum().backward()
+        return k.grad.numpy()
+
+    alone = gradient(mt.distributed.SingleCommunicator())
+    mine = np.array_split(np.arange(12), comm.size)[comm.rank]
+    np.testing.assert_allclose(gradient(comm), alone[mine], rtol=1e-13, atol=1e-14)
+
+
+def test_a_pipeline_of_wrapped_models_learns_as_one_process() -> None:
+    x = np.random.default_rng(0).standard_normal((10, 3))
+
+    def nets() -> Any:
+        mt.manual_seed(0)
+        return mt.nn.Linear(3, 4, dtype=mt.float64), mt.nn.Linear(4, 1, dtype=mt.float64)
+
+    def alone() -> Any:
+        first, second = nets()
+        optimizer = mt.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1, momentum=0.9)
+        for _ in range(3):
+            optimizer.zero_grad()
+            (second(mt.tanh(first(mt.tensor(x)))) ** 2).mean().backward()
+            optimizer.step()
+        return first.weight.tolist(), second.weight.tolist()
+
+    def main(comm: Communicator) -> Any:
+        stage = comm.rank // 2
+        group = comm.split(stage)
+        assert group is not None
+        model = mt.distributed.DataParallel(nets()[stage], group)
+        optimizer = mt.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        rows = mt.tensor(x[:3] if group.rank == 0 else x[3:])
+        for _ in range(3):
+            optimizer.zero_grad()
+            if stage == 0:
+                send(mt.tanh(model(rows)), comm.rank + 2, comm=comm)
+                mt.autograd.backward(())
+            else:
+                (model(recv(None, comm.rank - 2, comm=comm)) ** 2).mean().backward()
+            optimizer.step()
+        return model.module.weight.tolist()
+
+    for rank, weight in enumerate(in_process.run(4, main)):
+        np.testing.assert_allclose(weight, alone()[rank // 2], rtol=1e-13)
+
+
+def test_graphs_that_are_dropped_do_not_pile_up(comm: Communicator) -> None:
+    """Passes with create_graph keep messages, which those of later passes see off."""
+    x = mt.tensor(values(comm.rank), requires_grad=True)
+    kept = []
+    for _ in range(20):
+        loss = (CALLS["there and back"](x, comm) ** 2).sum()
+        mt.autograd.grad(loss, x, create_graph=True)
+        kept.append(len(mt.backend.MODES.messages))
+    assert kept[-1] == kept[10] < 50 * comm.size
+    del loss
+    mt.autograd.backward(())
+    assert not mt.backend.MODES.messages
+
+
+def test_many_messages_that_nobody_asks_for_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("microtrain.distributed.messages.MANY", 4)
+    x = mt.ones(2, requires_grad=True)
+    with pytest.warns(UserWarning, match="no_grad"):
+        sendrecv(sendrecv(x, 0, 0), 0, 0)
+    mt.autograd.backward(())
+    np.testing.assert_array_equal(x.grad.numpy(), np.zeros(2))
 
 
 CAPTURED = [*itertools.product(CALLS, ["numpy"]), ("mixed", "native"), ("halo", "native")]
