@@ -17,13 +17,10 @@ from .messages import need_tensor, shift
 
 
 def halo(
-    x: Tensor,
-    dims: int | Sequence[int],
-    width: int | Sequence[int] = 1,
-    periodic: bool | Sequence[bool] | None = None,
-    grid: Sequence[int] | None = None,
+    x: Tensor, dims: int | Sequence[int], width: int | Sequence[int] = 1,
+    periodic: bool | Sequence[bool] | None = None, grid: Sequence[int] | None = None,
     comm: Communicator | Any = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """`x` with `width` rows of its neighbours in front and behind, in each of `dims`.
 
     The ranks are a grid over a field of which each has a block, `x`. Rank 0 is at its beginning,
@@ -50,7 +47,8 @@ def halo(
     width larger than this block; RuntimeError where a neighbour's block does not fit.
 
     Example:
-        >>> u = mt.distributed.halo(u, (0, 1), grid=(2, comm.size // 2))
+        >>> u, comm = mt.ones(8, 8), mt.distributed.world()
+        >>> u = mt.distributed.halo(u, (0, 1), grid=(comm.size, 1))
         >>> laplacian = u[2:, 1:-1] + u[:-2, 1:-1] + u[1:-1, 2:] + u[1:-1, :-2] - 4 * u[1:-1, 1:-1]
     """
     need_tensor("halo", x)

@@ -24,11 +24,11 @@ import numpy as np
 from ..autograd.engine import ABSENT
 from ..autograd.graph import Backward, Node, record
 from ..autograd.turns import let_go
-from ..backend import MODES, XP
+from ..backend import ARRAYS, MODES, XP
 from ..creation import zeros, zeros_like
 from ..errors import need
 from ..ops.shape.joining import unbind
-from ..tensor import TENSORS, Tensor, wrap
+from ..tensor import TENSORS, Tensor, normalise, wrap
 from .collectives import exchange
 from .communicator import NEVER, Array, Communicator, Message, check_peer, check_root
 from .connection import ranks_of
@@ -154,36 +154,27 @@ def _received(line: _Line) -> Any:
     return result
 
 
-class _Sent:
-    """A node that other ranks know about alone: it stays until its gradient has come."""
+class _Noted:
+    """A node that a pass comes to whatever it starts from.
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    What was sent stays until its gradient has come, what was received while something needs it.
+    """
 
-    def node(self) -> Any:
-        """None where no gradient will come any more."""
-        saved = self._node._saved
-        return None if saved and saved[0].over else self._node
+    def __init__(self, find: Callable[[], Node | None], line: _Line) -> None:
+        self._find, self._line = find, line
 
-
-class _Received:
-    """A node of what was received, as long as something depends on it."""
-
-    def __init__(self, node: Node) -> None:
-        self._node, self._saved = weakref.ref(node), node._saved
-
-    def node(self) -> Any:
-        """None where nothing does any more: then the sender is told."""
-        node = self._node()
+    def node(self) -> Node | None:
+        """None where no gradient will come any more; then the other rank knows, or is told."""
+        node = self._find()
         if node is None:
-            _back(self._saved[0]).send(None, False, NEVER)
-        return node
+            _back(self._line).send(None, False, NEVER)
+        return None if self._line.over else node
 
 
 def _noted(node: Node, op: Backward, edges: tuple[Any, ...], line: _Line) -> None:
     record(node, op, edges, (line,), line.shape)
     messages = MODES.messages
-    messages.append((_Sent if edges else _Received)(node))
+    messages.append(_Noted((lambda: node) if edges else weakref.ref(node), line))
     if len(messages) == MANY:
         text = f"{MANY} messages whose gradients are asked for since the last backward pass, all "
         text += "kept for the next one; where none is to come, send and receive under mt.no_grad()"
@@ -213,7 +204,9 @@ class _Recv(Backward):
 
     @staticmethod
     def backward_arrays(node: Node, g: Any) -> tuple[Any, ...]:
-        _back(node._saved[0]).send(None if g is ABSENT else g, False)
+        known = g is ABSENT or type(g) in ARRAYS
+        array = g if known else normalise(g)
+        _back(node._saved[0]).send(None if g is ABSENT else array, False)
         return ()
 
     @staticmethod
@@ -293,13 +286,9 @@ def send(x: Tensor, dest: int, tag: int = 0, comm: Communicator | Any = None) ->
 
 
 def recv(
-    like: Tensor | Sequence[int] | None,
-    source: int,
-    tag: int = 0,
-    comm: Communicator | Any = None,
-    *,
-    dtype: Any = None,
-) -> Tensor:
+    like: Tensor | Sequence[int] | None, source: int, tag: int = 0,
+    comm: Communicator | Any = None, *, dtype: Any = None,
+) -> Tensor:  # fmt: skip
     """The Tensor that rank `source` has sent with this `tag`; waits for it.
 
     It requires grad if the one that was sent did and gradients are recorded here.
@@ -343,14 +332,9 @@ def _like(like: Any) -> tuple[Any, ...]:
 
 
 def sendrecv(
-    x: Tensor,
-    dest: int | None,
-    source: int | None,
-    tag: int = 0,
-    comm: Communicator | Any = None,
-    *,
-    like: Tensor | None = None,
-) -> Tensor:
+    x: Tensor, dest: int | None, source: int | None, tag: int = 0,
+    comm: Communicator | Any = None, *, like: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """Send `x` to rank `dest` and return what rank `source` has sent here, as in a shift.
 
     Args:
@@ -364,6 +348,7 @@ def sendrecv(
     Raises as `send` and `recv`.
 
     Example:
+        >>> comm = mt.distributed.world()
         >>> right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
         >>> x = mt.distributed.sendrecv(x, right, left)
     """

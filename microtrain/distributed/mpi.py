@@ -36,17 +36,7 @@ from ..common.threads import Launch, allowed_cores, blas_kernel, processor_quota
 from ..errors import ConfigError, LaunchError, install
 from . import abort, process_monitor, survivors, watchdog
 from .agreement import differing
-from .communicator import (
-    PAIRWISE,
-    Array,
-    Communicator,
-    Message,
-    Op,
-    T,
-    by_rank,
-    described,
-    ranks_named,
-)
+from .communicator import PAIRWISE, Array, Communicator, Op, T, by_rank, described, ranks_named
 from .shared_memory import MOST, SharedMemory, create
 
 R = TypeVar("R")
@@ -254,7 +244,7 @@ class MpiCommunicator(Communicator):
         return event
 
     @watched
-    def _next_from(self, source: int, text: str) -> tuple[Any, Message]:
+    def _next_from(self, source: int, text: str) -> tuple[Any, Any]:
         status, looks = self._MPI.Status(), 0
         # MPI's own wait keeps a core, which the rank that is waited for may need.
         while (message := self._comm.Improbe(source, status=status)) is None:

@@ -254,6 +254,13 @@ def test_anything_can_be_sent_by_all_before_any_receives(comm: Communicator, arr
         np.testing.assert_array_equal(x.grad.numpy(), np.full(array.shape, expected))
 
 
+def test_gradients_without_a_dimension(comm: Communicator) -> None:
+    x = mt.tensor(2.0, requires_grad=True)
+    y = sendrecv(x * x, after(comm), before(comm), comm=comm)
+    (y * x).backward()
+    assert x.grad.item() == 12.0
+
+
 def test_a_copy_is_sent(comm: Communicator) -> None:
     x = mt.ones(2)
     send(x, after(comm), comm=comm)
