@@ -78,7 +78,9 @@ class _Meeting:
     def wait_for(self, place: Any, call: str) -> None:
         """Note that this thread waits; RuntimeError where nobody is left who does not."""
         self.stuck[place] = threading.current_thread(), call
-        if len(self.stuck) == self.size and not self.barrier.broken:
+        # Threads that ranks have started wait beside them.
+        ranks = {t for t, _ in self.stuck.values() if t.name.startswith("rank-")}
+        if len(ranks) == self.size and not self.barrier.broken:
             frames = of_threads([thread.ident or 0 for thread, _ in self.stuck.values()])
             found = sorted(
                 f"{thread.name.replace('-', ' ')} {call} at {user_place(frames[thread.ident or 0])}"
