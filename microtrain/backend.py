@@ -455,6 +455,8 @@ class Modes(threading.local):
         anomaly: what `detect_anomaly` set, None while it is off; `switch` sets `grad` by it.
         devices: those of the blocks `with mt.device(...):` around, the innermost last.
         default_dtype: the float type of `tensor([1.0])`, `zeros`, `randn` ...
+        messages: nodes of messages that other ranks answer, or wait for answers to, in every
+            backward pass, whatever it starts from.
         answers: what other ranks have answered already, in order: a pass that is done again asks
             them nothing that it has asked before.
     """
@@ -470,6 +472,7 @@ class Modes(threading.local):
         self.tracer: Any = None
         self.devices: list[device] = []
         self.default_dtype = float32
+        self.messages: list[Any] = []
         self.answers: list[Any] = []
 
     def switch(self, grad: bool) -> None:

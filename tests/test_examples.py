@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -11,6 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pace import daily
+
+import microtrain as mt
+from microtrain.distributed import in_process
 
 ROOT = Path(__file__).parent.parent
 LOOP = ROOT / "examples" / "custom_loop.py"
@@ -85,6 +89,61 @@ def test_a_program_with_mpi_of_its_own_learns_the_same_on_every_number_of_ranks(
     again = mpirun(ranks % 4 + 1, ROOT / "examples" / "own_mpi.py", cwd=tmp_path)
     assert (again.returncode, losses(again.stdout)) == (0, [found])
     assert again.stderr.count("restored surrogate/step-000010, step 10") == 1
+
+
+# Programs that communicate ------------------------------------------------------------------------
+
+HEAT = ROOT / "examples" / "heat_equation.py"
+
+
+def heat(monkeypatch):
+    monkeypatch.syspath_prepend(str(HEAT.parent))
+    return importlib.import_module(HEAT.stem)
+
+
+@pytest.mark.parametrize("ranks", daily([1, 2, 3, 4], 4))
+def test_the_gradient_of_the_heat_equation_is_that_of_one_rank(monkeypatch, ranks):
+    example = heat(monkeypatch)
+
+    def gradient(comm):
+        plate = example.Plate(comm)
+        measured = plate.temperatures(plate.conductivity())
+        k = mt.tensor(0.5 + 0.02 * plate.x + 0.01 * plate.y**1.2, requires_grad=True)
+        plate.misfit(k, measured).backward()
+        return plate, k.grad.numpy()
+
+    ((_, alone),) = in_process.run(1, gradient)
+    whole = np.full(alone.shape, np.nan)
+    for plate, part in in_process.run(ranks, gradient):
+        whole[plate.x, plate.y] = part
+    assert abs(whole - alone).max() <= 1e-12 * abs(alone).max() > 0
+
+
+@pytest.mark.parametrize("ranks", daily([1, 2, 4], 1, 2))
+def test_the_heat_equation_finds_the_conductivity_on_every_number_of_ranks(mpirun, tmp_path, ranks):
+    job = mpirun(ranks, HEAT, cwd=tmp_path, timeout=200)
+    assert (job.returncode, job.stderr) == (0, "")
+    words = job.stdout.split()
+    off, before = float(words[7]), float(words[8].strip("()"))
+    assert off < 0.03 * before
+    assert words[4].strip(",") == "9.49e-05"
+
+
+@pytest.mark.slow
+def test_the_heat_equation_makes_a_picture_if_asked(tmp_path):
+    pytest.importorskip("matplotlib")
+    command = [sys.executable, HEAT, "--plot", "plate.png"]
+    subprocess.run(command, env=ENVIRONMENT, cwd=tmp_path, timeout=120, check=True)
+    assert (tmp_path / "plate.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", daily([1, 2, 3, 4], 4))
+def test_training_beside_a_simulation_learns_what_it_sends(mpirun, tmp_path, ranks):
+    job = mpirun(ranks, ROOT / "examples" / "beside_a_simulation.py", cwd=tmp_path, timeout=120)
+    assert (job.returncode, job.stderr) == (0, "")
+    words = job.stdout.split()
+    assert float(words[4]) < 0.15 * float(words[-1])
 
 
 # The word language model --------------------------------------------------------------------------

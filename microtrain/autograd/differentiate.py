@@ -129,6 +129,8 @@ def _announced(
     roots: Any, edges: Any, seeds: Any, retain: bool, create_graph: bool, wanted: Any
 ) -> Any:
     """`engine.run`, which accumulates, by the listeners whose leaves it reaches."""
+    # A rank may have no loss, but a part of another one's.
+    edges = (*edges, *(node for one in MODES.messages if (node := one.node()) is not None))
     told = [
         one
         for one in LISTENERS

@@ -50,6 +50,17 @@ class Scaling:
         return xp.divide(g, scale)
 
 
+class _Absent:
+    """A gradient that is 0 because another rank has said so: nothing is computed with it.
+
+    Leaves get zeros, as where they would have been told numbers.
+    """
+
+    def __add__(self, g: Any) -> Any:
+        return g
+
+
+ABSENT = _Absent()
 UNSCALED = Scaling(None, None, None, None)
 
 
@@ -78,11 +89,21 @@ def run(
     needed: Any = None
     keys: Any = ()
     targets: Any = ()
+    # Messages of the ranks go back in every pass; those of this one are for the next.
+    noted, MODES.messages = MODES.messages, []
+    messages = [(one, its) for one in noted if (its := one.node()) is not None]
+    zeros: dict[Any, None] = {}  # what messages lead to: leaves, and nodes that are wanted
+    if messages:
+        _spread([its for _, its in messages], pending, heap, zeros)
     scaled, home, ready = scaling.leaves, scaling.home, scaling.ready
     if wanted is not None:
         keys = {edge_of(tensor) for tensor in wanted}
         targets = {k[0] if type(k) is tuple else k for k in keys}
-        needed = nodes_towards(roots, targets)
+        if messages:
+            needed = {its for _, its in messages}
+            needed |= nodes_towards([*roots, *needed], targets | needed)
+        else:
+            needed = nodes_towards(roots, targets)
     at_once = wanted is None and not create_graph
     turns: list[Any] = []  # of the leaves that this pass adds to, until it ends
     modes = MODES.__dict__  # this thread's: asked for once
@@ -155,9 +176,12 @@ def run(
                     if g.shape != target._shapes[number]:
                         g = unbroadcast(g, target._shapes[number], node)
                     outputs = pending.get(target)
-                    if outputs is None:
+                    if type(outputs) is not list:
+                        waits = outputs is ABSENT
                         outputs = pending[target] = [None] * len(target._shapes)
-                        if first is None:
+                        if waits:
+                            pass
+                        elif first is None:
                             first = target
                         else:
                             heappush(heap, (-target._seq, target))
@@ -183,7 +207,8 @@ def run(
                 node = heappushpop(heap, (-first._seq, first))[1]
             first = None
             g = pending.pop(node)
-            hooks = node._hooks
+            absent = g is ABSENT
+            hooks = None if absent else node._hooks
             if hooks is not None:
                 if hooks.users:
                     capture.refuse_hook("a hook of a Tensor or node")
@@ -194,7 +219,10 @@ def run(
                     modes["direct"] = False
             if wanted is not None:
                 if node in targets:
-                    _capture(node, g, keys, captured)
+                    if absent:
+                        zeros[node] = None
+                    else:
+                        _capture(node, g, keys, captured)
                 if node not in needed:
                     edges = grads = ()
                     continue
@@ -202,15 +230,30 @@ def run(
             if saved is None:
                 raise freed(node)
             op = node._op
-            grads = op.backward_arrays(node, g) if plain else _other(node, g, create_graph, anomaly)
+            if absent and not op.always:
+                grads = ABSENT
+            else:
+                grads = (
+                    op.backward_arrays(node, g) if plain else _other(node, g, create_graph, anomaly)
+                )
             if hooks is not None and hooks.post:
                 modes["direct"] = turns if wanted is None and direct is not False else False
                 grads = hooks.after(g, grads, create_graph)
             if saved and not retain and op.saves_arrays:
                 node._saved = None
             edges = node._edges
+            if grads is ABSENT:
+                _spread(edges, pending, heap, zeros)
+                edges = grads = ()
         if turns:
             let_go(turns)  # before it waits for those that others have
+        # Data parallelism sees what is unused by itself, and may be sending what is not.
+        for tensor in (zeros if wanted is None else wanted) if zeros and ready is None else ():
+            key = edge_of(tensor)
+            if (key[0] if type(key) is tuple else key) in zeros and key not in captured:
+                g = XP[type(tensor._array)].zeros_like(tensor._array)
+                g = wrap(g) if create_graph else g
+                (held if key is tensor else captured).setdefault(key, g)
         for leaf, g in held.items():
             g = scaling.undone(leaf, g)
             extra = leaf._extra
@@ -236,7 +279,23 @@ def run(
             if turns:  # a Ctrl-C has come into the first one
                 broken_off(turns)
             modes["grad"], modes["direct"] = recording, direct
+            if retain and messages:
+                modes["messages"] = [*(one for one, _ in messages), *modes["messages"]]
     return captured, touched
+
+
+def _spread(edges: Any, pending: dict[Any, Any], heap: list[Any], zeros: dict[Any, None]) -> None:
+    """Let a gradient that is absent come to `edges`."""
+    for edge in edges:
+        if edge is None:
+            continue
+        if type(edge) in TENSORS:
+            zeros[edge] = None
+            continue
+        node = edge[0] if type(edge) is tuple else edge
+        if node not in pending:
+            pending[node] = ABSENT
+            heappush(heap, (-node._seq, node))
 
 
 def _other(node: Any, g: Any, create_graph: bool, anomaly: Any) -> Any:

@@ -40,8 +40,10 @@ class Backward:
         backward_arrays: `backward_arrays(node, g)`, the gradients of the inputs from `g`, that of
             the output, or the list of those of several, None for none.
         backward_tensors: the same with Tensors, recorded, under `create_graph`.
+        always: whether they are called where there is no gradient as well.
     """
 
+    always = False
     node_name: str
     saves_arrays: bool
     backward_arrays: Callable[..., Any]

@@ -125,7 +125,8 @@ class Recorder(Library):
         with paused():
             made = self.xp.asarray(function(NUMPY.asarray(to_host(host), order="C")))
         self.exchanged.append(made.copy())
-        self.later(f"{label} of {host.dtype.name}{list(host.shape)}", again, (made,), (host,))
+        like = host if host.size else made
+        self.later(f"{label} of {like.dtype.name}{list(like.shape)}", again, (made,), (host,))
         return self.traced(made, "made")
 
     def cleared(self, storage: Any, set_to_none: bool) -> None:

@@ -42,6 +42,10 @@ from .state import Leaves, Structure, look_at_all
 from .switch import ended, recording
 
 GRADIENTS, COUNTED = "which gradients are there", "what data parallelism has counted"
+UNANSWERED = (
+    "the step ends with messages whose gradients are asked for: call backward in it, on a rank "
+    "without a loss autograd.backward(()), or send and receive under no_grad"
+)
 ATTEMPTS = 4  # calls until two in a row must have done the same
 MOST = 32  # captures of one step in a thread, with those that a second call is to confirm
 
@@ -383,6 +387,7 @@ class Compiled:
         before = look_at_all()
         counted = {one: one.counted() for one in LISTENERS}
         options = {optimizer: optimizer.options_now() for optimizer in alive(OPTIMIZERS)}
+        outer, MODES.messages = MODES.messages, []
         try:
             with recording(recorder):
                 args, kwargs = replaced((args, kwargs), lambda v: inputs.get(id(v), v))
@@ -390,7 +395,10 @@ class Compiled:
                 differentiable: list[Tensor] = []
                 result = taken(returned, program.outputs, recorder, differentiable)
                 leaves.finish(recorder)
+                if MODES.messages:
+                    recorder.refuse(UNANSWERED)
         finally:
+            MODES.messages = outer
             ended(recorder)  # where a Ctrl-C came before the block was entered, or as it was left
         used = random.place().draw - recorder.draws_before
         if used > 0:

@@ -10,6 +10,8 @@ from .collectives import all_gather, all_reduce, all_to_all, broadcast, gather, 
 from .communicator import Communicator
 from .connection import BACKENDS, connect, world
 from .data_parallel import DataParallel
+from .halo import halo
+from .messages import exscan, recv, scan, scatter, send, sendrecv
 from .replicas import check_replicas
 from .single import SingleCommunicator
 
@@ -25,8 +27,15 @@ __all__ = [
     "broadcast",
     "check_replicas",
     "connect",
+    "exscan",
     "gather",
+    "halo",
+    "recv",
     "reduce_scatter",
+    "scan",
+    "scatter",
+    "send",
+    "sendrecv",
     "world",
 ]
 

@@ -377,7 +377,7 @@ def _before(node: Any, dim: int) -> list[tuple[Any, int]] | None:
 
 def _is_stacked(edge: Any, dim: int) -> bool:
     """Whether a value got its dimension `dim` to be put beside others of its shape."""
-    if getattr(edge, "_op", None) is None or edge._op.name != "reshape":
+    if getattr(getattr(edge, "_op", None), "name", None) != "reshape":
         return False
     old: tuple[int, ...] = edge._saved[0]
     new: tuple[int, ...] = edge._shape

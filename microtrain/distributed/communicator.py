@@ -1,13 +1,17 @@
 """What ranks can say to each other: the one interface over MPI, threads and a single process.
 
 Everything above (data parallelism, the trainer, checkpoints) is written against `Communicator`
-and does not know which kind it has. All operations are collective: every rank calls the same ones
-in the same order, with arrays of the same shape and dtype and the same `op` and `root`; they return
-when this rank's part is done. Arrays are NumPy's; GPU arrays are staged through the host.
+and does not know which kind it has. All operations but `send` and `recv` are collective: every rank
+calls the same ones in the same order, with arrays of the same shape and dtype and the same `op` and
+`root`; they return when this rank's part is done. Arrays are NumPy's; GPU arrays are staged through
+the host.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import get_ident
@@ -16,6 +20,7 @@ from typing import Any, Final, Literal, NoReturn, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.stack_frames import outwards, user_place
 from ..errors import need, wrong
 from .abort import end_process
 
@@ -29,6 +34,12 @@ REDUCIBLE: Final = frozenset(
     map(np.dtype, ("f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"))
 )
 BOOL: Final = np.dtype("bool")
+
+# What a message is: an array, None where there is nothing to say; by which number its gradient is
+# asked for, None where nobody asks; where it was sent.
+Message = tuple[Array | None, int | None, str]
+NEVER: Final = -1  # the number of an answer that no other one will follow
+PAIRWISE: Final = frozenset(("send_to", "next_from", "finish"))  # calls that two ranks take part in
 
 # Threads that must not call a collective now, and why.
 FORBIDDEN: dict[int, str] = {}
@@ -54,9 +65,12 @@ class Communicator:
     num_nodes: int
     concurrent = True
     _node: Communicator | None = None
-    # What the watchdog sees: the call that this rank is in, and how many it has done.
+    # What the watchdog sees: the call that this rank is in, and how many it has done: collectives,
+    # and calls for messages.
     _doing: tuple[str, tuple[Any, ...]] | None = None
-    _done = 0
+    _done = _passed = 0
+    # Ranks by dimension, and whether these are rings, where MPI has put them into a grid.
+    grid: tuple[tuple[int, ...], tuple[bool, ...]] | None = None
 
     def all_reduce(self, array: Array, op: Op = "sum") -> Array:
         """Combine `array` over all ranks, in place, element by element; return it.
@@ -115,6 +129,65 @@ class Communicator:
         """
         check_color(color, key)
         return self._split(color, key or 0)
+
+    def send(self, array: Array, dest: int, tag: int = 0) -> None:
+        """Send a copy of `array` to rank `dest`, which calls `recv`; returns at once.
+
+        `array` is C-contiguous and may be read-only; any dtype without Python objects. Messages of
+        one tag arrive in the order in which they were sent. Raises TypeError and ValueError as
+        `broadcast`, for a `dest` that is not a rank and a `tag` that is not a whole number.
+        """
+        check_buffer("send", array, writable=False)
+        check_peer("send", "dest", dest, tag, self.size)
+        self.post(array, dest, tag)
+
+    def recv(self, source: int, tag: int = 0) -> Array:
+        """The array that rank `source` sent with this `tag`, a new one; waits for it.
+
+        Raises as `send`, and RuntimeError where this rank waits for itself.
+        """
+        check_peer("recv", "source", source, tag, self.size)
+        found = self.take(source, tag, f"recv(source={source}, tag={tag})")[0]
+        assert found is not None
+        return found
+
+    def post(self, array: Array | None, dest: int, address: Any, number: int | None = None) -> None:
+        """Send a message to who calls `take` with an equal `address`, which can be pickled."""
+        at = user_place(outwards(sys._getframe(1)))
+        if dest == self.rank:
+            message = None if array is None else np.array(array), number, at
+            self._arrived.setdefault((dest, address), []).append(message)
+        else:
+            self._send_to(dest, address, array, number, at)
+
+    def take(self, source: int, address: Any, text: str, answered: bool = False) -> Message:
+        """The next message of rank `source` to `address`; `text` is what messages call this.
+
+        answered: whether a gradient is sent back where one is asked for, if there is any.
+        """
+        key, arrived = (source, address), self._arrived
+        while key not in arrived:
+            need(source != self.rank, text, "this rank has not sent itself that message")
+            others = [known for (rank, known) in arrived if rank == source and type(known) is int]
+            text_now = text if not others else f"{text}; received with another tag: {others}"
+            found, message = self._next_from(source, text_now)
+            arrived.setdefault((source, found), []).append(message)
+        message = arrived[key].pop(0)
+        if not arrived[key]:
+            del arrived[key]
+        if message[1] is not None and message[1] != NEVER and not answered:
+            self.post(None, source, ("gradient", message[1]), NEVER)
+        return message
+
+    @functools.cached_property
+    def _arrived(self) -> dict[Any, list[Message]]:
+        """Messages that nobody has asked for yet, by source and address."""
+        return {}
+
+    @functools.cached_property
+    def numbers(self) -> Iterator[int]:
+        """The numbers of the messages of this rank."""
+        return itertools.count()
 
     def gather_object(self, obj: T, root: int = 0) -> list[T] | None:
         """The ranks' objects, in rank order, on `root`; None elsewhere. Objects are pickled."""
@@ -175,6 +248,14 @@ class Communicator:
 
     def _barrier(self) -> None:
         return
+
+    def _send_to(
+        self, dest: int, address: Any, array: Array | None, number: int | None, at: str
+    ) -> None:
+        raise NotImplementedError  # for another rank
+
+    def _next_from(self, source: int, text: str) -> tuple[Any, Message]:
+        raise NotImplementedError
 
     def node(self) -> Communicator:
         """A communicator of the ranks on this machine. Collective, and made at the first call."""
@@ -286,10 +367,21 @@ def check_root(call: str, root: Any, size: int) -> None:
     need(good, call, f"expected a root from 0 to {size - 1}", root, error=ValueError)
 
 
+def check_peer(call: str, name: str, rank: Any, tag: Any, size: int) -> None:
+    """Raise ValueError unless `rank` is one, and `tag` a tag."""
+    refuse_alone(call)
+    good = isinstance(rank, int | np.integer) and 0 <= rank < size
+    need(good, call, f"expected {name} to be a rank from 0 to {size - 1}", rank, error=ValueError)
+    good = isinstance(tag, int | np.integer) and type(tag) is not bool
+    need(good, call, "expected tag to be a whole number", tag, error=ValueError)
+
+
 def described(name: str, args: tuple[Any, ...]) -> str:
     """A call of a communicator, as messages name it."""
     if name == "split":
         return name
+    if name in PAIRWISE:
+        return str(args[-1])
     first, *rest = args or (None,)
     rest = [value for value in rest if value not in ("sum", 0)]  # where nothing else was said
     shape = f" of shape {first.shape}, {first.dtype}" if isinstance(first, np.ndarray) else ""

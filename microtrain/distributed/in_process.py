@@ -6,8 +6,8 @@
     first, second = in_process.run(2, work)
 
 It is stricter than MPI: ranks that call different collectives, or the same one with different
-shapes, hang or corrupt memory there and get an error here that names both calls. Reductions add in
-rank order, so results are the same in every run.
+shapes, or that wait for each other's messages, hang or corrupt memory there and get an error here
+that names the calls. Reductions add in rank order, so results are the same in every run.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from typing import Any, Final, NoReturn, TypeVar
 import numpy as np
 
 from ..backend import MODES
+from ..common.stack_frames import of_threads, user_place
 from ..errors import need
 from ..random import begin_batch
-from .communicator import COMBINE, Array, Communicator, Op, T
+from .communicator import COMBINE, Array, Communicator, Message, Op, T
 
 R = TypeVar("R")
 
@@ -41,10 +42,19 @@ class PeerFailed(RuntimeError):
 
 
 class _Meeting:
-    """What the ranks share: a place for each rank's call and value, and a barrier."""
+    """What the ranks share: a place for each rank's call and value, a barrier, and their messages.
 
-    def __init__(self, size: int) -> None:
+    Attributes:
+        whole: that of all ranks.
+        stuck: of the whole, the threads that wait for another one: thread and call, by place.
+    """
+
+    def __init__(self, size: int, whole: _Meeting | None = None) -> None:
         self.size = size
+        self.whole = whole or self
+        self.stuck: dict[Any, tuple[threading.Thread, str]] = {}
+        self.news = threading.Condition()
+        self.messages: dict[tuple[int, int], list[tuple[Any, Message]]] = {}  # by both ranks
         self.barrier = threading.Barrier(size)
         self.parts: list[_Meeting] = []  # what `split` made of it
         self.calls = [""] * size
@@ -52,11 +62,48 @@ class _Meeting:
         self.first_error: BaseException | None = None
         self.lock = threading.Lock()
 
-    def wait(self) -> None:
+    def wait(self, rank: int) -> None:
+        whole = self.whole
+        with whole.news:
+            if sum(place[0] is self and len(place) == 2 for place in whole.stuck) == self.size - 1:
+                for other in range(self.size):
+                    whole.stuck.pop((self, other), None)
+            else:
+                whole.wait_for((self, rank), self.calls[rank])
         try:
             self.barrier.wait()
         except threading.BrokenBarrierError:
             raise PeerFailed("another rank failed while this one waited for it") from None
+
+    def wait_for(self, place: Any, call: str) -> None:
+        """Note that this thread waits; RuntimeError where nobody is left who does not."""
+        self.stuck[place] = threading.current_thread(), call
+        # Threads that ranks have started wait beside them.
+        ranks = {t for t, _ in self.stuck.values() if t.name.startswith("rank-")}
+        if len(ranks) == self.size and not self.barrier.broken:
+            frames = of_threads([thread.ident or 0 for thread, _ in self.stuck.values()])
+            found = sorted(
+                f"{thread.name.replace('-', ' ')} {call} at {user_place(frames[thread.ident or 0])}"
+                for thread, call in self.stuck.values()
+            )
+            raise RuntimeError("the ranks wait for each other: " + "; ".join(found))
+
+    def send(self, source: int, dest: int, address: Any, message: Message) -> None:
+        """Put a message where `dest` looks for it."""
+        with self.whole.news:
+            self.messages.setdefault((source, dest), []).append((address, message))
+            self.whole.stuck.pop((self, source, dest), None)
+            self.whole.news.notify_all()
+
+    def next(self, source: int, dest: int, text: str) -> tuple[Any, Message]:
+        """The next message of `source` to `dest`, with its address."""
+        with self.whole.news:
+            while not (arrived := self.messages.get((source, dest))):
+                if self.barrier.broken:
+                    raise PeerFailed("another rank failed while this one waited for it")
+                self.whole.wait_for((self, source, dest), f"waits in {text}")
+                self.whole.news.wait()
+            return arrived.pop(0)
 
     def fail(self, rank: int, error: BaseException) -> None:
         """Keep the first error, in time, and wake every waiting rank."""
@@ -71,12 +118,14 @@ class _Meeting:
         with self.lock:
             parts = tuple(self.parts)
         self.barrier.abort()
+        with self.whole.news:
+            self.whole.news.notify_all()
         for part in parts:
             part.end()
 
     def part(self, size: int) -> _Meeting:
         """A meeting of `size` of the ranks, which ends with this one."""
-        made = _Meeting(size)
+        made = _Meeting(size, self.whole)
         with self.lock:
             self.parts.append(made)
         if self.barrier.broken:  # a rank failed meanwhile
@@ -103,12 +152,12 @@ class InProcessCommunicator(Communicator):
         """
         meeting = self._meeting
         meeting.calls[self.rank], meeting.values[self.rank] = call, value
-        meeting.wait()
+        meeting.wait(self.rank)
         for rank, other in enumerate(meeting.calls):
             text = f"rank 0 {meeting.calls[0]}, rank {rank} {other}"
             need(other == meeting.calls[0], "ranks are not at the same call", text)
         result = read(meeting.values)
-        meeting.wait()
+        meeting.wait(self.rank)
         return result
 
     def _all_reduce(self, array: Array, op: Op) -> Array:
@@ -125,6 +174,15 @@ class InProcessCommunicator(Communicator):
         me = self.rank
         call = f"calls all_to_all of shape {array.shape}, {array.dtype}"
         return self.exchange(call, array, lambda ranks: np.stack([a[me] for a in ranks]))
+
+    def _send_to(
+        self, dest: int, address: Any, array: Array | None, number: int | None, at: str
+    ) -> None:
+        message = None if array is None else np.array(array), number, at
+        self._meeting.send(self.rank, dest, address, message)
+
+    def _next_from(self, source: int, text: str) -> tuple[Any, Message]:
+        return self._meeting.next(source, self.rank, text)
 
     def _split(self, color: int | None, key: int) -> Communicator | None:
         wishes = self.exchange("calls split", (color, key), list)

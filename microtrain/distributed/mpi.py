@@ -13,11 +13,14 @@ import faulthandler
 import functools
 import math
 import os
+import pickle
 import signal
 import sys
+import threading
 import time
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -26,13 +29,14 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import numpy as np
 
+from ..backend import alive
 from ..common import job, version
 from ..common.stack_frames import outwards, user_place
 from ..common.threads import Launch, allowed_cores, blas_kernel, processor_quota
 from ..errors import ConfigError, LaunchError, install
 from . import abort, process_monitor, survivors, watchdog
 from .agreement import differing
-from .communicator import Array, Communicator, Op, T, by_rank, described, ranks_named
+from .communicator import PAIRWISE, Array, Communicator, Op, T, by_rank, described, ranks_named
 from .shared_memory import MOST, SharedMemory, create
 
 R = TypeVar("R")
@@ -71,14 +75,15 @@ def _debug() -> frozenset[str]:
 
 
 def watched(method: Callable[..., R]) -> Callable[..., R]:
-    """Let the watchdog see a collective; with MICROTRAIN_DEBUG=comm compare it over the ranks."""
+    """Let the watchdog see a call; with MICROTRAIN_DEBUG=comm compare what is collective."""
     name = method.__name__.removeprefix("_")
+    pairwise = name in PAIRWISE
 
     @functools.wraps(method)
     def call(self: MpiCommunicator, *args: Any) -> R:
         self._doing = name, args
         try:
-            if self._control is not None:
+            if self._control is not None and not pairwise:
                 self._compare()
             result = method(self, *args)
         except self._MPI.Exception as error:
@@ -89,7 +94,10 @@ def watched(method: Callable[..., R]) -> Callable[..., R]:
             ) from None
         finally:
             self._doing = None
-        self._done += 1
+        if pairwise:
+            self._passed += 1
+        else:
+            self._done += 1
         return result
 
     return call
@@ -117,6 +125,10 @@ class MpiCommunicator(Communicator):
         #: The MPI and its version, in the library's own words.
         self.library: str = library_name(MPI.Get_library_version())
         self._control = comm.Dup() if "comm" in _debug() else None
+        # Messages that may still be on their way: to whom, what, the request, its memory.
+        self._sent: deque[tuple[int, str, Any, Any]] = deque()
+        if isinstance(comm, MPI.Cartcomm):
+            self.grid = tuple(comm.dims), tuple(map(bool, comm.periods))
         ALIVE.add(self)
 
     def _share(self, node: Any) -> SharedMemory | None:
@@ -201,6 +213,68 @@ class MpiCommunicator(Communicator):
             received[:, columns] = part
 
     @watched
+    def _send_to(
+        self, dest: int, address: Any, array: Array | None, number: int | None, at: str
+    ) -> None:
+        about = "a gradient" if array is None else f"{array.dtype}{[*array.shape]}"
+        like, parts = None, list[Any]()
+        if array is not None and array.nbytes > MOST:  # behind the head: it is not copied there
+            like, parts = (array.shape, array.dtype), _chunks(_bytes(np.array(array)))
+        head = pickle.dumps((address, None if like else array, like, number, at))
+        for part in ((head, self._MPI.BYTE), *parts):
+            request = self._comm.Isend(part, dest)
+            if not self.concurrent:
+                request.Wait()
+            elif self._sent or not request.Test():
+                text = (
+                    f"a message to rank {dest}, which has not received it ({about}, sent at {at}),"
+                )
+                self._sent.append((dest, text, request, part))
+                self._under_way.set()
+
+    @functools.cached_property
+    def _under_way(self) -> threading.Event:
+        """Set while messages are on their way, which a thread sees to: MPI goes on when called.
+
+        The receiver of a large message waits for that, and this rank may be computing meanwhile, or
+        waiting in shared memory.
+        """
+        event = threading.Event()
+        threading.Thread(target=_see_to, args=(self._sent, event), daemon=True).start()
+        return event
+
+    @watched
+    def _next_from(self, source: int, text: str) -> tuple[Any, Any]:
+        status, looks = self._MPI.Status(), 0
+        # MPI's own wait keeps a core, which the rank that is waited for may need.
+        while (message := self._comm.Improbe(source, status=status)) is None:
+            looks += 1
+            if looks < 300:
+                os.sched_yield()
+            else:
+                time.sleep(min(1e-7 * looks, 1e-3))
+        head = bytearray(status.Get_count(self._MPI.BYTE))
+        message.Recv((head, self._MPI.BYTE))
+        address, array, like, number, at = pickle.loads(head)
+        if like is not None:
+            array = np.empty(*like)
+            for part in _chunks(_bytes(array)):
+                self._comm.Recv(part, source)
+        return address, (array, number, at)
+
+    def finish(self) -> None:
+        """Wait until all messages of this rank have been received."""
+        while self._sent:
+            with contextlib.suppress(IndexError):  # the last has been received
+                dest, text, request, _ = self._sent[0]
+                self._finish(dest, request, text)
+
+    @watched
+    def _finish(self, dest: int, request: Any, text: str) -> None:
+        while self._sent and self._sent[0][2] is request:
+            time.sleep(1e-3)
+
+    @watched
     def _split(self, color: int | None, key: int) -> Communicator | None:
         color = self._MPI.UNDEFINED if color is None else color
         comm = self._comm.Split(color, key)
@@ -239,6 +313,7 @@ class MpiCommunicator(Communicator):
 
     def end(self, why: str) -> None:
         """Free what MPI has of it: from now on RuntimeError for what needs MPI. Collective."""
+        self.finish()
         for name in ("_comm", "_first", "_control"):
             own = vars(self).get(name)
             if own is not None and type(own) is not Ended:
@@ -248,6 +323,7 @@ class MpiCommunicator(Communicator):
 
     def revoke(self) -> None:
         """Let nobody wait in it any more, here or on another rank: of it, a rank is lost."""
+        self._sent.clear()
         for name in ("_comm", "_first", "_control"):
             own = vars(self).get(name)
             if isinstance(own, self._MPI.Comm) and own != self._MPI.COMM_NULL:
@@ -266,6 +342,26 @@ class MpiCommunicator(Communicator):
             found.setdefault(one, []).append(rank)
         lines = (f"  {ranks_named(ranks)}: {call} at {at}" for (call, at), ranks in found.items())
         raise RuntimeError("\n".join(["the ranks are not at the same call:", *lines]))
+
+
+def _see_to(sent: deque[Any], under_way: threading.Event) -> None:
+    """Let MPI go on with messages that are under way."""
+    while under_way.wait():
+        under_way.clear()
+        pause = 1e-5
+        # Where a rank is lost, an error ends its messages, or all are forgotten meanwhile.
+        with contextlib.suppress(IndexError):
+            while sent:
+                try:
+                    received = sent[0][2].Test()
+                except RuntimeError:  # of MPI
+                    received = True
+                if received:
+                    sent.popleft()
+                    pause = 1e-5
+                else:
+                    time.sleep(pause)
+                    pause = min(2 * pause, 1e-3)
 
 
 class Ended:
@@ -327,6 +423,9 @@ def abort_on_failure(launch: Launch) -> None:
 
 def _leave() -> None:
     """What remains for a program that has ended, before MPI_Finalize."""
+    watchdog.lift()
+    for comm in alive(ALIVE):
+        comm.finish()
     watchdog.leave()
     if job.in_place():  # Open MPI's would wait for a rank that is lost
         for stream in (sys.stdout, sys.stderr):

@@ -47,7 +47,7 @@ from ..errors import ConfigError, LaunchError
 from ..random import STREAM
 from . import abort, process_monitor
 from .agreement import settled
-from .communicator import FORBIDDEN, Communicator, described, ranks_named
+from .communicator import FORBIDDEN, PAIRWISE, Communicator, described, ranks_named
 from .shared_memory import PLACE, zeros
 
 RECORD: Final = 1024  # bytes of the board for each rank
@@ -122,6 +122,13 @@ def start(
 def stop() -> None:
     """Watch nobody until the next `start`."""
     _WATCHDOG.clear()
+
+
+def lift() -> None:
+    """The program of this rank has ended, and others take what it has for them when they like."""
+    for _ in _WATCHDOG:
+        faulthandler.cancel_dump_traceback_later()
+        process_monitor.tell(limit=None)
 
 
 def leave() -> None:
@@ -261,6 +268,7 @@ class Watchdog:
         self.here = self.closing = ""  # the stacks of this rank, once the job ends; what it ends in
         self.shown = False  # whether they have been printed, by this rank or another
         self.only_threads = False  # of this program, whose main thread has ended
+        self.pairwise = False  # whether it is a message that this rank waits for
         self.ending = self.left = False
         self.host, self.process = socket.gethostname(), os.getpid()
         self.board.write(self.record(""))
@@ -344,7 +352,9 @@ class Watchdog:
         left, before = self.left, self.waits
         # Threads may be in calls of communicators of their own: each waits by itself. At its end a
         # rank waits for the others.
-        calls = [] if left else [(c, c._done, c._doing) for c in alive(self.communicators)]
+        calls = [
+            (c, (c._done, c._passed), c._doing) for c in (() if left else alive(self.communicators))
+        ]
         doing: dict[Any, Any] = {(c, done): what for c, done, what in calls if what}
         if left:
             doing[LEFT] = None
@@ -370,22 +380,35 @@ class Watchdog:
             if not others:
                 return
         else:
-            busy = self.busy | {rank: x["alone"] for rank, x in seen.items() if x["alone"]}
+            whole = longest[0] is self.comm
+            due = seen
+            self.pairwise = what is not None and what[0] in PAIRWISE
+            if what is not None and self.pairwise and whole:  # nobody else needs to come
+                due = {rank: x for rank, x in seen.items() if rank == what[1][0]}
+            busy = self.busy | {rank: x["alone"] for rank, x in due.items() if x["alone"]}
             if busy != self.busy:  # it is getting on
                 self.busy, self.moved = busy, self.waited if self.busy else self.moved
-            whole = longest[0] is self.comm
-            gone = [r for r, x in seen.items() if x["left"] and whole and x["done"] <= mine["done"]]
+            gone = [
+                rank for rank, x in due.items()
+                if x["left"] and whole and (self.pairwise or x["done"] <= mine["done"])
+            ]  # fmt: skip
             if gone and self.waited >= GONE and (first or self.waited >= 3 * GONE):
                 self.end(f"{ranks_named(gone)} will not come", mine, seen)
                 return
-            alone = any(record["alone"] and not self.silent(record) for record in seen.values())
+            alone = any(record["alone"] and not self.silent(record) for record in due.values())
             limit = self.moved + self.timeout_s * (ALONE if alone else 1)
             whose, late = f"{ALONE} times {OWN_LIMIT}" if alone else OWN_LIMIT, limit + 3 * GONE
+            if what is not None and what[0] == "finish":
+                limit = late = math.inf  # they may be at work
         if self.waited >= limit and (first or self.waited >= late):
             self.end(f"{limit:.4g} s are over ({whose})", mine, seen)
         elif first and self.waited >= max(self.warn_s, 2 * self.told):
             self.told = self.waited
-            after = "" if left else f"  after {limit:.4g} s the job ends ({whose})\n"
+            after = (
+                ""
+                if left or math.isinf(limit)
+                else f"  after {limit:.4g} s the job ends ({whose})\n"
+            )
             process_monitor.write(2, f"microtrain: {self.situation(mine, seen)}\n{after}")
 
     def first(self, seen: dict[int, Record]) -> bool:
@@ -470,7 +493,8 @@ class Watchdog:
         elif record["alone"]:
             what = f"busy ({record['alone']}), last seen at {_where(record)}"
         else:
-            what = f"missing: last seen at {_where(record)}"
+            word = "in no call" if self.pairwise else "missing"
+            what = f"{word}: last seen at {_where(record)}"
         return f"{what}; process {record['pid']}{host}"
 
     def end(self, why: str, mine: Record, seen: dict[int, Record]) -> None:
