@@ -436,6 +436,30 @@ def test_training_is_captured_on_some_ranks_and_eager_on_others(comm: Communicat
     assert not mt.backend.MODES.messages
 
 
+def test_a_pass_that_is_done_again_asks_other_ranks_nothing_twice(comm: Communicator) -> None:
+    """As a trainer does it, whose step cannot be captured; rank 0's can."""
+    x = mt.tensor(values(comm.rank), requires_grad=True)
+    answers: list[Any] = []
+
+    def step(x: Any) -> Any:
+        answers[:] = [mt.backend.MODES.capture.exchanged] if mt.backend.MODES.capture.on else []
+        y = sendrecv(x * x, after(comm), before(comm), comm=comm)
+        if comm.rank:
+            y.sum().item()
+        (y * y).sum().backward()
+        return y
+
+    if comm.rank == 0:
+        mt.compile(step)(x)
+    else:
+        with pytest.raises(CaptureError):
+            mt.compile(step)(x)
+        mt.backend.MODES.answers = answers[0]
+        step(x)
+    assert mt.backend.MODES.answers == mt.backend.MODES.messages == []
+    np.testing.assert_allclose(x.grad.numpy(), 4 * values(comm.rank) ** 3, rtol=1e-13)
+
+
 def test_a_captured_step_that_leaves_a_message_without_its_pass_is_refused(
     comm: Communicator,
 ) -> None:
