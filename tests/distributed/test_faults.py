@@ -175,9 +175,13 @@ FAULTS = {
     ),
     "skips a collective": Fault("return None", 1, (WAITS, ENDED), waited_for=True),
     "makes another call": Fault(
-        "comm.barrier()", 1,
-        (WAITS, r"rank 1: in another call: barrier at script\.py:9 in step 4", LIMIT),
+        "comm.all_gather(np.ones(4, 'f4'))", 1,
+        (WAITS, r"rank 1: in another call: all_gather.* at script\.py:9 in step 4", LIMIT),
         waited_for=True,
+    ),
+    # Both through the memory of the host, where each rank sees what the others call.
+    "makes another small call": Fault(
+        "comm.barrier()", 1, (r"all_reduce: the ranks are not at the same call: sum of",),
     ),
     # MPI notices and ends the job (MPICH), or raises here (Open MPI), or the ranks wait.
     "calls with another shape": Fault(
