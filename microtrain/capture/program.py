@@ -105,6 +105,7 @@ class Program:
     running: list[Any] = field(default_factory=list)  # listeners of the backward pass now replayed
     memory: list[Any] = field(default_factory=list)  # keeps the owners, and so their ids, alive
     description: list[Any] | None = None  # of one that is only to be compared
+    alone: bool = False  # whether it is to do without NumPy: see `standalone.py`
 
     def described(self) -> list[Any]:
         """Its instructions and results as nested tuples, equal to those of an equal program."""

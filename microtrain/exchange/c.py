@@ -1,0 +1,430 @@
+"""A module, or what a run's model does, as files of C99 for programs without Python.
+
+The text is that of native code (`capture/standalone.py`): one function, which is given its inputs,
+room for what it gives, and a workspace. Beside it are a header, a module of Fortran, test vectors, a
+program that tries them, and a makefile.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import numpy as np
+
+from ..backend import to_host
+from ..capture.elements import DTYPES
+from ..capture.program import ALIGNED, Host, Program
+from ..capture.standalone import (
+    HEAD,
+    Standalone,
+    array_of,
+    comment,
+    numbers,
+    recorded,
+    standalone,
+)
+from ..common.files import write_whole, writing
+from ..common.version import __version__
+from ..creation import from_numpy
+from ..errors import need
+from ..nn import Module
+from ..tensor import TENSORS, kind_of
+from ..train.evaluation import evaluating
+from ..train.models_and_losses import leaves
+
+__all__ = ["Written", "export", "files_of", "write_files", "written"]
+
+VECTORS, MOST = 8, 100_000  # test vectors, and numbers in all of them
+C = {"float32": "float", "float64": "double", "bool": "uint8_t"}
+FORTRAN = {
+    "float": "real(c_float)", "double": "real(c_double)", "uint8_t": "integer(c_int8_t)",
+    "int8_t": "integer(c_int8_t)", "int32_t": "integer(c_int32_t)", "int64_t": "integer(c_int64_t)",
+}  # fmt: skip
+
+HEADER = Template("""\
+/* $title
+ *
+ * Written by microtrain $version. $call
+ * needs no memory but that of its arguments and a few kilobytes of stack, keeps nothing between calls,
+ * and may be called by any number of threads, each with a workspace of its own.
+ *
+$about
+ */
+#ifndef ${NAME}_H
+#define ${NAME}_H
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ${NAME}_WORKSPACE $workspace /* bytes, aligned as malloc does */
+#define ${NAME}_BOUND $bound /* of what Python gives, times the largest output: see test_$name.c */
+$sizes
+/* Returns 0, or why there is no result: $codes */
+int $call($arguments);
+$more
+#ifdef __cplusplus
+}
+#endif
+#endif
+""")
+
+FORTRAN_MODULE = Template("""\
+! The functions of $name.c. Arrays are as in C, the last dimension along memory: reverse the order
+! of dimensions in Fortran.
+module $name
+  use, intrinsic :: iso_c_binding
+  implicit none
+  integer, parameter :: ${name}_workspace = $doubles ! numbers of real(c_double)
+  interface
+$interfaces
+  end interface
+end module $name
+""")
+
+MAKEFILE = Template("""\
+# make -f $name.mk test                   try the test vectors
+# make -f $name.mk BLAS=-lopenblas        products of matrices by a CBLAS library
+CC ?= cc
+FC = gfortran
+CFLAGS ?= -O3
+CFLAGS += -std=c99 -ffp-contract=off $$(if $$(BLAS),-DUSE_CBLAS)
+
+$name.o: $name.c $name.h
+	$$(CC) $$(CFLAGS) -c $name.c
+$name.mod: $name.f90
+	$$(FC) -fsyntax-only $name.f90
+test_$name: test_$name.c ${name}_vectors.h $name.o
+	$$(CC) $$(CFLAGS) -o $$@ test_$name.c $name.o $$(BLAS) -lm
+test: test_$name
+	./test_$name
+.PHONY: test
+""")
+
+TEST = Template("""\
+/* Tries $name.c on the test vectors: $call must give what Python gave. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "$name.h"
+#include "${name}_vectors.h"
+$include
+static union { double aligned; unsigned char bytes[${NAME}_WORKSPACE]; } work;
+$results
+/* The largest difference, over the largest number that is expected. */
+static double difference(const double *found, const double *expected, long count) {
+    double largest = 0, most = 0;
+    for (long i = 0; i < count; i++) {
+        if (isfinite(expected[i])) largest = fmax(largest, fabs(expected[i]));
+        if (found[i] == expected[i] || (found[i] != found[i] && expected[i] != expected[i])) continue;
+        if (!(fabs(found[i] - expected[i]) <= most)) most = fabs(found[i] - expected[i]);
+        if (most != most) return INFINITY;
+    }
+    return most == 0 ? 0 : largest > 0 ? most / largest : INFINITY;
+}
+
+int main(void) {
+    double worst = 0;
+$before    for (long n = 0; n < VECTORS; n++) {
+        int status = $call($given);
+        if (status) {
+            printf("vector %ld: status %d\\n", n, status);
+            return 1;
+        }
+$keep    }
+$compare    printf("$name: %d vectors, largest difference %.2g of the largest output, bound %.2g\\n",
+           VECTORS, worst, ${NAME}_BOUND);
+    return worst <= ${NAME}_BOUND ? 0 : 1;
+}
+""")
+
+
+@dataclass(frozen=True)
+class Written:
+    """A function of C, and what its files say of it.
+
+    Attributes:
+        name: what names begin with.
+        verb: what the function does, the end of its name.
+        code: the text of its program.
+        inputs, outputs: of each argument its dtype and shape, and what it is.
+        title: what the file is.
+        given, expected: the test vectors, arrays with one more dimension in front.
+        before: lines of C before the program's: checks of the inputs.
+        codes: what the function returns but 0, in words.
+        definitions: further definitions of C; `declared`: by their prototypes, words on them.
+        weights: whether the constants are in a file beside.
+    """
+
+    name: str
+    verb: str
+    code: Standalone
+    inputs: list[tuple[Any, tuple[int, ...], str]]
+    outputs: list[tuple[Any, tuple[int, ...], str]]
+    title: str
+    given: Sequence[Any]
+    expected: Sequence[Any]
+    before: Sequence[str] = ()
+    codes: str = "1: an index is out of bounds."
+    definitions: str = ""
+    declared: Mapping[str, str] = field(default_factory=dict)
+    weights: bool = False
+
+    @property
+    def call(self) -> str:
+        """The name of the function."""
+        return f"{self.name}_{self.verb}"
+
+    @property
+    def arguments(self) -> list[tuple[str, str]]:
+        """Of each argument its type and its name."""
+        found = [(f"const {c_type(dtype)} *", f"in{n}") for n, (dtype, *_) in enumerate(self.inputs)]
+        found += [(f"{c_type(dtype)} *", f"out{n}") for n, (dtype, *_) in enumerate(self.outputs)]
+        found += [("const void *", "weights")] * self.weights
+        return [*found, ("void *", "workspace")]
+
+
+def export(
+    module: Module, example: Any, path: str | os.PathLike[str], *, weights_file: bool = False
+) -> None:
+    """Write a module in evaluation mode as C99, with a header and a program that tests it.
+
+    Beside `net.c` are `net.h`, `net.f90` (a module of Fortran), `net_vectors.h` and `test_net.c`
+    (test vectors, and a program that returns 0 where C gives what Python gave), and `net.mk` (a
+    makefile). The C needs no library but that of mathematics and no memory but its arguments; it
+    is for inputs of the shapes and dtypes of the example, the number of rows included. Files of
+    these names are replaced.
+
+    Args:
+        module: it runs in evaluation mode and is left in the mode it is in.
+        example: an input Tensor, or a tuple of them. The test vectors are made of it.
+        path: the file, whose name ends in `.c`; names in C begin with the rest of it.
+        weights_file: write the weights to `net.weights`, whose bytes are then an argument, and not
+            into the text.
+
+    Raises CaptureError naming the line for what has no form in C (random numbers, `solve`, a
+    branch on values), ValueError for another name, TypeError for what is not a Module or a Tensor,
+    LaunchError where the file system refuses.
+
+    Example:
+        >>> net = mt.nn.Sequential(mt.nn.Linear(4, 8), mt.nn.ReLU(), mt.nn.Linear(8, 3))
+        >>> mt.export(net, mt.randn(1, 4), "net.c")
+    """
+    need(isinstance(module, Module), "export", "module: expected a Module", kind_of(module),
+         error=TypeError)  # fmt: skip
+    inputs = example if isinstance(example, tuple) else (example,)
+    for x in inputs:
+        need(type(x) in TENSORS, "export", "example: expected Tensors", kind_of(x), error=TypeError)
+        need(x.numel(), "export", "example: an input without elements", x, error=ValueError)
+    arrays = [np.array(to_host(x._array), order="C") for x in inputs]
+    name = name_of(path)
+    vectors = [variants(array) for array in arrays]
+    found = written(name, "forward", module, vectors, type(module).__name__, weights=weights_file)
+    write_files(path, files_of(found))
+
+
+def name_of(path: Any) -> str:
+    """What the names in a file of C begin with; ValueError for a file of another kind."""
+    place = Path(os.path.expanduser(path))
+    text = "export(): path: expected a name that ends in .c (mt.onnx.export writes .onnx)"
+    if place.suffix != ".c":
+        raise ValueError(f"{text}, got {str(path)!r}")
+    name = re.sub(r"[^a-zA-Z0-9]+", "_", place.stem).strip("_")[:31]
+    return name if name[:1].isalpha() else f"net_{name}".strip("_")
+
+
+def variants(array: Any) -> Any:
+    """Arrays like an example: of its numbers in another order, floats made smaller."""
+    count = max(1, min(VECTORS, MOST // array.size))
+    flat = [np.roll(array, n) for n in range(count)]
+    if array.dtype.kind == "f":
+        flat = [each * array.dtype.type(1 - n / (2 * count)) for n, each in enumerate(flat)]
+    return np.stack(flat)
+
+
+def written(
+    name: str, verb: str, function: Any, vectors: Sequence[Any], title: str, **more: Any
+) -> Written:
+    """A function of Tensors, in evaluation mode, as C.
+
+    Args:
+        vectors: of each input some examples.
+    """
+    first = tuple(from_numpy(each[0].copy()) for each in vectors)
+    with evaluating(function), np.errstate(all="ignore"):
+        program = recorded(title, lambda *args: tuple(leaves(function(*args))), *first).program
+        results = [
+            [to_host(y._array) for y in leaves(function(*map(from_numpy, map(np.copy, each))))]
+            for each in zip(*vectors, strict=True)
+        ]
+    expected = [np.stack(each) for each in zip(*results, strict=True)]
+    about = more.pop("about", None) or [
+        [f"input {n}" for n, _ in enumerate(vectors)], [f"output {n}" for n, _ in enumerate(expected)]
+    ]
+    pieces = [
+        [(each.dtype, each.shape[1:], text) for each, text in zip(some, texts, strict=True)]
+        for some, texts in zip((vectors, expected), about, strict=True)
+    ]
+    code = standalone(program, _bookkeeping)
+    return Written(name, verb, code, *pieces, title, vectors, expected, **more)
+
+
+def _bookkeeping(host: Host) -> list[str]:
+    """Nothing: checks of values other than indices are Python's."""
+    return []
+
+
+# Files --------------------------------------------------------------------------------------------
+
+
+def c_type(dtype: Any) -> str:
+    """The type of numbers in C."""
+    kind = DTYPES[np.dtype(dtype)]
+    return C.get(kind, f"{kind}_t")
+
+
+def files_of(one: Written) -> dict[str, bytes]:
+    """The files by the ends of their names, `{}` standing for the name."""
+    weights, places = _weights(one.code) if one.weights else (b"", {})
+    largest = {np.dtype(dtype).itemsize for dtype, *_ in (*one.inputs, *one.outputs)}
+    single = 4 in largest or any(v[0].dtype == np.float32 for v in one.code.constants.values())
+    sizes = [f"#define {one.name.upper()}_WEIGHTS {len(weights)} /* bytes of the file {one.name}.weights */"]
+    about = [
+        f"    in{n}: {_size(dtype, shape)}, {comment(text)}"
+        for n, (dtype, shape, text) in enumerate(one.inputs)
+    ] + [
+        f"    out{n}: {_size(dtype, shape)}, {comment(text)}"
+        for n, (dtype, shape, text) in enumerate(one.outputs)
+    ]
+    declared = "".join(f"\n/* {comment(text)} */\n{head};\n" for head, text in one.declared.items())
+    arguments = ", ".join(f"{kind}{name}" for kind, name in one.arguments)
+    names = {
+        "name": one.name, "NAME": one.name.upper(), "call": one.call, "version": __version__,
+        "title": comment(one.title), "workspace": max(one.code.workspace, ALIGNED),
+        "doubles": max(one.code.workspace, ALIGNED) // 8, "bound": "1e-5" if single else "1e-10",
+        "sizes": "\n".join(sizes * one.weights), "codes": comment(one.codes), "arguments": arguments,
+        "about": "\n".join(f" * {line}" for line in about), "more": declared,
+    }  # fmt: skip
+    vectors, test = _test(one)
+    found = {
+        "{}.c": _source(one, arguments, places),
+        "{}.h": HEADER.substitute(names),
+        "{}.f90": FORTRAN_MODULE.substitute(names, interfaces=_interfaces(one)),
+        "{}.mk": MAKEFILE.substitute(names),
+        "{}_vectors.h": vectors,
+        "test_{}.c": TEST.substitute(names, **test),
+    }
+    return {key: text.encode() for key, text in found.items()} | (
+        {"{}.weights": weights} if one.weights else {}
+    )
+
+
+def _size(dtype: Any, shape: tuple[int, ...]) -> str:
+    return f"{c_type(dtype)}[{']['.join(map(str, shape)) or 1}]"
+
+
+def _constant(piece: Any) -> Any:
+    """The numbers of a constant, as they are now."""
+    owner, offset, count = piece
+    flat = np.lib.stride_tricks.as_strided(owner, (owner.size,), (owner.itemsize,))
+    return flat[offset : offset + count]
+
+
+def _weights(code: Standalone) -> tuple[bytes, dict[str, int]]:
+    """The bytes of all constants, and where each begins."""
+    content, places = bytearray(), dict[str, int]()
+    for name, piece in code.constants.items():
+        places[name] = len(content)
+        content += _constant(piece).tobytes()
+        content += bytes(-len(content) % ALIGNED)
+    return bytes(content), places
+
+
+def _source(one: Written, arguments: str, places: dict[str, int]) -> str:
+    code, constants, lines = one.code, [], list(one.before)
+    for name, piece in code.constants.items():
+        values = _constant(piece)
+        kind = "uint8" if values.dtype.kind == "b" else DTYPES[values.dtype]
+        if one.weights:
+            at = f"(const {kind} *)((const char *)weights + {places[name]})"
+            lines.insert(0, f"const {kind} *const {name} = {at};")
+        else:
+            constants.append(array_of(name, kind, numbers(values)))
+    body = [*lines, *code.calls, "return 0;"]
+    if any(re.search(r"\bwork\b", line) for line in code.calls):
+        body.insert(0, "unsigned char *const work = workspace;")
+    else:
+        body.insert(0, "(void)workspace;")
+    text = "".join(f"{'' if line.startswith('#') else '    '}{line}\n" for line in body)
+    return "\n".join(
+        [f"/* {comment(one.title)}: see {one.name}.h. Written by microtrain {__version__}. */",
+         HEAD, f'#include "{one.name}.h"\n', *constants, code.source, one.definitions,
+         f"int {one.call}({arguments}) {{\n{text}}}\n"]
+    )  # fmt: skip
+
+
+def _interfaces(one: Written) -> str:
+    """The functions as Fortran sees them."""
+    lines = []
+    heads = {one.call: one.arguments}
+    for name, arguments in heads.items():
+        given = ", ".join(argument for _, argument in arguments)
+        lines += [f"    function {name}({given}) &", f'        bind(c, name="{name}") result(status)',
+                  "      import"]  # fmt: skip
+        for kind, argument in arguments:
+            plain = kind.removeprefix("const ").rstrip(" *")
+            fortran = FORTRAN.get(plain, "real(c_double)")
+            intent = "in" if kind.startswith("const ") else "inout"
+            lines.append(f"      {fortran}, intent({intent}) :: {argument}(*)")
+        lines += ["      integer(c_int) :: status", f"    end function {name}"]
+    return "\n".join(lines)
+
+
+def _test(one: Written) -> tuple[str, dict[str, str]]:
+    """The test vectors, and what the program says of them."""
+    count = len(one.given[0])
+    arrays = [f"#define VECTORS {count}\n"]
+    given, results, keep, compare = [], [], [], []
+    for n, each in enumerate(one.given):
+        arrays.append(array_of(f"given{n}", c_type(each.dtype), numbers(each)))
+        given.append(f"given{n} + n * {each[0].size}")
+    for n, each in enumerate(one.expected):
+        size = each[0].size
+        arrays.append(array_of(f"expected{n}", "double", numbers(each.astype(np.float64))))
+        results += [f"static {c_type(each.dtype)} out{n}[{size}];",
+                    f"static double found{n}[{each.size}];"]  # fmt: skip
+        given.append(f"out{n}")
+        keep.append(f"        for (long i = 0; i < {size}; i++) found{n}[n * {size} + i] = (double)out{n}[i];\n")
+        compare.append(f"    worst = fmax(worst, difference(found{n}, expected{n}, {each.size}));\n")
+    include, before = "", ""
+    if one.weights:
+        include = "#include <stdlib.h>\n"
+        given.append("weights")
+        before = (
+            f"    void *weights = malloc({one.name.upper()}_WEIGHTS);\n"
+            f'    FILE *file = fopen("{one.name}.weights", "rb");\n'
+            f"    if (!weights || !file || fread(weights, 1, {one.name.upper()}_WEIGHTS, file) != "
+            f"{one.name.upper()}_WEIGHTS) {{\n"
+            f'        printf("cannot read {one.name}.weights\\n");\n        return 1;\n    }}\n'
+            "    fclose(file);\n"
+        )
+    return "#include <math.h>\n" + "\n".join(arrays), {
+        "include": include, "before": before, "results": "\n".join(results),
+        "given": ", ".join([*given, "work.bytes"]), "keep": "".join(keep),
+        "compare": "".join(compare),
+    }  # fmt: skip
+
+
+def write_files(path: Any, files: Mapping[str, bytes]) -> None:
+    """Write all files, each whole; LaunchError where the file system refuses."""
+    place = Path(os.path.expanduser(path)).resolve()
+    for end, content in files.items():
+        with writing(path):
+            write_whole(place.with_name(end.format(place.stem)), content)
