@@ -104,6 +104,7 @@ globals().update(_ALIASES)  # half, float, double, short, int, long, bool
 _LAZY = ("cli", "data", "distributed", "distributions", "onnx", "sklearn", "train", "utils")
 _LAZY_FUNCTIONS = {
     "Ensemble": ".ensemble",
+    "export": ".exchange.c",
     "graph": ".utils.drawing",
     "history": ".runs.run",
     "load": ".exchange.state",

@@ -25,8 +25,8 @@ REACH = 24  # units that a line may be moved ahead of
 STREAMS = 16  # arrays in one loop
 ARGUMENTS = 128  # of a kernel, numbers in memory among them: CUDA takes 4,096 bytes
 # Instructions of NumPy that refuse some values: indices out of bounds, singular matrices.
-RAISING = {"cholesky", "eigh", "getitem", "inverse", "matrix_exp", "scatter_add", "setitem",
-           "solve", "svd", "take"}  # fmt: skip
+RAISING = {"check", "cholesky", "eigh", "getitem", "inverse", "matrix_exp", "scatter_add",
+           "setitem", "solve", "svd", "take"}  # fmt: skip
 
 
 class Place:

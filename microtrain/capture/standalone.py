@@ -117,23 +117,35 @@ class Standalone:
 
 def standalone(
     program: Program,
-    hosts: Callable[[Host], list[str]],
+    hosts: Callable[[Host], list[str]] = lambda host: [],
     state: Callable[[Any], int] | None = None,
 ) -> Standalone:
     """The text of `program`.
 
-    Its arguments are `in0`, `in1` ..., what it returns is written to `out0`, `out1` ...; `work` points to
-    its workspace, `state` to its state.
+    Its arguments are `in0`, `in1` ..., what it returns is written to `out0`, `out1` ...; `work` points
+    to its workspace, `state` to its state.
 
     Args:
-        hosts: what bookkeeping is in C.
+        hosts: what bookkeeping is in C; nothing is left out. Checks of values are those of indices.
         state: where memory that outlives a call is among the bytes of `state`, by its owner. None:
             such memory is only read, and a constant.
 
     Raises CaptureError for what has no form.
     """
     program.alone = True
-    found = Standalone()
+    found, texts, fixed = Standalone(), dict[int, list[str]](), program.fixed
+    lines: list[Line | Host] = []
+    for line in program.lines:
+        if not isinstance(line, Host):
+            lines.append(line)
+        elif bounds := getattr(getattr(line.function, "func", None), "bounds", None):
+            (index,) = line.reads
+            lines.append(Line("check", (index,), index, {"bounds": bounds}, line.where))
+        elif said := hosts(line):
+            lines.append(Host(line.label, line.function, line.where))  # which nothing passes
+            texts[id(lines[-1])] = said
+    program.lines[:] = lines
+    fixed.clear()
     bases = {id(owner_of(a)): _Base(f"in{n}", _kind(a.dtype), a.ctypes.data)
              for n, a in enumerate(program.inputs)}  # fmt: skip
     for n, array in enumerate(program.outputs):
@@ -145,15 +157,13 @@ def standalone(
         bases[id(made)] = _Base(f"out{n}", _kind(made.dtype), made.ctypes.data)
     program.outputs = []
     units = with_rows(with_loops(units_of(program, False), program, False), program)
-    lines = [line for unit in units for line in unit.lines]
-    places = reuse(program, [fusion.works_on(unit) for unit in units], lines)
+    works = [line for unit in units for line in unit.lines]
+    places = reuse(program, [fusion.works_on(unit) for unit in units], works)
     found.workspace = program.buffers[3]
     writer = _Writer(program, places, bases, units, found.constants, state)
     for unit in units:
         if type(unit) is Call and unit.host is not None:
-            check = getattr(unit.host.function, "func", None)
-            bounds = getattr(check, "bounds", None)  # of an index
-            found.calls += writer.check(unit, *bounds) if bounds else hosts(unit.host)
+            found.calls += texts[id(unit.host)]
         else:
             found.calls += writer.calls(unit)
     found.functions = writer.functions
@@ -193,20 +203,8 @@ class _Writer(Writer):
         args = ", ".join(self._argument(word, kind) for word, kind in self._used)
         call = f"{made.code}({args})"
         fails = "return 1;" in self.functions[int(made.code[1:])]
-        return [f"/* {comment(made.about)} */", f"if ({call}) return 1;" if fails else f"{call};"]
-
-    def check(self, unit: Call, low: int, size: int) -> list[str]:
-        """The lines that refuse an index below `low`, or not below `size`."""
-        (place,) = unit.reads
-        self._words, self._in_row, self._stored = {}, {}, set()
-        self._alive = {id(owner_of(place.array))}
-        loops = [_for(f"i{d}", n) for d, n in enumerate(place.shape)]
-        at = _index({f"i{d}": step for d, step in enumerate(place.strides)})
-        value = f"const int64 v = (int64){self.at(place)}[{at}];"
-        bad = f"if (v < {low} || v >= {size}) return 1;"
-        name = self.function(_nested(loops, [value, bad]))
-        args = ", ".join(self._argument(word, kind) for word, kind in self._used)
-        return [f"if ({name}({args})) return 1;"]
+        about = re.sub(r", [^,/]*\.py:\d+", "", made.about)  # where: of no use there
+        return [f"/* {comment(about)} */", f"if ({call}) return 1;" if fails else f"{call};"]
 
     def function(self, lines: list[str]) -> str:
         """The name of the function that these lines are."""
@@ -278,7 +276,7 @@ class _Writer(Writer):
 
     def _product_of(self, unit: Product) -> tuple[str, list[str]]:
         a, b, out = unit.a, unit.b, unit.out
-        m, k, n = *a.shape[-2:], b.shape[-1]
+        (m, k), n = a.shape[-2:], b.shape[-1]
         steps = [[s // v.itemsize for s in v.strides[-2:]] for v in (a, b, out)]
         along = (steps[1][1] == 1 or n == 1) and (steps[2][1] == 1 or n == 1)
         if not along and steps[0][0] == steps[2][0] == 1:  # the transposed product
@@ -336,10 +334,11 @@ class _Writer(Writer):
 
     def call(self, unit: Call) -> tuple[str, list[str]]:
         line = unit.lines[0]
-        rule = {"take": self._take, "argmax": self._along, "argmin": self._along,
+        rule = {"take": self._take, "check": self._check,
+                "argmax": self._along, "argmin": self._along,
                 "cumsum": self._along, "cumprod": self._along}.get(line.name)  # fmt: skip
         self._alive |= {id(owner_of(a)) for a in arrays_in((line.args, line.out))}
-        self._stored |= {id(owner_of(a)) for a in arrays_in(line.out)}
+        self._stored = {id(owner_of(a)) for a in arrays_in(line.out) if line.name != "check"}
         known = all(a.dtype in DTYPES for a in arrays_in((line.args, line.out)))
         lines = rule(line) if rule and known else None
         if lines is None:
@@ -347,6 +346,14 @@ class _Writer(Writer):
             of = f" ({line.what})" if line.what else ""
             raise CaptureError(f"{line.where}: {what} no form in C{of}")
         return "", lines
+
+    def _check(self, line: Line) -> list[str]:
+        """Refuse an index out of bounds."""
+        (x,), (low, size) = line.args, line.attrs["bounds"]
+        loops = [_for(f"i{d}", n) for d, n in enumerate(x.shape)]
+        at = _index({f"i{d}": _step(x, d) for d in range(x.ndim)})
+        value = f"const int64 v = (int64){self.of(x)}[{at}];"
+        return _nested(loops, [value, f"if (v < {low} || v >= {size}) return 1;"])
 
     def _take(self, line: Line) -> list[str] | None:
         """Rows, or what else an axis has, at places."""

@@ -1,26 +1,25 @@
 """A module, or what a run's model does, as files of C99 for programs without Python.
 
 The text is that of native code (`capture/standalone.py`): one function, which is given its inputs,
-room for what it gives, and a workspace. Beside it are a header, a module of Fortran, test vectors, a
-program that tries them, and a makefile.
+room for what it gives, and a workspace. Beside it are a header, a module of Fortran, test vectors,
+a program that tries them, and a makefile.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..backend import to_host
 from ..capture.elements import DTYPES
-from ..capture.program import ALIGNED, Host, Program
+from ..capture.program import ALIGNED
 from ..capture.standalone import (
     HEAD,
     Standalone,
@@ -33,7 +32,7 @@ from ..capture.standalone import (
 from ..common.files import write_whole, writing
 from ..common.version import __version__
 from ..creation import from_numpy
-from ..errors import need
+from ..errors import CaptureError, need
 from ..nn import Module
 from ..tensor import TENSORS, kind_of
 from ..train.evaluation import evaluating
@@ -51,9 +50,9 @@ FORTRAN = {
 HEADER = Template("""\
 /* $title
  *
- * Written by microtrain $version. $call
- * needs no memory but that of its arguments and a few kilobytes of stack, keeps nothing between calls,
- * and may be called by any number of threads, each with a workspace of its own.
+ * Written by microtrain $version. $call needs no memory but that of its arguments
+ * and a few kilobytes of stack, keeps nothing between calls, and may be called by any number of
+ * threads, each with a workspace of its own.
  *
 $about
  */
@@ -123,9 +122,10 @@ static double difference(const double *found, const double *expected, long count
     double largest = 0, most = 0;
     for (long i = 0; i < count; i++) {
         if (isfinite(expected[i])) largest = fmax(largest, fabs(expected[i]));
-        if (found[i] == expected[i] || (found[i] != found[i] && expected[i] != expected[i])) continue;
+        if (found[i] == expected[i]) continue;
+        if (isnan(found[i]) && isnan(expected[i])) continue;
         if (!(fabs(found[i] - expected[i]) <= most)) most = fabs(found[i] - expected[i]);
-        if (most != most) return INFINITY;
+        if (isnan(most)) return INFINITY;
     }
     return most == 0 ? 0 : largest > 0 ? most / largest : INFINITY;
 }
@@ -139,11 +139,20 @@ $before    for (long n = 0; n < VECTORS; n++) {
             return 1;
         }
 $keep    }
-$compare    printf("$name: %d vectors, largest difference %.2g of the largest output, bound %.2g\\n",
-           VECTORS, worst, ${NAME}_BOUND);
+$compare    printf("$name: %d vectors, largest difference %.2g of the largest output, ", VECTORS, worst);
+    printf("bound %.2g\\n", ${NAME}_BOUND);
     return worst <= ${NAME}_BOUND ? 0 : 1;
 }
 """)
+
+
+class Extra(NamedTuple):
+    """A further function of C: its prototype, words on it, the lines in it; as Fortran sees it."""
+
+    head: str
+    about: str
+    body: str
+    fortran: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -159,7 +168,8 @@ class Written:
         given, expected: the test vectors, arrays with one more dimension in front.
         before: lines of C before the program's: checks of the inputs.
         codes: what the function returns but 0, in words.
-        definitions: further definitions of C; `declared`: by their prototypes, words on them.
+        notes: what else the header says of the arguments.
+        extra: further functions.
         weights: whether the constants are in a file beside.
     """
 
@@ -173,8 +183,8 @@ class Written:
     expected: Sequence[Any]
     before: Sequence[str] = ()
     codes: str = "1: an index is out of bounds."
-    definitions: str = ""
-    declared: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    extra: Sequence[Extra] = ()
     weights: bool = False
 
     @property
@@ -185,7 +195,9 @@ class Written:
     @property
     def arguments(self) -> list[tuple[str, str]]:
         """Of each argument its type and its name."""
-        found = [(f"const {c_type(dtype)} *", f"in{n}") for n, (dtype, *_) in enumerate(self.inputs)]
+        found = [
+            (f"const {c_type(dtype)} *", f"in{n}") for n, (dtype, *_) in enumerate(self.inputs)
+        ]
         found += [(f"{c_type(dtype)} *", f"out{n}") for n, (dtype, *_) in enumerate(self.outputs)]
         found += [("const void *", "weights")] * self.weights
         return [*found, ("void *", "workspace")]
@@ -231,13 +243,15 @@ def export(
 
 
 def name_of(path: Any) -> str:
-    """What the names in a file of C begin with; ValueError for a file of another kind."""
+    """What names in a file of C begin with, its own; ValueError where that cannot be."""
     place = Path(os.path.expanduser(path))
-    text = "export(): path: expected a name that ends in .c (mt.onnx.export writes .onnx)"
-    if place.suffix != ".c":
-        raise ValueError(f"{text}, got {str(path)!r}")
-    name = re.sub(r"[^a-zA-Z0-9]+", "_", place.stem).strip("_")[:31]
-    return name if name[:1].isalpha() else f"net_{name}".strip("_")
+    text = "path: expected a name that ends in .c (mt.onnx.export writes .onnx)"
+    need(place.suffix == ".c", "export", text, str(path), error=ValueError)
+    fits = re.fullmatch(r"[a-zA-Z][a-zA-Z0-9_]{0,30}", place.stem)
+    text = "path: names in C begin with that of the file, which must be a letter and then at most "
+    text += "30 letters, digits and underscores"
+    need(fits, "export", text, place.stem, error=ValueError)
+    return place.stem
 
 
 def variants(array: Any) -> Any:
@@ -257,28 +271,26 @@ def written(
     Args:
         vectors: of each input some examples.
     """
-    first = tuple(from_numpy(each[0].copy()) for each in vectors)
+    first = tuple(from_numpy(np.array(each[0])) for each in vectors)
     with evaluating(function), np.errstate(all="ignore"):
         program = recorded(title, lambda *args: tuple(leaves(function(*args))), *first).program
+        code = standalone(program)
         results = [
             [to_host(y._array) for y in leaves(function(*map(from_numpy, map(np.copy, each))))]
             for each in zip(*vectors, strict=True)
         ]
     expected = [np.stack(each) for each in zip(*results, strict=True)]
+    if not expected or not all(each.size for each in expected):
+        raise CaptureError(f"{title} returns no Tensor, or one without elements")
     about = more.pop("about", None) or [
-        [f"input {n}" for n, _ in enumerate(vectors)], [f"output {n}" for n, _ in enumerate(expected)]
+        [f"input {n}" for n, _ in enumerate(vectors)],
+        [f"output {n}" for n, _ in enumerate(expected)],
     ]
-    pieces = [
+    given, gives = [
         [(each.dtype, each.shape[1:], text) for each, text in zip(some, texts, strict=True)]
         for some, texts in zip((vectors, expected), about, strict=True)
     ]
-    code = standalone(program, _bookkeeping)
-    return Written(name, verb, code, *pieces, title, vectors, expected, **more)
-
-
-def _bookkeeping(host: Host) -> list[str]:
-    """Nothing: checks of values other than indices are Python's."""
-    return []
+    return Written(name, verb, code, given, gives, title, vectors, expected, **more)
 
 
 # Files --------------------------------------------------------------------------------------------
@@ -295,7 +307,7 @@ def files_of(one: Written) -> dict[str, bytes]:
     weights, places = _weights(one.code) if one.weights else (b"", {})
     largest = {np.dtype(dtype).itemsize for dtype, *_ in (*one.inputs, *one.outputs)}
     single = 4 in largest or any(v[0].dtype == np.float32 for v in one.code.constants.values())
-    sizes = [f"#define {one.name.upper()}_WEIGHTS {len(weights)} /* bytes of the file {one.name}.weights */"]
+    sizes = [f"#define {one.name.upper()}_WEIGHTS {len(weights)} /* bytes of {one.name}.weights */"]
     about = [
         f"    in{n}: {_size(dtype, shape)}, {comment(text)}"
         for n, (dtype, shape, text) in enumerate(one.inputs)
@@ -303,13 +315,15 @@ def files_of(one: Written) -> dict[str, bytes]:
         f"    out{n}: {_size(dtype, shape)}, {comment(text)}"
         for n, (dtype, shape, text) in enumerate(one.outputs)
     ]
-    declared = "".join(f"\n/* {comment(text)} */\n{head};\n" for head, text in one.declared.items())
+    about += [f"    {comment(note)}" for note in one.notes]
+    declared = "".join(f"\n/* {comment(each.about)} */\n{each.head};\n" for each in one.extra)
     arguments = ", ".join(f"{kind}{name}" for kind, name in one.arguments)
     names = {
         "name": one.name, "NAME": one.name.upper(), "call": one.call, "version": __version__,
         "title": comment(one.title), "workspace": max(one.code.workspace, ALIGNED),
         "doubles": max(one.code.workspace, ALIGNED) // 8, "bound": "1e-5" if single else "1e-10",
-        "sizes": "\n".join(sizes * one.weights), "codes": comment(one.codes), "arguments": arguments,
+        "sizes": "\n".join(sizes * one.weights), "codes": comment(one.codes),
+        "arguments": arguments,
         "about": "\n".join(f" * {line}" for line in about), "more": declared,
     }  # fmt: skip
     vectors, test = _test(one)
@@ -358,14 +372,17 @@ def _source(one: Written, arguments: str, places: dict[str, int]) -> str:
         else:
             constants.append(array_of(name, kind, numbers(values)))
     body = [*lines, *code.calls, "return 0;"]
-    if any(re.search(r"\bwork\b", line) for line in code.calls):
-        body.insert(0, "unsigned char *const work = workspace;")
-    else:
-        body.insert(0, "(void)workspace;")
+    text = "\n".join(body)
+    body[:0] = [
+        f"(void){name};" for _, name in one.arguments[:-1] if not re.search(rf"\b{name}\b", text)
+    ]
+    uses = re.search(r"\bwork\b", text)
+    body.insert(0, "unsigned char *const work = workspace;" if uses else "(void)workspace;")
     text = "".join(f"{'' if line.startswith('#') else '    '}{line}\n" for line in body)
     return "\n".join(
         [f"/* {comment(one.title)}: see {one.name}.h. Written by microtrain {__version__}. */",
-         HEAD, f'#include "{one.name}.h"\n', *constants, code.source, one.definitions,
+         HEAD, f'#include "{one.name}.h"\n', *constants, code.source,
+         *(f"{each.head} {{\n{each.body}}}\n" for each in one.extra),
          f"int {one.call}({arguments}) {{\n{text}}}\n"]
     )  # fmt: skip
 
@@ -376,14 +393,15 @@ def _interfaces(one: Written) -> str:
     heads = {one.call: one.arguments}
     for name, arguments in heads.items():
         given = ", ".join(argument for _, argument in arguments)
-        lines += [f"    function {name}({given}) &", f'        bind(c, name="{name}") result(status)',
-                  "      import"]  # fmt: skip
+        lines += [f"    function {name}({given}) &",
+                  f'        bind(c, name="{name}") result(status)', "      import"]  # fmt: skip
         for kind, argument in arguments:
             plain = kind.removeprefix("const ").rstrip(" *")
             fortran = FORTRAN.get(plain, "real(c_double)")
             intent = "in" if kind.startswith("const ") else "inout"
             lines.append(f"      {fortran}, intent({intent}) :: {argument}(*)")
         lines += ["      integer(c_int) :: status", f"    end function {name}"]
+    lines += [f"    {line}" for each in one.extra for line in each.fortran]
     return "\n".join(lines)
 
 
@@ -401,14 +419,19 @@ def _test(one: Written) -> tuple[str, dict[str, str]]:
         results += [f"static {c_type(each.dtype)} out{n}[{size}];",
                     f"static double found{n}[{each.size}];"]  # fmt: skip
         given.append(f"out{n}")
-        keep.append(f"        for (long i = 0; i < {size}; i++) found{n}[n * {size} + i] = (double)out{n}[i];\n")
-        compare.append(f"    worst = fmax(worst, difference(found{n}, expected{n}, {each.size}));\n")
+        keep.append(
+            f"        for (long i = 0; i < {size}; i++)\n"
+            f"            found{n}[n * {size} + i] = (double)out{n}[i];\n"
+        )
+        compare.append(
+            f"    worst = fmax(worst, difference(found{n}, expected{n}, {each.size}));\n"
+        )
     include, before = "", ""
     if one.weights:
-        include = "#include <stdlib.h>\n"
+        include = "#include <stdlib.h>\n\nstatic void *weights;"
         given.append("weights")
         before = (
-            f"    void *weights = malloc({one.name.upper()}_WEIGHTS);\n"
+            f"    weights = malloc({one.name.upper()}_WEIGHTS);\n"
             f'    FILE *file = fopen("{one.name}.weights", "rb");\n'
             f"    if (!weights || !file || fread(weights, 1, {one.name.upper()}_WEIGHTS, file) != "
             f"{one.name.upper()}_WEIGHTS) {{\n"
