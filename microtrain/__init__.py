@@ -105,6 +105,7 @@ _LAZY = ("cli", "data", "distributed", "distributions", "onnx", "sklearn", "trai
 _LAZY_FUNCTIONS = {
     "Ensemble": ".ensemble",
     "export": ".exchange.c",
+    "export_step": ".exchange.c_step",
     "graph": ".utils.drawing",
     "history": ".runs.run",
     "load": ".exchange.state",

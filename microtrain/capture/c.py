@@ -496,14 +496,9 @@ class Body:
             if key in self.unit.stored:
                 self.storing.append((place.address, f"{self._at(place)} = {value};"))
         self.levels[-1] += [line for _, line in self.storing]
-        used: set[str] = set()  # what nobody reads is not written
+        used: set[str] = set()
         for level in reversed(self.levels):
-            for n, line in reversed([*enumerate(level)]):
-                names, made = {*_VALUE.findall(line)}, _MADE.match(line)
-                if made is None or made[1] in used:
-                    used |= names
-                else:
-                    del level[n]
+            level[:] = _read(level, used)
 
     def _at(self, place: Place) -> str:
         steps = {f"{self.wide}i{d}": place.strides[members[-1]] if place.strides else 0
@@ -594,7 +589,7 @@ class _Loop(Body):
                 wide = [
                     line
                     for _, store in sorted(self.storing)
-                    for line in _nested([_for("i1", WIDE)], [*values, store], True)
+                    for line in _nested([_for("i1", WIDE)], _read([*values, store], set()), True)
                 ]
                 start, _, stop = self._loop(0).partition("< ")
                 stop, _, step = stop.partition(";")
@@ -669,6 +664,17 @@ def work(unit: Unit) -> int:
     if isinstance(unit, Applied):
         return int(unit.lines[0].out.size)
     return math.prod(unit.shape) if isinstance(unit, Elements) else 1
+
+
+def _read(lines: list[str], used: set[str]) -> list[str]:
+    """Lines without the values that nothing behind reads; `used`: those that are, which grow."""
+    kept = []
+    for line in reversed(lines):
+        made = _MADE.match(line)
+        if made is None or made[1] in used:
+            used.update(_VALUE.findall(line))
+            kept.append(line)
+    return kept[::-1]
 
 
 def _index(steps: dict[str, int]) -> str:

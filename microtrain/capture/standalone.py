@@ -22,6 +22,7 @@ from .elements import DTYPES
 from .fusion import Call, Product, Unit, units_of
 from .plan import reuse
 from .program import DRAWS, Host, Line, Program, arrays_in
+from .python_calls import Clear, End, Mark, optimise
 from .rows import with_rows
 from .step import ATTEMPTS, Capture, Compiled
 from .time_loops import Loop, with_loops
@@ -56,14 +57,22 @@ typedef uint8_t uint8; typedef uint32_t uint32; typedef uint64_t uint64;
 AT_ONCE = 4  # terms of a product that are added to a row at once
 BLAS_FROM = 4096  # multiplications
 COLUMNS = 100  # of a line of numbers
+NOTED = Clear, Mark, End  # what Python notes, and C need not know
+OTHERS = re.compile(r"check |zero_grad|a gradient is dropped|\d+ random draws")
 
 
-def recorded(name: str, function: Callable[..., Any], *args: Any, **given: Any) -> Capture:
-    """A capture of `function`, which is called until two calls in a row did the same."""
-    step = _Recorded(function, (), "numpy", "numpy")
-    step.name = name
+def recorded(
+    name: str, function: Callable[..., Any], *args: Any, state: Any = (),
+    before: Callable[[Program], None] = lambda program: None,
+) -> Capture:  # fmt: skip
+    """A capture of `function`, which is called until two calls in a row did the same.
+
+    before: is given the program before it is rewritten.
+    """
+    step = _Recorded(function, state, "numpy", "numpy")
+    step.name, step.before = name, before
     for _ in range(ATTEMPTS):
-        step(*args, **given)
+        step(*args)
         if step.found is not None:
             break
     assert step.found is not None  # or the last call has raised
@@ -74,8 +83,11 @@ class _Recorded(Compiled):
     """Keeps its capture as it was recorded: an executor lets results share memory."""
 
     found: Capture | None = None
+    before: Any = None
 
     def executed(self, capture: Capture) -> Any:
+        self.before(capture.program)
+        optimise(capture.program)
         self.found = capture
         return lambda: None
 
@@ -117,18 +129,18 @@ class Standalone:
 
 def standalone(
     program: Program,
-    hosts: Callable[[Host], list[str]] = lambda host: [],
+    hosts: Callable[[Host], list[str] | None] = lambda host: None,
     state: Callable[[Any], int] | None = None,
 ) -> Standalone:
     """The text of `program`.
 
     Its arguments are `in0`, `in1` ..., what it returns is written to `out0`, `out1` ...; `work` points
-    to its workspace, `state` to its state.
+    to its workspace, `kept` to its state.
 
     Args:
-        hosts: what bookkeeping is in C; nothing is left out. Checks of values are those of indices.
-        state: where memory that outlives a call is among the bytes of `state`, by its owner. None:
-            such memory is only read, and a constant.
+        hosts: what bookkeeping is in C, where it is something. Of checks those of indices are.
+        state: where memory that outlives a call is among the bytes of that, by its owner. None: it
+            is only read, and a constant.
 
     Raises CaptureError for what has no form.
     """
@@ -144,6 +156,8 @@ def standalone(
         elif said := hosts(line):
             lines.append(Host(line.label, line.function, line.where))  # which nothing passes
             texts[id(lines[-1])] = said
+        elif type(line) not in NOTED and not OTHERS.match(line.label):
+            raise CaptureError(f"{line.where}: {line.label} has no form in C")
     program.lines[:] = lines
     fixed.clear()
     bases = {id(owner_of(a)): _Base(f"in{n}", _kind(a.dtype), a.ctypes.data)
@@ -240,7 +254,7 @@ class _Writer(Writer):
             if place is not None:
                 found = _Base("work", "", owner.ctypes.data - place.ctypes.data + self.start)
             elif kind == "state" and self.state is not None:
-                found = _Base("state", "", owner.ctypes.data - self.state(owner))
+                found = _Base("kept", "", owner.ctypes.data - self.state(owner))
             else:
                 if id(owner) in self._stored:
                     raise CaptureError(

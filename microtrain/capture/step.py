@@ -287,7 +287,6 @@ class Compiled:
                 "a key at every call, so none is a replay. Pass it as an argument"
             )
         if problem is None:
-            optimise(program)
             run = self.executed(capture)
             capture.enter, capture.attempt = guard.functions(capture, run, self._me)
             self._prefer(capture)
@@ -309,6 +308,7 @@ class Compiled:
 
     def executed(self, capture: Capture) -> Any:
         """A function that replays the program of a capture."""
+        optimise(capture.program)
         here = self.executor == "auto" and capture.program.xp.kind == "cpu"
         name, capture.reason = choose(self.wish if here else self.executor, capture.program)
         run, capture.text = EXECUTORS[name](capture.program)

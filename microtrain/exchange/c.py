@@ -47,6 +47,8 @@ FORTRAN = {
     "int8_t": "integer(c_int8_t)", "int32_t": "integer(c_int32_t)", "int64_t": "integer(c_int64_t)",
 }  # fmt: skip
 
+VALUES = {"reduce": "type(c_funptr), value :: reduce", "context": "type(c_ptr), value :: context"}
+
 HEADER = Template("""\
 /* $title
  *
@@ -65,7 +67,7 @@ extern "C" {
 
 #define ${NAME}_WORKSPACE $workspace /* bytes, aligned as malloc does */
 #define ${NAME}_BOUND $bound /* of what Python gives, times the largest output: see test_$name.c */
-$sizes
+$sizes$head
 /* Returns 0, or why there is no result: $codes */
 int $call($arguments);
 $more
@@ -82,7 +84,7 @@ module $name
   use, intrinsic :: iso_c_binding
   implicit none
   integer, parameter :: ${name}_workspace = $doubles ! numbers of real(c_double)
-  interface
+$state  interface
 $interfaces
   end interface
 end module $name
@@ -153,6 +155,7 @@ class Extra(NamedTuple):
     about: str
     body: str
     fortran: Sequence[str]
+    constants: str = ""
 
 
 @dataclass(frozen=True)
@@ -171,6 +174,8 @@ class Written:
         notes: what else the header says of the arguments.
         extra: further functions.
         weights: whether the constants are in a file beside.
+        more: further arguments before the workspace and behind it, by type and name, and what the
+            test program gives; `locals`: lines of C before the others.
     """
 
     name: str
@@ -186,6 +191,11 @@ class Written:
     notes: Sequence[str] = ()
     extra: Sequence[Extra] = ()
     weights: bool = False
+    more: Sequence[tuple[str, str, str]] = ()
+    last: Sequence[tuple[str, str, str]] = ()
+    head: str = ""
+    fortran: str = ""
+    begin: str = ""
 
     @property
     def call(self) -> str:
@@ -200,7 +210,8 @@ class Written:
         ]
         found += [(f"{c_type(dtype)} *", f"out{n}") for n, (dtype, *_) in enumerate(self.outputs)]
         found += [("const void *", "weights")] * self.weights
-        return [*found, ("void *", "workspace")]
+        found += [each[:2] for each in self.more]
+        return [*found, ("void *", "workspace"), *(each[:2] for each in self.last)]
 
 
 def export(
@@ -322,8 +333,8 @@ def files_of(one: Written) -> dict[str, bytes]:
         "name": one.name, "NAME": one.name.upper(), "call": one.call, "version": __version__,
         "title": comment(one.title), "workspace": max(one.code.workspace, ALIGNED),
         "doubles": max(one.code.workspace, ALIGNED) // 8, "bound": "1e-5" if single else "1e-10",
-        "sizes": "\n".join(sizes * one.weights), "codes": comment(one.codes),
-        "arguments": arguments,
+        "sizes": "\n".join(sizes * one.weights), "head": one.head, "codes": comment(one.codes),
+        "arguments": arguments, "state": one.fortran,
         "about": "\n".join(f" * {line}" for line in about), "more": declared,
     }  # fmt: skip
     vectors, test = _test(one)
@@ -372,17 +383,18 @@ def _source(one: Written, arguments: str, places: dict[str, int]) -> str:
         else:
             constants.append(array_of(name, kind, numbers(values)))
     body = [*lines, *code.calls, "return 0;"]
+    for short, name in (("work", "workspace"), ("kept", "state")):
+        if re.search(rf"\b{short}\b", "\n".join(body)):
+            body.insert(0, f"unsigned char *const {short} = {name};")
     text = "\n".join(body)
     body[:0] = [
-        f"(void){name};" for _, name in one.arguments[:-1] if not re.search(rf"\b{name}\b", text)
+        f"(void){name};" for _, name in one.arguments if not re.search(rf"\b{name}\b", text)
     ]
-    uses = re.search(r"\bwork\b", text)
-    body.insert(0, "unsigned char *const work = workspace;" if uses else "(void)workspace;")
     text = "".join(f"{'' if line.startswith('#') else '    '}{line}\n" for line in body)
     return "\n".join(
         [f"/* {comment(one.title)}: see {one.name}.h. Written by microtrain {__version__}. */",
          HEAD, f'#include "{one.name}.h"\n', *constants, code.source,
-         *(f"{each.head} {{\n{each.body}}}\n" for each in one.extra),
+         *(f"{each.constants}\n{each.head} {{\n{each.body}}}\n" for each in one.extra),
          f"int {one.call}({arguments}) {{\n{text}}}\n"]
     )  # fmt: skip
 
@@ -399,7 +411,8 @@ def _interfaces(one: Written) -> str:
             plain = kind.removeprefix("const ").rstrip(" *")
             fortran = FORTRAN.get(plain, "real(c_double)")
             intent = "in" if kind.startswith("const ") else "inout"
-            lines.append(f"      {fortran}, intent({intent}) :: {argument}(*)")
+            how = f"{fortran}, intent({intent}) :: {argument}(*)"
+            lines.append(f"      {VALUES.get(argument, how)}")
         lines += ["      integer(c_int) :: status", f"    end function {name}"]
     lines += [f"    {line}" for each in one.extra for line in each.fortran]
     return "\n".join(lines)
@@ -426,7 +439,7 @@ def _test(one: Written) -> tuple[str, dict[str, str]]:
         compare.append(
             f"    worst = fmax(worst, difference(found{n}, expected{n}, {each.size}));\n"
         )
-    include, before = "", ""
+    include, before = "", one.begin
     if one.weights:
         include = "#include <stdlib.h>\n\nstatic void *weights;"
         given.append("weights")
@@ -440,7 +453,10 @@ def _test(one: Written) -> tuple[str, dict[str, str]]:
         )
     return "#include <math.h>\n" + "\n".join(arrays), {
         "include": include, "before": before, "results": "\n".join(results),
-        "given": ", ".join([*given, "work.bytes"]), "keep": "".join(keep),
+        "given": ", ".join(
+            [*given, *(each[2] for each in one.more), "work.bytes", *(each[2] for each in one.last)]
+        ),
+        "keep": "".join(keep),
         "compare": "".join(compare),
     }  # fmt: skip
 
