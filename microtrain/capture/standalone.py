@@ -134,8 +134,8 @@ def standalone(
 ) -> Standalone:
     """The text of `program`.
 
-    Its arguments are `in0`, `in1` ..., what it returns is written to `out0`, `out1` ...; `work` points
-    to its workspace, `kept` to its state.
+    Its arguments are `in0`, `in1` ..., what it returns is written to `out0`, `out1` ...; `work` is
+    its workspace, `kept` its state.
 
     Args:
         hosts: what bookkeeping is in C, where it is something. Of checks those of indices are.

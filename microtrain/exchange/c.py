@@ -141,8 +141,8 @@ $before    for (long n = 0; n < VECTORS; n++) {
             return 1;
         }
 $keep    }
-$compare    printf("$name: %d vectors, largest difference %.2g of the largest output, ", VECTORS, worst);
-    printf("bound %.2g\\n", ${NAME}_BOUND);
+$compare    printf("$name: %d vectors, largest difference %.2g ", VECTORS, worst);
+    printf("of the largest output, bound %.2g\\n", ${NAME}_BOUND);
     return worst <= ${NAME}_BOUND ? 0 : 1;
 }
 """)

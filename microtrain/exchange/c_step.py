@@ -1,4 +1,4 @@
-"""A captured training step as C: forward, backward and update, for programs that learn by themselves.
+"""A training step as C: forward, backward and update, for programs that learn by themselves.
 
 What outlives a step (parameters, gradients, the optimizer's state) is in one block of memory that
 the caller has. Gradients are handed to a function of the caller's before they are used, so that
@@ -30,17 +30,15 @@ from .c import Extra, Written, c_type, files_of, name_of, variants, write_files
 __all__ = ["export_step"]
 
 REDUCE = """
-/* Is given all gradients before they are used, `count` numbers of `bytes` each (float or double), and
- * leaves the mean over all ranks there. */
+/* Is given all gradients before they are used, `count` numbers of `bytes` each (float or double),
+ * and leaves the mean over all ranks there. */
 typedef void (*{name}_reduce)(void *context, void *gradients, int64_t count, int bytes);
 
 #define {NAME}_STATE {size} /* bytes, aligned as malloc does */
 """
 
 
-def export_step(
-    step: Callable[..., Any], example: Any, path: str | os.PathLike[str]
-) -> None:
+def export_step(step: Callable[..., Any], example: Any, path: str | os.PathLike[str]) -> None:
     """Write a training step as C99: forward, backward and update, with a program that tests it.
 
     `step` is what `mt.compile` takes or has made of it. It is called with the example until two
@@ -204,7 +202,9 @@ class _State:
         for number, (key, run) in enumerate(groups.items()):
             by_step = any(run in count.runs and count.optimizer.by_step for count in self.counted)
             lines = [f"*(float64 *)(kept + {self.rates[key]}) = lr;"]
-            lines += [] if by_step else [f"*{self.at(a)} = ({DTYPES[a.dtype]})lr;" for a in run.rates]
+            lines += (
+                [] if by_step else [f"*{self.at(a)} = ({DTYPES[a.dtype]})lr;" for a in run.rates]
+            )
             if (shrink := run.constants.get("shrink")) is not None:
                 value = f"({DTYPES[shrink.dtype]})(1 - lr * {run.given.weight_decay!r})"
                 lines.append(f"*{self.at(shrink)} = {value};")
@@ -253,7 +253,9 @@ class _State:
         """What steps in Python give, one after the other; then all is as it was."""
         arrays = [(owner, owner.copy(order="K")) for owner, _ in self.owners.values()]
         runs = [run for count in self.counted for run in count.runs]
-        steps = [(run.progress, run.progress.count, [*(run.progress.numbers or ())]) for run in runs]
+        steps = [
+            (run.progress, run.progress.count, [*(run.progress.numbers or ())]) for run in runs
+        ]
         calls = [(count.optimizer, count.optimizer.calls) for count in self.counted]
         stream = dict(vars(STREAM))
         try:

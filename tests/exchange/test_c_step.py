@@ -1,4 +1,7 @@
-"""`mt.export_step`: steps in C go the way that they go in Python, alone and over ranks."""
+"""`mt.export_step`: steps in C go the way that they go in Python, alone and over ranks.
+
+Rates are small: with Adam at 0.01 two ways that differ in the last bit are apart after 800 steps.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,12 @@ def mlp() -> Any:
 
 
 def cnn() -> Any:
-    layers = [nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)]
+    layers = [
+        nn.Conv2d(1, 4, 3, padding=1, bias=False),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+    ]
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(64, 3))
 
 
@@ -53,8 +61,8 @@ def numbers() -> Any:
 STEPS: dict[str, Any] = {
     "sgd": (mlp, lambda p: optim.SGD(p, lr=0.05), numbers, F.mse_loss),
     "momentum": (mlp, lambda p: optim.SGD(p, lr=0.02, momentum=0.9), numbers, F.mse_loss),
-    "adam": (mlp, lambda p: optim.Adam(p, lr=0.01), numbers, F.mse_loss),
-    "adamw": (mlp, lambda p: optim.AdamW(p, lr=0.01, weight_decay=0.1), numbers, F.mse_loss),
+    "adam": (mlp, lambda p: optim.Adam(p, lr=0.001), numbers, F.mse_loss),
+    "adamw": (mlp, lambda p: optim.AdamW(p, lr=0.001, weight_decay=0.1), numbers, F.mse_loss),
     "adamax": (mlp, lambda p: optim.Adamax(p, lr=0.01), numbers, F.mse_loss),
     "adagrad": (mlp, lambda p: optim.Adagrad(p, lr=0.1, lr_decay=0.01), numbers, F.mse_loss),
     "rmsprop": (mlp, lambda p: optim.RMSprop(p, lr=0.001), numbers, F.mse_loss),
@@ -73,11 +81,13 @@ STEPS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def training(name: str, clip: float | None = None) -> tuple[Any, Any, Any, Any]:
+def training(
+    name: str, clip: float | None = None, dtype: Any = mt.float32
+) -> tuple[Any, Any, Any, Any]:
     """A compiled step, its model, its optimizer, a batch."""
     mt.manual_seed(0)
     make, optimizer_of, batch, loss_of = STEPS[name]
-    model = make()
+    model = make().to(dtype)
     optimizer = optimizer_of(model.parameters())
 
     @mt.compile
@@ -90,31 +100,32 @@ def training(name: str, clip: float | None = None) -> tuple[Any, Any, Any, Any]:
         optimizer.step()
         return loss
 
-    return step, model, optimizer, batch()
+    return step, model, optimizer, [x.to(dtype) if x.is_floating_point() else x for x in batch()]
 
 
 class Learner(Library):
     """A step in C, with its state."""
 
     def __init__(self, path: Path, inputs: int) -> None:
-        super().__init__(path, "step", [(np.float32, ())])
+        super().__init__(path, "step", [])
         header = path.with_suffix(".h").read_text()
         size = re.search(r"_STATE (\d+)", header)
         self.state = np.zeros(int(size[1]) // 8)  # type: ignore[index]
         self.library[f"{path.stem}_init"](ctypes.c_void_p(self.state.ctypes.data))
         self.rate = self.library[f"{path.stem}_rate"]
         self.rate.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_double]
-        found = re.findall(r"state \+ (\d+): .*?float\[(.*?)\], strides \[(.*?)\]", header)
+        self.dtype = np.dtype(np.float64 if "double *out0" in header else np.float32)
+        found = re.findall(r"state \+ (\d+): .*?\[(.*?)\], strides \[(.*?)\]", header)
         self.parameters = [
             np.lib.stride_tricks.as_strided(
-                self.state.view(np.uint8)[int(at) :].view(np.float32)[: 1],
+                self.state.view(np.uint8)[int(at) :].view(self.dtype)[:1],
                 [int(n) for n in shape.split(",")], [int(n) for n in strides.split(",")],
             )
             for at, shape, strides in found
         ]  # fmt: skip
 
     def step(self, *inputs: Any, reduce: Any = None) -> float:
-        loss = np.empty((), np.float32)
+        loss = np.empty((), self.dtype)
         given = [np.ascontiguousarray(x) for x in inputs]
         arrays = [*given, loss, self.state, self.workspace]
         status = self.function(
@@ -124,38 +135,42 @@ class Learner(Library):
         return float(loss)
 
 
+@pytest.mark.daily("momentum-gcc", "adam-gcc", "lstm-gcc", "encoder-clang")
 @pytest.mark.parametrize("compiler", COMPILERS)
 @pytest.mark.parametrize("name", STEPS)
 def test_strict_and_sanitized_steps(name: str, compiler: str, tmp_path: Path) -> None:
     step, *_, batch = training(name)
-    mt.export_step(step, batch, tmp_path / "net.c")
+    mt.export_step(step, (*batch,), tmp_path / "net.c")
     done = tried(tmp_path, "net", compiler, *STRICT, *SANITIZED)
     assert not done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.daily("adam-0.1", "lstm-None")
 @pytest.mark.parametrize("clip", [None, 0.1])
 @pytest.mark.parametrize("name", ["momentum", "adam", "adamw", "cnn", "lstm"])
 def test_a_thousand_steps(name: str, clip: float | None, tmp_path: Path) -> None:
-    step, model, _, (x, y) = training(name, clip)
+    step, model, _, (x, y) = training(name, clip, mt.float64)
     mt.export_step(step, (x, y), tmp_path / "net.c")
     learner = Learner(tmp_path / "net.c", 2)
     given = [(np.roll(x.numpy(), n, 0), np.roll(y.numpy(), n, 0)) for n in range(len(y))]
     for parameter, mine in zip(model.parameters(), learner.parameters, strict=True):
         np.testing.assert_array_equal(mine, parameter.detach().numpy())
+    first = step(x, y).item()
+    learner.step(x.numpy(), y.numpy())
     for n in range(1000):
         one, other = given[n % len(given)]
         expected = step(mt.from_numpy(one), mt.from_numpy(other)).item()
-        assert learner.step(one, other) == pytest.approx(expected, rel=1e-3, abs=1e-5)
+        assert learner.step(one, other) == pytest.approx(expected, rel=1e-7, abs=1e-7 * first)
     for parameter, mine in zip(model.parameters(), learner.parameters, strict=True):
         expected = parameter.detach().numpy()
-        assert np.abs(mine - expected).max() <= 2e-3 * np.abs(expected).max()
+        assert np.abs(mine - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
 def test_python_goes_on_from_where_the_file_begins(tmp_path: Path) -> None:
-    step, model, optimizer, batch = training("adam")
+    step, _, optimizer, batch = training("adam")
     for _ in range(5):
         step(*batch)
-    mt.export_step(step, batch, tmp_path / "net.c")
+    mt.export_step(step, (*batch,), tmp_path / "net.c")
     learner = Learner(tmp_path / "net.c", 2)
     taken = optimizer.state_dict()["state"][0]["step"].item()
     assert taken == 7  # two that are recorded again
@@ -167,8 +182,8 @@ def test_python_goes_on_from_where_the_file_begins(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["momentum", "adam", "adamw"])
 def test_the_rate_can_be_set(name: str, tmp_path: Path) -> None:
-    step, model, optimizer, batch = training(name)
-    mt.export_step(step, batch, tmp_path / "net.c")
+    step, _, optimizer, batch = training(name)
+    mt.export_step(step, (*batch,), tmp_path / "net.c")
     learner = Learner(tmp_path / "net.c", 2)
     for rate in (0.01, 0.003, 0.0):
         optimizer.param_groups[0]["lr"] = rate
@@ -184,7 +199,9 @@ def test_gradients_are_reduced_once_before_they_are_clipped(tmp_path: Path) -> N
     learner = Learner(tmp_path / "net.c", 2)
     seen = []
 
-    @ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(ctypes.c_float), ctypes.c_int64, ctypes.c_int)
+    @ctypes.CFUNCTYPE(
+        None, ctypes.c_void_p, ctypes.POINTER(ctypes.c_float), ctypes.c_int64, ctypes.c_int
+    )
     def reduce(context: Any, gradients: Any, count: int, size: int) -> None:
         seen.append((np.ctypeslib.as_array(gradients, (count,)).copy(), size))
         np.ctypeslib.as_array(gradients, (count,))[:] = 0
@@ -239,7 +256,7 @@ def test_what_has_no_form_is_refused(tmp_path: Path) -> None:
         return loss
 
     with pytest.raises(CaptureError, match="the rates of NAdam have no form in C"):
-        mt.export_step(step, batch, path)
+        mt.export_step(step, (*batch,), path)
     wrapped = mt.distributed.DataParallel(nn.Linear(2, 1))
     adam = optim.Adam(wrapped.parameters())
 
@@ -251,7 +268,7 @@ def test_what_has_no_form_is_refused(tmp_path: Path) -> None:
         return loss
 
     with pytest.raises(CaptureError, match="has no form in C"):
-        mt.export_step(parallel, batch, path)
+        mt.export_step(parallel, (*batch,), path)
     with pytest.raises(CaptureError, match="returns no Tensor"):
         mt.export_step(lambda x, y: None, batch, path)
     with pytest.raises(TypeError, match="expected Tensors"):
@@ -307,12 +324,12 @@ def test_four_ranks_learn_as_one(tmp_path: Path) -> None:
     compiler = launcher.with_name("mpicc")
     if not compiler.exists():
         pytest.skip("no mpicc beside mpirun")
-    step, model, _, (x, y) = training("adam")
+    step, model, optimizer, (x, y) = training("adam")
     whole = training("adam")
     mt.export_step(step, (x[:4].clone(), y[:4].clone()), tmp_path / "net.c")
     for mine, other in zip(whole[1].parameters(), model.parameters(), strict=True):
         mine.data[...] = other.data
-    whole[2].load_state_dict(step.function.__closure__ and _optimizer(step).state_dict())
+    whole[2].load_state_dict(optimizer.state_dict())
     (tmp_path / "main.c").write_text(RANKS)
     np.concatenate([x.numpy().ravel(), y.numpy().ravel()]).tofile(tmp_path / "batch")
     words = [str(compiler), "-std=c99", "-O2", "main.c", "net.c", "-o", "learn", "-lm"]
@@ -327,15 +344,7 @@ def test_four_ranks_learn_as_one(tmp_path: Path) -> None:
     found = np.array(done.stdout.split(), np.float64)
     expected = np.array([whole[0](x, y).item() for _ in range(300)])
     np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-6)
-    assert expected[-1] < 0.2 * expected[0]
-
-
-def _optimizer(step: Any) -> Any:
-    (found,) = (
-        cell.cell_contents for cell in step.function.__closure__
-        if isinstance(cell.cell_contents, optim.Optimizer)
-    )  # fmt: skip
-    return found
+    assert expected[-1] < 0.8 * expected[0]
 
 
 @pytest.mark.skipif(not shutil.which("gfortran"), reason="no gfortran")
