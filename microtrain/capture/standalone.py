@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from ..backend import owner_of
 from ..errors import CaptureError
@@ -108,7 +109,7 @@ class Standalone:
         functions: the texts of what it calls.
         calls: the lines that call them, in a function with `inputs`, `outputs`, `state` and
             `workspace` (bytes) among its arguments.
-        constants: of each array its name, and the numbers in it.
+        constants: of each array its name, and the numbers in it, which are those of the model.
         workspace: bytes.
         inputs, outputs: the names of these arguments.
         state: by id of what owns memory that outlives the call, where in `state` it is.
@@ -265,7 +266,8 @@ class _Writer(Writer):
                 size = owner.dtype.itemsize
                 found = _Base(f"c{len(self.constants)}", _kind(owner.dtype), low)
                 offset = (low - owner.ctypes.data) // size
-                self.constants[found.text] = (owner, offset, (high - low) // size)
+                plain = as_strided(owner, (owner.size,), (size,))  # as it lies in memory
+                self.constants[found.text] = plain[offset : offset + (high - low) // size]
             self.bases[id(owner)] = found
         return found
 

@@ -17,7 +17,8 @@ from ..nn import Module
 from ..nn.functional import softmax
 from ..ops import cat, exp, expm1, isnan, maximum, minimum, sigmoid, where
 from ..train.models_and_losses import one_prediction
-from .c import VECTORS, Extra, Written, written
+from .c import VECTORS, written
+from .c_files import Extra, Written
 
 __all__ = ["run_in_c"]
 

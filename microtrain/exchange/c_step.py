@@ -25,7 +25,8 @@ from ..optim import Adagrad, Adam, Adamax
 from ..random import STREAM
 from ..tensor import TENSORS, kind_of
 from ..train.models_and_losses import leaves
-from .c import Extra, Written, c_type, files_of, name_of, variants, write_files
+from .c import name_of, variants
+from .c_files import Extra, Written, c_type, files_of, flat, write_files
 
 __all__ = ["export_step"]
 
@@ -187,11 +188,10 @@ class _State:
         body = [f"    unsigned char *const kept = state;\n    memset(state, 0, {self.size});\n"]
         constants = []
         for number, (owner, place) in enumerate(self.owners.values()):
-            flat = np.lib.stride_tricks.as_strided(owner, (owner.size,), (owner.itemsize,))
-            if not flat.view(np.uint8).any():
+            if not flat(owner).view(np.uint8).any():
                 continue
             kind = c_type(owner.dtype)
-            constants.append(array_of(f"first{number}", kind, numbers(flat)))
+            constants.append(array_of(f"first{number}", kind, numbers(flat(owner))))
             body.append(f"    memcpy(kept + {place}, first{number}, {owner.nbytes});\n")
         body += [f"    *(int64 *)(kept + {self.counts[key]}) = {run.progress.count};\n"
                  for key, run in self._runs("progress").items()]  # fmt: skip

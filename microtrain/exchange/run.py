@@ -18,7 +18,8 @@ from ..errors import ConfigError
 from ..inference.model import TrainedModel
 from ..inference.predict import check_place, write_output
 from ..tensor import TENSORS
-from .c import files_of, name_of, write_files
+from .c import name_of
+from .c_files import files_of, write_files
 from .c_run import run_in_c
 from .state import WRITERS, for_torch
 

@@ -18,7 +18,7 @@ from hypothesis.extra.numpy import arrays
 import microtrain as mt
 from microtrain.capture.standalone import comment, numbers, string
 from microtrain.errors import CaptureError, LaunchError
-from microtrain.exchange.c import c_type
+from microtrain.exchange.c_files import c_type
 
 nn = mt.nn
 STRICT = "-std=c99 -pedantic -Wall -Wextra -Wshadow -Werror".split()
