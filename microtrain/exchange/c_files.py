@@ -264,13 +264,12 @@ def _source(one: Written, arguments: str, places: dict[str, int]) -> str:
         else:
             constants.append(array_of(name, kind, numbers(piece)))
     body = [*lines, *code.calls, "return 0;"]
+    used = {*re.findall(r"\w+", re.sub(r"/\*.*?\*/", "", "\n".join(body)))}  # comments name layers
     for short, name in (("work", "workspace"), ("kept", "state")):
-        if re.search(rf"\b{short}\b", "\n".join(body)):
+        if short in used:
             body.insert(0, f"unsigned char *const {short} = {name};")
-    text = "\n".join(body)
-    body[:0] = [
-        f"(void){name};" for _, name in one.arguments if not re.search(rf"\b{name}\b", text)
-    ]
+            used.add(name)
+    body[:0] = [f"(void){name};" for _, name in one.arguments if name not in used]
     text = "".join(f"{'' if line.startswith('#') else '    '}{line}\n" for line in body)
     return "\n".join(
         [f"/* {comment(one.title)}: see {one.name}.h. Written by microtrain {__version__}. */",

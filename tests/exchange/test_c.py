@@ -284,6 +284,21 @@ def test_a_file_whose_name_no_name_in_c_has_is_refused(name: str, tmp_path: Path
     assert not [*tmp_path.iterdir()]
 
 
+def test_a_layer_may_have_any_name(tmp_path: Path) -> None:
+    net, names = nn.Module(), ("work", "kept", "state", "in0", "workspace", "int", "p0", "u0")
+    for name in names:
+        net.add_module(name, nn.ReLU())
+    net.forward = lambda x: [part(x) for part in net.children()]  # type: ignore[method-assign]
+    mt.export(net, mt.randn(2), tmp_path / "net.c")
+    assert all(name in (tmp_path / "net.c").read_text() for name in names)
+    assert tried(tmp_path, "net", CC, *STRICT, *SANITIZED).returncode == 0
+
+
+def test_an_input_may_be_of_no_use(tmp_path: Path) -> None:
+    mt.export(Of(lambda _, x: mt.ones(2)), mt.randn(3), tmp_path / "net.c")
+    assert tried(tmp_path, "net", CC, *STRICT, *SANITIZED).returncode == 0
+
+
 def test_the_header_is_also_one_of_cpp(tmp_path: Path) -> None:
     compiler = shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
