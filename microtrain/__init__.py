@@ -110,6 +110,8 @@ globals().update(_ALIASES)  # half, float, double, short, int, long, bool
 _LAZY = ("cli", "data", "distributed", "distributions", "onnx", "sklearn", "train", "utils")
 _LAZY_FUNCTIONS = {
     "Ensemble": ".ensemble",
+    "export": ".exchange.c",
+    "export_step": ".exchange.c_step",
     "graph": ".utils.drawing",
     "history": ".runs.run",
     "load": ".exchange.state",

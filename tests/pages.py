@@ -5,7 +5,8 @@
 - ```yaml: a configuration, with a first line such as `# run.yaml` a file. What has no model of its
   own is laid over configs/linreg.yaml.
 - ```console: commands behind `$ ` and what they print: words are compared, numbers and units are
-  not, `...` stands for anything. ```sh: commands alone. ```csv with a first line `# name`: a file.
+  not, `...` stands for anything. ```sh: commands alone. ```csv with a first line `# name`: a file,
+  as is ```c with `/* name */`.
 - `<!-- not run: why -->` on the line above a block that no test can run.
 """
 
@@ -33,7 +34,7 @@ _BLOCK = re.compile(
     r"^(?:<!-- not run: (?P<why>[^\n]*?) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
-_FILE = re.compile(r"# ([\w/.-]+\.(?:py|yaml|csv))\n")
+_FILE = re.compile(r"(?:#|/\*) ([\w/.-]+\.(?:py|yaml|csv|c))(?: \*/)?\n")
 _QUOTED = ("# microtrain/", "# generated for ")
 _UNIT = r"( (us|ms|s|min|h|B|KB|MB|GB)\b)?"
 _NUMBER = re.compile(r"-?\d[\d.,:_%-]*(e[+-]?\d+)?\*?" + _UNIT)

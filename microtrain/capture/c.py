@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -26,7 +27,7 @@ from ..numerics.sums import FEW
 from . import c_compiler, convolutions, fusion
 from .elements import DTYPES, literal, meant
 from .explain import flops_of, size
-from .fusion import Convolution, Element, Elements, Place, Product, Reduction, Scatter, Unit
+from .fusion import Call, Convolution, Element, Elements, Place, Product, Reduction, Scatter, Unit
 from .program import Program, arrays_in
 from .rows import Rows
 from .time_loops import Applied, Loop
@@ -36,6 +37,7 @@ HEAD = """\
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef float float32; typedef double float64;
 typedef int8_t int8; typedef int16_t int16; typedef int32_t int32; typedef int64_t int64;
@@ -51,6 +53,7 @@ typedef uint8_t uint8; typedef uint32_t uint32; typedef uint64_t uint64;
 #define UNROLLED _Pragma("GCC unroll 8")
 #endif
 """
+_VALUE, _MADE = re.compile(r"\bv\d+\b"), re.compile(r"const \w+ (v\d+) = ")
 WIDE = 8  # elements that a vector has
 OWN = 14  # words of a call before those that say how many: see runtime.c
 DEEP, BROAD, ROWS = 256, 4096, 320  # of products.c: terms and columns at a time; rows, and a panel
@@ -140,19 +143,30 @@ class Writer:
             self.moving = {}
             return Written(unit, about, "sequence", [], work(unit), (), parts)
         self._words, self._in_row, self._alive, self._turns = {}, {}, alive, ()
-        code, lines = _BY_TYPE[type(unit)](self, unit)
+        self._stored = {id(owner_of(place.array)) for place in fusion.stores(unit)}
+        code, lines = self.lines_of(unit)
         words = [*self._words.values()]
-        if not code:
-            heads = [f"{kind} *p{n} = ({kind} *)t[{n}];"
-                     for n, (_, kind) in enumerate(self._words)]  # fmt: skip
-            body = "".join(f"    {line}\n" for line in [*heads, *lines, "return 0;"])
-            if body not in self._names:
-                self._names[body] = f"u{len(self.functions)}"
-                some = ", int64 from, int64 to, int64 member" if self._turns else ""
-                text = f"static int {self._names[body]}(int64 *t{some}) {{\n{body}}}\n"
-                self.functions.append(text)
-            code = self._names[body]
+        code = code or self.function(lines)
         return Written(unit, about, code, words, work(unit), self._turns)
+
+    def function(self, lines: list[str]) -> str:
+        """The name of the function that these lines are, of the words that they have led to."""
+        heads = [f"{kind} *p{n} = ({kind} *)t[{n}];" for n, (_, kind) in enumerate(self._words)]
+        some = ", int64 from, int64 to, int64 member" if self._turns else ""
+        return self.named(f"int {{}}(int64 *t{some})", [*heads, *lines, "return 0;"])
+
+    def named(self, head: str, lines: list[str]) -> str:
+        """The name of a function, one for all of equal text; `head` has a place for it."""
+        body = "".join(f"    {line}\n" for line in lines)
+        if head + body not in self._names:
+            self._names[head + body] = name = f"u{len(self.functions)}"
+            self.functions.append(f"static {head.format(name)} {{\n{body}}}\n")
+        return self._names[head + body]
+
+    def lines_of(self, unit: Unit) -> tuple[str, list[str]]:
+        """The function of C that does a unit, or else the lines of one."""
+        found: tuple[str, list[str]] = getattr(self, _BY_TYPE[type(unit)])(unit)
+        return found
 
     def loop(self, name: str, count: int, work: int) -> str:
         """The outermost loop of a unit, `work` elements in all: its turns may be shared."""
@@ -168,6 +182,7 @@ class Writer:
         the compiler loads and stores both at once.
         """
         kind = "uint8" if dtype.kind == "b" else DTYPES[dtype]
+        kind = kind if id(owner) in self._stored else f"const {kind}"
         if (address, kind) not in self._words:
             word = self._word(address, owner)
             for number, ((other, its), near) in enumerate(self._words.items()):
@@ -179,7 +194,7 @@ class Writer:
         name = f"p{[*self._words].index((address, kind))}"
         if row:
             text = f"{kind} *r{len(self._in_row)} = {name} + {row};"
-            name = self._in_row.setdefault((name, row), text).split()[1][1:]
+            name = self._in_row.setdefault((name, row), text).partition("*")[2].split()[0]
         return name
 
     def at(self, place: Place) -> str:
@@ -229,18 +244,23 @@ class Writer:
         loop, self._whole = self.loop("row", unit.count, work(unit)), True
         # What a row waits for, one sum after the other, several short ones wait for at once.
         self._together = AT_ONCE if max(map(work, unit.parts)) <= NARROW else 1
-        parts = [_BY_TYPE[type(part)](self, part)[1] for part in unit.parts]
+        parts = [self.lines_of(part)[1] for part in unit.parts]
         self._whole = False
         if self._together == 1:
             lines = [line for part in parts for line in ("{", *(f"    {x}" for x in part), "}")]
-            return "", _nested([loop], [*self._in_row.values(), *lines])
+            return "", _nested([loop], [*self._moved(lines), *lines])
         start, stop = ("from", "to") if self._turns else ("0", str(unit.count))
         each = [f"const int64 last = first + {AT_ONCE} < {stop} ? first + {AT_ONCE} : {stop};"]
         for part in parts:
             rows = "for (int64 row = first; row < last; row++)"
-            each += _nested([rows], [*self._in_row.values(), *part])
+            each += _nested([rows], [*self._moved(part), *part])
         groups = f"for (int64 first = {start}; first < {stop}; first += {AT_ONCE})"
         return "", _nested([groups], each)
+
+    def _moved(self, lines: list[str]) -> list[str]:
+        """The lines that name where the row of these lines is."""
+        used = {name for line in lines for name in re.findall(r"\br\d+\b", line)}
+        return [line for line in self._in_row.values() if line.split(" *")[1].split()[0] in used]
 
     def elements(self, unit: Elements) -> tuple[str, list[str]]:
         return "", _Loop(self, unit).text()
@@ -289,8 +309,9 @@ class Writer:
                 f"const {whole or DTYPES[x.dtype]} x = {here};",
                 _STEPS[unit.name].format("a", "x"),
             ]
-            inner = _nested([ranges[d] for d in gone], [*each, "n |= x != x;"])
-            inner = [f"{kind} a = {start};", "int32 n = 0;", *inner]
+            nan = unit.name in ("max", "min") and to.dtype.kind == "f"
+            inner = _nested([ranges[d] for d in gone], [*each, *["n |= x != x;"] * nan])
+            inner = [f"{kind} a = {start};", *["int32 n = 0;"] * nan, *inner]
         if unit.name in ("max", "min") and to.dtype.kind == "f":
             inner.append("if (n) a = NaN;")
         return "", _nested([ranges[d] for d in kept], [*inner, f"{goal} = a;"])
@@ -405,7 +426,8 @@ class Writer:
         loop, columns = [_for("i", len(index.array))], [_for("c", count)]
         row = f"int64 j = {i}[{_times('i', at)}];"
         plain = _nested(columns, [f"{goal} += {term};"], True)
-        if not wide or len(index.array) <= FEW or target.dtype != np.float32:
+        few = len(index.array) <= FEW or target.dtype != np.float32 or self.program.alone
+        if not wide or few:
             return "", _nested(loop, [row, *_checked("j", n), *plain])
         # As in `add_rows`: what is added to a row many times is added up in float64.
         found, every = [row, f"if (j < 0) j += {n};"], [_for("j", n), "if (counts[j])"]
@@ -474,6 +496,9 @@ class Body:
             if key in self.unit.stored:
                 self.storing.append((place.address, f"{self._at(place)} = {value};"))
         self.levels[-1] += [line for _, line in self.storing]
+        used: set[str] = set()
+        for level in reversed(self.levels):
+            level[:] = _read(level, used)
 
     def _at(self, place: Place) -> str:
         steps = {f"{self.wide}i{d}": place.strides[members[-1]] if place.strides else 0
@@ -564,7 +589,7 @@ class _Loop(Body):
                 wide = [
                     line
                     for _, store in sorted(self.storing)
-                    for line in _nested([_for("i1", WIDE)], [*values, store], True)
+                    for line in _nested([_for("i1", WIDE)], _read([*values, store], set()), True)
                 ]
                 start, _, stop = self._loop(0).partition("< ")
                 stop, _, step = stop.partition(";")
@@ -641,6 +666,17 @@ def work(unit: Unit) -> int:
     return math.prod(unit.shape) if isinstance(unit, Elements) else 1
 
 
+def _read(lines: list[str], used: set[str]) -> list[str]:
+    """Lines without the values that nothing behind reads; `used`: those that are, which grow."""
+    kept = []
+    for line in reversed(lines):
+        made = _MADE.match(line)
+        if made is None or made[1] in used:
+            used.update(_VALUE.findall(line))
+            kept.append(line)
+    return kept[::-1]
+
+
 def _index(steps: dict[str, int]) -> str:
     """The text of an index: names times steps."""
     return _sum(*(_times(name, step) for name, step in steps.items()))
@@ -691,7 +727,7 @@ def _lanes(
     if length > whole:
         last = [f"const {kind} x = {term('r')};", step.format("a", "x")]
         lines += _nested([_for("r", length, whole)], last)
-    if name in ("max", "min"):  # a comparison with NaN does not hold
+    if name in ("max", "min") and kind[:5] == "float":  # a comparison with NaN does not hold
         each = [f"const {kind} x = {term('r')};", "n |= x != x;"]
         lines += ["int32 n = 0;", *_nested([_for("r", length)], each)]
     return lines
@@ -704,12 +740,13 @@ def _checked(index: str, length: int, bad: str = "return 1;") -> list[str]:
     ]
 
 
-_BY_TYPE: dict[type, Callable[[Writer, Any], tuple[str, list[str]]]] = {
-    Elements: Writer.elements,
-    Reduction: Writer.reduction,
-    Product: Writer.product,
-    Scatter: Writer.scatter,
-    Applied: Writer.applied,
-    Rows: Writer.rows,
-    Convolution: Writer.convolution,
+_BY_TYPE = {
+    Elements: "elements",
+    Reduction: "reduction",
+    Product: "product",
+    Scatter: "scatter",
+    Applied: "applied",
+    Rows: "rows",
+    Convolution: "convolution",
+    Call: "call",
 }

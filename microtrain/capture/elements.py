@@ -35,9 +35,8 @@ NUMBERS = {
     "negative": "-{0}",
     "square": "{0} * {0}",
     "absolute": "{0} > 0 ? {0} : -{0}",
-    # The first where it is NaN; where the second is, no comparison holds; of two zeros the second.
-    "maximum": "({0} > {1}) | ({0} != {0}) ? {0} : {1}",
-    "minimum": "({0} < {1}) | ({0} != {0}) ? {0} : {1}",
+    "maximum": "{0} > {1} ? {0} : {1}",
+    "minimum": "{0} < {1} ? {0} : {1}",
     "equal": "{0} == {1}",
     "not_equal": "{0} != {1}",
     "less": "{0} < {1}",
@@ -47,6 +46,9 @@ NUMBERS = {
 }
 FLOATS = {
     **NUMBERS,
+    # The first where it is NaN; where the second is, no comparison holds; of two zeros the second.
+    "maximum": "(({0} > {1}) | ({0} != {0})) ? {0} : {1}",
+    "minimum": "(({0} < {1}) | ({0} != {0})) ? {0} : {1}",
     **{name: f"mt_{name}{{f}}({{0}})" for name in OWN},
     **{name: f"{function}{{f}}({{0}})" for name, function in SLOW.items()},
     "sin": "mt_sin{f}({0})",

@@ -8,12 +8,16 @@
  * last place, are in tests/capture/test_native_functions.py, which tries every float32.
  */
 /* What stays a call ends vectors, so the compiler has no choice. */
-#define FUNCTION static inline __attribute__((always_inline))
+#ifdef __GNUC__
+#define FUNCTION static inline __attribute__((always_inline, unused))
+#else
+#define FUNCTION static inline
+#endif
 
 #define AS(name, from, to)                                                                        \
     FUNCTION to name(from x) {                                                                    \
         to y;                                                                                     \
-        __builtin_memcpy(&y, &x, sizeof y);                                                       \
+        memcpy(&y, &x, sizeof y);                                                       \
         return y;                                                                                 \
     }
 AS(bits_of_float32, float32, int32)
@@ -44,12 +48,12 @@ FUNCTION float64 exp_of_float64(float64 x, int64 *k) {
         (0x1.af6dceb7689c8p-26 + r * 0x1.1f9ea8d856bfdp-29))))))))));
 }
 
-FUNCTION float32 two_to_float32(int32 k) { return float32_of((k + 127) << 23); }
-FUNCTION float64 two_to_float64(int64 k) { return float64_of((k + 1023) << 52); }
+FUNCTION float32 two_to_float32(int32 k) { return float32_of((int32)((uint32)(k + 127) << 23)); }
+FUNCTION float64 two_to_float64(int64 k) { return float64_of((int64)((uint64)(k + 1023) << 52)); }
 
 /* f and e with x = (1 + f) 2^e, for a normal x above 0; from sqrt(1/2) to sqrt(2). */
 FUNCTION float32 log_of_float32(float32 x, float32 e) {
-    int32 i = bits_of_float32(x) - 0x3F3504F3;
+    int32 i = (int32)((uint32)bits_of_float32(x) - 0x3F3504F3);
     float32 f = float32_of((i & 0x7FFFFF) + 0x3F3504F3) - 1, z = f * f;
     e += (float32)(i >> 23);
     float32 y = f * z * (0.3333331346511841f + f * (-0.25000008940696716f + f *
@@ -59,9 +63,9 @@ FUNCTION float32 log_of_float32(float32 x, float32 e) {
     return (f + (y - e * 0x1.bd0106p-13f - 0.5f * z)) + e * 0x1.63p-1f;
 }
 FUNCTION float64 log_of_float64(float64 x, float64 e) {
-    int64 i = bits_of_float64(x) - 0x3FE6A09E667F3BCD;
+    int64 i = (int64)((uint64)bits_of_float64(x) - 0x3FE6A09E667F3BCD);
     float64 f = float64_of((i & 0xFFFFFFFFFFFFF) + 0x3FE6A09E667F3BCD) - 1;
-    uint64 whole = (uint64)(i + (2048LL << 52)) >> 52; /* plus 2048 */
+    uint64 whole = ((uint64)i + (2048ULL << 52)) >> 52; /* plus 2048 */
     e += float64_of((int64)whole + bits_of_float64(SHIFT_float64)) - (SHIFT_float64 + 2048);
     float64 s = f / (2 + f), z = s * s, half = 0.5 * f * f;
     float64 r = z * (0x1.5555555555555p-1 + z * (0x1.9999999999dfep-2 + z * (0x1.249249242b517p-2 +
@@ -129,7 +133,7 @@ FUNCTION float64 erfc_of_float64(float64 a) {
         whole k;                                                                                  \
         real y = x > high ? (real)high : x;                                                       \
         real p = exp_of_##real(y < bottom ? (real)bottom : y, &k), half = two_to_##real(k - 1);   \
-        return __builtin_fabs##f(x) < none ? x : 2 * (half * p + (half - (real)0.5));             \
+        return fabs##f(x) < none ? x : 2 * (half * p + (half - (real)0.5));             \
     }                                                                                             \
     FUNCTION real mt_log##f(real x) {                                                             \
         real y = log_of_##real(x < least ? x * gain : x, x < least ? -up : 0);                    \
@@ -140,17 +144,17 @@ FUNCTION float64 erfc_of_float64(float64 a) {
         real u = 1 + x, lost = x - (u - 1), y = log_of_##real(u, 0);                              \
         y = u < (real)Inf ? y + lost / u : u;                                                     \
         y = u > 0 ? y : u == 0 ? -(real)Inf : (real)NaN;                                          \
-        return __builtin_fabs##f(x) < none ? x : y;                                               \
+        return fabs##f(x) < none ? x : y;                                               \
     }                                                                                             \
     FUNCTION real mt_tanh##f(real x) {                                                            \
         whole k;                                                                                  \
-        real a = __builtin_fabs##f(x), p = exp_of_##real(2 * (a > 22 ? 22 : a), &k);              \
+        real a = fabs##f(x), p = exp_of_##real(2 * (a > 22 ? 22 : a), &k);              \
         real y = 1 - 2 / ((1 + p) * two_to_##real(k) + 1);                                        \
-        return __builtin_copysign##f(a < (real)0.625 ? tanh_of_##real(a, a * a) : y, x);          \
+        return copysign##f(a < (real)0.625 ? tanh_of_##real(a, a * a) : y, x);          \
     }                                                                                             \
     FUNCTION real mt_erf##f(real x) {                                                             \
-        real a = __builtin_fabs##f(x), y = 1 - erfc_of_##real(a);                                 \
-        return a < 1 ? erf_of_##real(x, x * x) : __builtin_copysign##f(y, x);                     \
+        real a = fabs##f(x), y = 1 - erfc_of_##real(a);                                 \
+        return a < 1 ? erf_of_##real(x, x * x) : copysign##f(y, x);                     \
     }
 FUNCTIONS(float32, f, int32, uint32, 89, -104, -18, 0x1p-126f, 0x1p23f, 23, 0x1p-25f)
 FUNCTIONS(float64, , int64, uint64, 710, -746, -38, 0x1p-1022, 0x1p52, 52, 0x1p-54)
@@ -162,14 +166,14 @@ FUNCTION float64 half_exp2(float64 t) {
     t = t > 200 ? 200 : t;
     t = t < -300 ? -300 : t;
     float64 shift = SHIFT_float64 + 1023, shifted = t + shift, r = t - (shifted - shift), z = r * r;
-    return float64_of(bits_of_float64(shifted) << 52) * ((1 + r * 0x1.62e431172f3eap-1) + z *
+    return float64_of((int64)((uint64)bits_of_float64(shifted) << 52)) * ((1 + r * 0x1.62e431172f3eap-1) + z *
         ((0x1.ebfbe2c44f629p-3 + r * 0x1.c6ae72e1adefep-5) + z *
         ((0x1.3b270eff46e90p-7 + r * 0x1.5f727646c81c9p-10) + z * 0x1.470ae518425eep-13)));
 }
 FUNCTION float64 half_log2(float64 x) {
-    int64 i = bits_of_float64(x) - 0x3FE6A09E667F3BCD;
+    int64 i = (int64)((uint64)bits_of_float64(x) - 0x3FE6A09E667F3BCD);
     float64 f = float64_of((i & 0xFFFFFFFFFFFFF) + 0x3FE6A09E667F3BCD) - 1;
-    uint64 whole = (uint64)(i + (2048LL << 52)) >> 52; /* plus 2048 */
+    uint64 whole = ((uint64)i + (2048ULL << 52)) >> 52; /* plus 2048 */
     float64 e = float64_of((int64)whole + bits_of_float64(SHIFT_float64)) - (SHIFT_float64 + 2048);
     float64 s = f / (2 + f), z = s * s, zz = z * z;
     return e + s * ((0x1.71547652bedf3p+1 + z * 0x1.ec709d12cf29cp-1) + zz *
@@ -186,12 +190,12 @@ FUNCTION float32 mt_siluf(float32 x) {
 }
 FUNCTION float32 mt_powf(float32 x, float32 y) {
     /* What y alone says is in bits: gcc makes no vectors of choices by what is the same for all x. */
-    float32 whole = __builtin_rintf(y), half = y * 0.5f;
+    float32 whole = rintf(y), half = y * 0.5f;
     int32 one = 0x3F800000, none = 0x7FC00000; /* 1, and no number */
-    int32 odd = one | ((whole == y) & (__builtin_rintf(half) != half)) << 31;
+    int32 odd = (int32)((uint32)((whole == y) & (rintf(half) != half)) << 31) | one;
     float32 of_end = float32_of(odd), of_negative = float32_of(odd | (-(whole != y) & none));
     float32 of_none = float32_of(one | (-(y != 0) & none));
-    float32 a = __builtin_fabsf(x), far = y * 1e38f * 1e38f; /* the logarithm of an end is finite */
+    float32 a = fabsf(x), far = y * 1e38f * 1e38f; /* the logarithm of an end is finite */
     int32 end = (a == 0) | (a == (float32)Inf);
     float32 p = (float32)half_exp2((end ? far : y) * half_log2(a));
     p = a == 1 ? 1 : p; /* also to infinity */
@@ -202,11 +206,11 @@ FUNCTION float32 mt_powf(float32 x, float32 y) {
 /* The sine of |x| and some quarters of a turn. 1 / (2 pi) comes in pieces of 29 bits, whose products
  * with a float32 are exact, so that whole turns come off each of them, however large x is. */
 FUNCTION float32 sine_of_float32(float32 x, int64 quarters) {
-    float64 a = __builtin_fabsf(x), t0 = a * 0x1.45f306cp-3, t1 = a * 0x1.c9c882ap-31;
+    float64 a = fabsf(x), t0 = a * 0x1.45f306cp-3, t1 = a * 0x1.c9c882ap-31;
     float64 t2 = a * 0x1.4fe13a8p-61, t3 = a * 0x1.f47d4d3p-88, t4 = a * 0x1.dc0db62p-118;
-    float64 turns = ((t0 - __builtin_rint(t0)) + (t1 - __builtin_rint(t1))) +
-        ((t2 - __builtin_rint(t2)) + (t3 - __builtin_rint(t3))) +
-        ((t4 - __builtin_rint(t4)) + a * 0x1.2b32788720840p-147);
+    float64 turns = ((t0 - rint(t0)) + (t1 - rint(t1))) +
+        ((t2 - rint(t2)) + (t3 - rint(t3))) +
+        ((t4 - rint(t4)) + a * 0x1.2b32788720840p-147);
     float64 shifted = turns + SHIFT_float64 / 4; /* quarters are in the last bits */
     float64 r = (turns - (shifted - SHIFT_float64 / 4)) * 0x1.921fb54442d18p2, z = r * r;
     int64 k = bits_of_float64(shifted) + quarters;
@@ -215,7 +219,7 @@ FUNCTION float32 sine_of_float32(float32 x, int64 quarters) {
     float64 c = (1 + z * -0x1.ffffffcb7d9d3p-2) + z * z * (0x1.55553c76b12c7p-5 + z *
         (-0x1.6c07f0a70c092p-10 + z * 0x1.991671e3fa071p-16));
     float64 y = k & 1 ? c : s;
-    return (float32)float64_of(bits_of_float64(y) ^ ((k & 2) << 62));
+    return (float32)float64_of(bits_of_float64(y) ^ (int64)((uint64)(k & 2) << 62));
 }
 FUNCTION float32 mt_sinf(float32 x) {
     int32 sign = bits_of_float32(x) & INT32_MIN;

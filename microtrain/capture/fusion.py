@@ -288,17 +288,17 @@ def unit_of(line: Line | Host, program: Program, products: bool) -> Unit | None:
     made: Unit | None = None
     if type(line.out) is not tuple and line.out.dtype in DTYPES:
         if program.xp.kind != "cpu":  # CuPy has kernels for what is not element by element
-            made = _elements(line, cuda=True)
+            made = _elements(line, program)
         elif line.parts:
             made = _convolution(line)
         elif line.name in ("dot", "matmul"):
             made = _product(line, program, products)
         elif line.name in ("sum", "prod", "max", "min"):
-            made = _reduction(line)
+            made = _reduction(line, program)
         elif line.name == "scatter_add":
             made = _scatter(line)
         else:
-            made = _elements(line, cuda=False)
+            made = _elements(line, program)
     known = made is not None and all(place.regular for place in made.reads + made.writes)
     if made is None or not known or not all(place.distinct for place in made.writes):
         outs = line.out if type(line.out) is tuple else (line.out,)
@@ -310,9 +310,10 @@ def unit_of(line: Line | Host, program: Program, products: bool) -> Unit | None:
 # Lines ------------------------------------------------------------------------------------------
 
 
-def _elements(line: Line, cuda: bool) -> Elements | None:
+def _elements(line: Line, program: Program) -> Elements | None:
     out, args, attrs = line.out, line.args, line.attrs
     mask = source = None
+    cuda, size = program.xp.kind != "cpu", 0 if program.alone else out.size
     if line.name == "copyto" or line.name == "setitem":
         if line.name == "setitem":
             if arrays_in(args[1]):  # what is in their memory now need not be an index
@@ -338,13 +339,13 @@ def _elements(line: Line, cuda: bool) -> Elements | None:
         found = Expression("", (args[1].dtype,), args[0].dtype)
         args = args[1:]
     else:
-        made = expression(line.name, args, attrs, out.size, cuda)
+        made = expression(line.name, args, attrs, size, cuda)
         if made is None:
             return None
         found = made
     given_dtypes = [a.dtype for a in args if type(a) in LIBRARIES]
     pairs = [*zip(given_dtypes, found.taken, strict=False), (found.given, out.dtype)]
-    if any(a.kind == "f" and b.kind in "iu" for a, b in pairs):
+    if not program.alone and any(a.kind == "f" and b.kind in "iu" for a, b in pairs):
         return None  # NaN as an integer is NumPy's affair
     to = Place(out)
     places = [Place(a, out.shape) if type(a) in LIBRARIES else a for a in args]
@@ -362,7 +363,7 @@ def _elements(line: Line, cuda: bool) -> Elements | None:
     return Elements([line], reads, [to], to.shape, body, launched=cuda)
 
 
-def _reduction(line: Line) -> Reduction | None:
+def _reduction(line: Line, program: Program) -> Reduction | None:
     x, attrs = line.args[0], line.attrs
     axis = attrs.get("axis", line.args[1] if len(line.args) > 1 else None)
     dtype = np.dtype(attrs.get("dtype") or line.out.dtype)
@@ -375,13 +376,12 @@ def _reduction(line: Line) -> Reduction | None:
         axes = tuple(range(x.ndim))
     else:
         axes = tuple(a % x.ndim for a in (axis if isinstance(axis, tuple) else (axis,)))
-    return _reduced(line, line.name, x, axes)
+    far = x.size > 65536 and not x.flags.c_contiguous and not program.alone
+    return None if far else _reduced(line, line.name, x, axes)
 
 
 def _reduced(line: Line, name: str, x: Any, axes: tuple[int, ...]) -> Reduction | None:
     if not x.size and name in ("max", "min"):
-        return None
-    if x.size > 65536 and not x.flags.c_contiguous:
         return None
     reads, to = [Place(x)] if x.size else [], Place(line.out)
     return None if _meet(reads, [to]) else Reduction([line], reads, [to], name, x, axes)
@@ -420,7 +420,8 @@ def _product(line: Line, program: Program, products: bool) -> Unit | None:
     if not np.may_share_memory(target, out):
         return None
     found = Product([line], reads, [Place(out)], first, second, target)
-    return found if small(found, products) or (products and matrix(target)) else None
+    own = program.alone or small(found, products) or (products and matrix(target))
+    return found if own else None
 
 
 def matrix(array: Any) -> tuple[bool, int] | None:

@@ -21,7 +21,7 @@ ALIGNED = 64  # bytes
 MADE = "what Python or NumPy made there (random, numpy.random, time, a counter) is"
 DRAWS = ("random_words", "random_numbers")  # instructions
 # Instructions of NumPy that refuse some values: indices out of bounds, singular matrices.
-RAISING = {"cholesky", "eigh", "getitem", "inverse", "matrix_exp", "scatter_add", "setitem",
+RAISING = {"check", "cholesky", "eigh", "getitem", "inverse", "matrix_exp", "scatter_add", "setitem",
            "solve", "svd", "take"}  # fmt: skip
 
 
@@ -108,6 +108,7 @@ class Program:
     running: list[Any] = field(default_factory=list)  # listeners of the backward pass now replayed
     memory: list[Any] = field(default_factory=list)  # keeps the owners, and so their ids, alive
     description: list[Any] | None = None  # of one that is only to be compared
+    alone: bool = False  # whether it is to do without NumPy: see `standalone.py`
 
     def described(self) -> list[Any]:
         """Its instructions and results as nested tuples, equal to those of an equal program."""

@@ -291,10 +291,7 @@ class Compiled:
                 "a key at every call, so no call can be a replay. Pass it as an argument"
             )
         if problem is None:
-            optimise(program)
-            here = self.executor == "auto" and program.xp.kind == "cpu"
-            name, capture.reason = choose(self.wish if here else self.executor, program)
-            run, capture.text = EXECUTORS[name](program)
+            run = self.executed(capture)
             capture.enter, capture.attempt = guard.functions(capture, run, self._me)
             self._prefer(capture)
         elif attempts + 1 >= ATTEMPTS:
@@ -312,6 +309,14 @@ class Compiled:
             with self._lock:
                 self._pending[place] = capture, attempts + 1
         return result
+
+    def executed(self, capture: Capture) -> Any:
+        """A function that replays the program of a capture."""
+        optimise(capture.program)
+        here = self.executor == "auto" and capture.program.xp.kind == "cpu"
+        name, capture.reason = choose(self.wish if here else self.executor, capture.program)
+        run, capture.text = EXECUTORS[name](capture.program)
+        return run
 
     def _forget(self) -> None:
         """Let go of captures that never fit again: other optimizer runs, modules that are gone."""

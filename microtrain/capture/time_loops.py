@@ -82,7 +82,9 @@ def _loop(unit: Unit, program: Program, products: bool) -> Loop | None:
     step(notes, tuple(None if array is None else array[0] for array in moving), fixed)
     kinds = dict.fromkeys(steps, "state")
     kinds |= {id(owner_of(array)): "made" for array in line.attrs["scratch"]}
-    body = fusion.units_of(Program(program.xp, notes.lines, kinds=kinds), products)
+    body = fusion.units_of(
+        Program(program.xp, notes.lines, kinds=kinds, alone=program.alone), products
+    )
     done = [_applied(part) or part for part in body]
     if any(type(part) is Call for part in done):
         return None

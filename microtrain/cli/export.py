@@ -12,25 +12,30 @@ from . import options
 @click.option(
     "--to",
     "kind",
-    type=click.Choice(("safetensors", "npz", "onnx")),
+    type=click.Choice(("safetensors", "npz", "onnx", "c")),
     required=True,
     help="safetensors (also for PyTorch) and npz: the weights by name; onnx: all that predict does,"
-    " for onnxruntime.",
+    " for onnxruntime; c: the same for one row, as C99 and for Fortran, with a test.",
 )
 @click.option(
     "--output", metavar="FILE", help="Default: the run's name, here, with the format's suffix."
+)
+@click.option(
+    "--weights-file", is_flag=True, help="With --to c: the weights as a file, not in the text."
 )
 @options.checkpoint
 @options.force
 @options.trust
 def export(
-    run: str, kind: str, output: str | None, checkpoint: str, force: bool, trust: bool
-) -> None:
+    run: str, kind: str, output: str | None, weights_file: bool, checkpoint: str, force: bool,
+    trust: bool,
+) -> None:  # fmt: skip
     """Write the trained model of RUN (a run directory, runs/NAME, or one checkpoint) for others.
 
     The weights are the parameters and buffers under their names in the model, which are PyTorch's
     for layers that PyTorch has. An ONNX graph takes raw inputs, standardizes them as in training,
-    and gives what predict gives, for any number of rows.
+    and gives what predict gives, for any number of rows. The C takes one raw row, scales it, finds
+    its categories, and gives the class or the number in its own unit; no compiler is needed here.
 
     \b
     microtrain export runs/iris --to onnx --output iris.onnx
@@ -40,5 +45,5 @@ def export(
     from ..inference.saved import read_saved
 
     model = TrainedModel(read_saved(run, checkpoint, trust=trust, warn=options.note))
-    written = export_run(model, kind, output, force, options.note)
+    written = export_run(model, kind, output, force, options.note, weights_file)
     click.echo(f"exported the {model.chosen}: {written}")

@@ -31,7 +31,7 @@ COMMANDS = {
     "resume": ("microtrain.cli.resume:resume", "Resume an interrupted run."),
     "evaluate": ("microtrain.cli.evaluate:evaluate", "Evaluate a trained model again."),
     "predict": ("microtrain.cli.predict:predict", "Predict the rows of a file."),
-    "export": ("microtrain.cli.export:export", "Write a model for PyTorch, NumPy or ONNX."),
+    "export": ("microtrain.cli.export:export", "Write a model for PyTorch, NumPy, ONNX or C."),
     "plot": ("microtrain.cli.plot:plot", "Plot the training curves of runs."),
     "report": ("microtrain.cli.report:report", "Write the HTML report of a run."),
     "list": ("microtrain.cli.list:list_runs", "List runs, one per line."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -17,27 +18,48 @@ from ..errors import ConfigError
 from ..inference.model import TrainedModel
 from ..inference.predict import check_place, write_output
 from ..tensor import TENSORS
+from .c import name_of
+from .c_files import files_of, write_files
+from .c_run import run_in_c
 from .state import WRITERS, for_torch
 
 __all__ = ["export_run"]
 
 
 def export_run(
-    model: TrainedModel, kind: str, output: str | None, force: bool, note: Callable[[str], None]
-) -> str:
+    model: TrainedModel, kind: str, output: str | None, force: bool, note: Callable[[str], None],
+    weights_file: bool = False,
+) -> str:  # fmt: skip
     """Write `model` as a file `.kind`, whole or not at all; returns the name of the file.
 
-    `note` is told what the user of the file has to know. Raises ConfigError for a name that does
-    not fit or is taken and for what ONNX has no form for, LaunchError where the file system
-    refuses.
+    `weights_file`: as `mt.export` has it. `note` is told what the user of the file has to know.
+    Raises ConfigError for a name that does not fit or is taken and for what ONNX or C has no form
+    for, LaunchError where the file system refuses.
     """
-    output = output or f"{model.config.name}.{kind}"
+    name = model.config.name
+    if kind == "c" and not output:  # as C has names
+        name = re.sub(r"[^a-zA-Z0-9]+", "_", name).strip("_")[:31]
+        name = name if name[:1].isalpha() else f"net_{name}"[:31]
+    output = output or f"{name}.{kind}"
     if (suffix := Path(output).suffix.lower()) != f".{kind}":
         way_out = f"; {for_torch(output)}" if suffix in TORCH else ""
         raise ConfigError(
             f"--output {output}: expected a name that ends in .{kind} for --to {kind}{way_out}"
         )
     check_place(output, force)
+    if weights_file and kind != "c":
+        raise ConfigError(f"--weights-file is for --to c, got --to {kind}")
+    if kind == "c":
+        try:
+            name = name_of(output)
+        except ValueError as error:
+            raise ConfigError(f"--output {output}: {str(error).partition('path: ')[2]}") from None
+        files = files_of(run_in_c(model, name, weights_file))
+        for end in files:
+            check_place(str(Path(output).with_name(end.format(Path(output).stem))), force)
+        write_files(output, files)
+        note(f"beside it: {', '.join(end.format(Path(output).stem) for end in [*files][1:])}")
+        return output
     content: bytes | Iterable[Any]
     if kind == "onnx":
         content = _onnx(model, note)

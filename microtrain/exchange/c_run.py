@@ -1,0 +1,245 @@
+"""What a run's model does with a raw row, as C: scaling, categories, classes and units included."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..backend import default_dtype, float64, int64
+from ..capture.standalone import string
+from ..creation import arange, from_numpy
+from ..data.tables.table import Fitted
+from ..errors import CaptureError, ConfigError
+from ..inference.model import TrainedModel
+from ..nn import Module
+from ..nn.functional import softmax
+from ..ops import cat, exp, expm1, isnan, maximum, minimum, sigmoid, where
+from ..train.models_and_losses import one_prediction
+from .c import VECTORS, written
+from .c_files import Extra, Written
+
+__all__ = ["run_in_c"]
+
+FINITE = "if (!isfinite({})) return 2;"
+
+
+class _Predictor(Module):
+    """The model of a run, from a raw row of float64 to what `predict` gives, as Tensors."""
+
+    def __init__(self, model: TrainedModel) -> None:
+        super().__init__()
+        self.module, self.model = model.module, model
+        self.columns = _columns(model)
+        self.mean, self.scale = map(from_numpy, _affine(model.preprocessing))
+        if (scaling := model.target_scaling) is not None:
+            self.target_mean, self.target_scale = map(from_numpy, _affine(scaling.affine))
+            if scaling.ends is not None:
+                self.lowest, self.highest = map(from_numpy, map(np.atleast_1d, scaling.ends))
+
+    def forward(self, *raw: Any) -> Any:
+        """Predictions, and of classes the probabilities, or else the scores."""
+        model = self.model
+        inputs = self._encoded(raw[0]) if self.columns else [*raw]
+        if not model.preprocessing.is_identity:
+            inputs[0] = (inputs[0] - self.mean) / self.scale
+        wanted = (one.dtype for one in model.signature.inputs)
+        inputs = [x.to(np.dtype(kind)) for x, kind in zip(inputs, wanted, strict=True)]
+        outputs = one_prediction(self.module(*inputs))
+        if model.classes is not None:
+            scores = outputs.to(float64)
+            return outputs.argmax(1), softmax(scores, 1) if model.link == "softmax" else outputs
+        if model.link == "sigmoid":
+            return sigmoid(outputs.to(float64))
+        return outputs if model.target_scaling is None else self._in_own_unit(outputs)
+
+    def _encoded(self, row: Any) -> list[Any]:
+        """As `Encoder.encode`; a category is its number from 1 on, 0 an unknown one."""
+        inputs, codes = [], []
+        for number, fitted in enumerate(self.columns):
+            value = row[:, number : number + 1]
+            column = fitted.column
+            if column.missing is not None:
+                empty = isnan(value)
+                value = where(empty, float(_fill(fitted)), value)
+            if column.type == "category" and column.encode == "embedding":
+                codes.append(value)
+            elif column.type == "category":
+                known = arange(1, 1 + len(fitted.categories), dtype=float64)
+                inputs.append((value == known).to(float64))
+            else:
+                inputs.append(value)
+            if column.indicator:
+                inputs.append(empty.to(float64))
+        arrays = [cat(inputs, 1)] if inputs else []
+        return [*arrays, cat(codes, 1).to(int64)] if codes else arrays
+
+    def _in_own_unit(self, outputs: Any) -> Any:
+        """As `TargetScaling.predictions`."""
+        scaling: Any = self.model.target_scaling
+        own = outputs.to(float64)
+        if scaling.exp:
+            own = exp(own)
+        else:
+            own = own * self.target_scale + self.target_mean
+            own = expm1(own) if scaling.log else own
+        if scaling.ends is not None:
+            own = minimum(maximum(own, self.lowest), self.highest)
+        return own.to(outputs.dtype)
+
+
+def run_in_c(model: TrainedModel, name: str, weights_file: bool) -> Written:
+    """The function of a run; ConfigError for what has no form in C."""
+    columns = _columns(model)
+    for fitted in columns:
+        if fitted.column.parts:
+            raise ConfigError(
+                f'column "{fitted.name}": the parts of a date have no form in C; give the model '
+                "days, or columns of numbers that you make of the date yourself"
+            )
+    predictor = _Predictor(model)
+    vectors = _vectors(model, columns)
+    before, notes = _checks(columns, vectors), _meaning(model, columns)
+    extra = [] if model.classes is None else [_classes(name, model.classes)]
+    if any(fitted.column.type == "category" for fitted in columns):
+        extra.append(_categories(name, columns))
+    inputs = ["the row, raw values" if not n else f"input {n}" for n in range(len(vectors))]
+    second = "the probability of each class" if model.link == "softmax" else "scores of the classes"
+    own = (
+        "the probability" if model.link == "sigmoid" else "the prediction, in the target's own unit"
+    )
+    outputs = [own] if model.classes is None else ["the number of the class", second]
+    try:
+        with default_dtype(model.config.dtype):
+            found = written(
+                name, "predict", predictor, vectors, f"{model.config.name}: {model.chosen}",
+                about=(inputs, outputs), before=before, notes=notes, extra=extra,
+                weights=weights_file,
+                codes="1: an index is out of bounds; 2: a value of the row is not finite, is empty "
+                "where that was an error in training, or is not a category; 3: the result is not "
+                "finite.",
+            )  # fmt: skip
+    except CaptureError as error:
+        raise ConfigError(f"the model cannot be written as C: {error}") from error
+    dtype, shape, _ = found.outputs[-1]
+    if np.dtype(dtype).kind == "f":
+        at, size = f"out{len(found.outputs) - 1}", int(np.prod(shape))
+        loop = f"for (int64 i = 0; i < {size}; i++) if (!isfinite({at}[i])) return 3;"
+        found.code.calls.append(loop)
+    return found
+
+
+def _columns(model: TrainedModel) -> tuple[Fitted, ...]:
+    """The columns of a table; none where they are numbers, which are inputs as they are."""
+    found = model.encoder.columns if model.encoder is not None else ()
+    plain = all(f.column.type in ("number", "date") and f.column.missing is None for f in found)
+    return () if plain and not any(f.column.parts for f in found) else found
+
+
+def _affine(some: Any) -> tuple[Any, Any]:
+    return np.array(some.mean, np.float64), np.array(some.scale, np.float64)
+
+
+def _fill(fitted: Fitted) -> float | int:
+    """What stands for an empty cell: a number, or the number of a category."""
+    if fitted.column.type == "category":
+        return fitted._code[str(fitted.fill)]
+    return 0.0 if fitted.fill is None else float(fitted.fill)
+
+
+def _vectors(model: TrainedModel, columns: Sequence[Fitted]) -> list[Any]:
+    """Rows like those of the training part."""
+    rng, scaling = np.random.default_rng(0), model.preprocessing
+    if columns:
+        rows, at = np.empty((VECTORS, 1, len(columns))), 0
+        for n, fitted in enumerate(columns):
+            if fitted.column.type == "category":
+                first = int(fitted.column.unknown == "error")
+                rows[:, 0, n] = rng.integers(first, 1 + len(fitted.categories), VECTORS)
+            else:
+                mean, scale = scaling.mean[at], scaling.scale[at]
+                rows[:, 0, n] = mean + scale * rng.standard_normal(VECTORS)
+            if fitted.column.missing is not None:
+                rows[n % VECTORS, 0, n] = np.nan
+            at += len(fitted.feature_names)
+        return [rows]
+    found: list[Any] = []
+    for n, one in enumerate(model.signature.inputs):
+        size = VECTORS, 1, *one.shape
+        numbers = rng.standard_normal(size)
+        if one.dtype == "int64":
+            found.append(np.zeros(size, np.int64))
+        else:
+            found.append(numbers if n else scaling.mean + scaling.scale * numbers)
+    return found
+
+
+def _checks(columns: Sequence[Fitted], vectors: Sequence[Any]) -> list[str]:
+    """Lines of C that refuse what Python would refuse."""
+    if not columns:
+        sizes = {n: v[0].size for n, v in enumerate(vectors) if v.dtype.kind == "f"}
+        return [f"for (int64 i = 0; i < {size}; i++) {FINITE.format(f'in{n}[i]')}"
+                for n, size in sizes.items()]  # fmt: skip
+    lines = []
+    for n, fitted in enumerate(columns):
+        value, bad = f"in0[{n}]", FINITE.format(f"in0[{n}]")
+        if fitted.column.type == "category":
+            least = int(fitted.column.unknown == "error")
+            fits = f"{value} >= {least} && {value} <= {len(fitted.categories)}"
+            bad = f"if (!({fits} && {value} == floor({value}))) return 2;"
+        lines.append(
+            f"if (!isnan({value})) {{ {bad} }}" if fitted.column.missing is not None else bad
+        )
+    return lines
+
+
+def _meaning(model: TrainedModel, columns: Sequence[Fitted]) -> list[str]:
+    """What stands where in a row, for the header."""
+    all_of_them = model.encoder.columns if model.encoder is not None else ()
+    names = [*map(_described, all_of_them)] or [*(model.feature_names or ())]
+    found = [f"in0[{n}]: {name}" for n, name in enumerate(names)]
+    targets = model.target_names if model.classes is None else model.classes
+    what = "class {}: {}" if model.classes is not None else "out0[{}]: {}"
+    return found + [what.format(n, text) for n, text in enumerate(targets or ())]
+
+
+def _described(fitted: Fitted) -> str:
+    """A column, in words."""
+    what = {"date": ", days since 1970-01-01", "category": ", the number of a category"}
+    empty = ", NAN where it is empty" if fitted.column.missing is not None else ""
+    return f"{fitted.name}{what.get(fitted.column.type, '')}{empty}"
+
+
+def _classes(name: str, classes: Any) -> Extra:
+    texts = ", ".join(map(string, classes))
+    return Extra(
+        f"const char *{name}_class(int64_t number)",
+        "The name of a class in UTF-8; 0 for a number that is none.",
+        f"    static const char *const names[] = {{{texts}}};\n"
+        f"    return number >= 0 && number < {len(classes)} ? names[number] : 0;\n",
+        [f'function {name}_class(number) bind(c, name="{name}_class") result(text)', "  import",
+         "  integer(c_int64_t), value :: number", "  type(c_ptr) :: text",
+         f"end function {name}_class"],
+    )  # fmt: skip
+
+
+def _categories(name: str, columns: Sequence[Fitted]) -> Extra:
+    lines = ["    if (!text || !*text) return NAN;\n"]
+    for n, fitted in enumerate(columns):
+        if fitted.column.type == "category":
+            lines += [f"    if (column == {n}) {{\n"]
+            lines += [f"        if (!strcmp(text, {string(each)})) return {code};\n"
+                      for code, each in enumerate(fitted.categories, 1)]  # fmt: skip
+            lines += ["    }\n"]
+    return Extra(
+        f"double {name}_category(int column, const char *text)",
+        "The number of a category, in UTF-8 and as it was written in training, for its column of a "
+        "row: from 1 on; 0 for one that is unknown; NAN for an empty text.",
+        "".join([*lines, "    return 0;\n"]),
+        [f"function {name}_category(column, text) &",
+         f'    bind(c, name="{name}_category") result(code)',
+         "  import", "  integer(c_int), value :: column",
+         "  character(kind=c_char), intent(in) :: text(*)", "  real(c_double) :: code",
+         f"end function {name}_category"],
+    )  # fmt: skip

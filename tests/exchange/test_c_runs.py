@@ -1,0 +1,267 @@
+"""`microtrain export RUN --to c`: raw rows in, the user's units out, as `predict` has them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_c import CC, SANITIZED, STRICT, Library, differ, tried
+
+import microtrain as mt
+from microtrain.cli.main import main
+from microtrain.config.load import load_config
+from microtrain.distributed.single import SingleCommunicator
+from microtrain.train.console import Output
+from microtrain.train.trainer import Trainer
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+pytestmark = pytest.mark.skipif(not CC, reason="no C compiler")
+
+
+def trained(path: Path, *overrides: str) -> None:
+    with open(os.devnull, "w") as nowhere:
+        settings = load_config(path, [*overrides, "train.compile=off"])
+        output = Output(stream=nowhere, errors=nowhere)
+        Trainer.from_config(settings, SingleCommunicator(), output).train()
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def exported(run: str, *words: str) -> None:
+    assert main(["export", run, "--to", "c", *words]) == 0
+
+
+def compared(folder: Path, name: str, model: Any, rows: Any) -> None:
+    """The library beside Python, row by row."""
+    expected = model.predict(rows)
+    outputs: list[Any] = [(model.config.dtype, ())]
+    if model.classes is not None:
+        outputs = [(np.int64, ()), (np.float64, (len(model.classes),))]
+        chances, labels = (
+            model.predict_proba(rows),
+            {str(c): n for n, c in enumerate(model.classes)},
+        )
+        expected = np.array([labels[str(label)] for label in expected])
+    elif expected.ndim > 1:
+        outputs = [(model.config.dtype, expected.shape[1:])]
+    call = Library(folder / f"{name}.c", "predict", outputs)
+    found = []
+    for row in np.asarray(rows, np.float64):
+        found.append(call(row))
+        assert call.status == 0
+    first = np.array([each[0] for each in found])
+    if model.classes is None:
+        assert differ(first, expected) <= 1e-5
+        return
+    second = np.array([each[1] for each in found])
+    assert differ(second, chances) <= 1e-5
+    clear = np.ptp(np.sort(chances, 1)[:, -2:], axis=1) > 1e-5  # no two are equal
+    assert clear.mean() > 0.9
+    np.testing.assert_array_equal(first[clear], expected[clear])
+
+
+@pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("*.yaml")))
+def test_every_configuration(name: str, count: int, here: Path) -> None:
+    few = ["sweep=null"] if "sweep:" in (CONFIGS / f"{name}.yaml").read_text() else []
+    trained(CONFIGS / f"{name}.yaml", "train.duration=10 steps", f"run_dir={here}/runs", *few)
+    (run,) = (here / "runs").iterdir()
+    exported(str(run), "--trust", "--output", "net.c")
+    done = tried(here, "net", CC, *STRICT, *SANITIZED)
+    assert not done.returncode, done.stdout + done.stderr
+    model = mt.load(run, trust=True)
+    scaling, rng = model.preprocessing, np.random.default_rng(1)
+    rows = scaling.mean + scaling.scale * rng.standard_normal((count, *scaling.mean.shape))
+    compared(here, "net", model, rows)
+
+
+NAMES = ['say "hi"', "back\\slash", "what??/", "größe", "two\twords", "int"]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on numbers, dates and categories of all kinds, with gaps."""
+    folder = tmp_path_factory.mktemp("table")
+    rng, count = np.random.default_rng(0), 240
+    columns = {
+        "int": rng.normal(50, 10, count).round(2).astype(str),
+        "a gap": np.where(
+            rng.random(count) < 0.2, "", rng.normal(3, 1, count).round(2).astype(str)
+        ),
+        "kind": np.array(["red", "gr\u00fcn", "b,l", ""])[rng.integers(0, 4, count)],
+        "strict": np.array(["x", "y"])[rng.integers(0, 2, count)],
+        "place": np.array([f"p{n}" for n in range(9)])[rng.integers(0, 9, count)],
+        "day": np.array([f"2024-01-{n + 1:02}" for n in rng.integers(0, 28, count)]),
+        "class": np.array(NAMES)[rng.integers(0, len(NAMES), count)],
+    }
+    import csv
+
+    with open(folder / "t.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+    (folder / "t.yaml").write_text(
+        "name: t-1\ndata:\n  type: csv\n  path: t.csv\n  target: class\n  standardize: true\n"
+        "  columns:\n    a gap: {missing: mean, indicator: true}\n"
+        "    kind: {type: category, missing: none, indicator: true}\n"
+        "    strict: {type: category, unknown: error}\n"
+        "    place: {type: category, encode: embedding}\n    day: date\n"
+        "model: {type: mlp, hidden: [12]}\nloss: cross_entropy\noptimizer: adam\n"
+        "train: {duration: 3 epochs, batch_size: 16}\n"
+    )
+    trained(folder / "t.yaml", f"run_dir={folder}/runs")
+    return folder
+
+
+def test_a_table(table: Path, here: Path, capsys) -> None:
+    exported(str(table / "runs" / "t-1"))
+    assert "beside it: t_1.h, t_1.f90, t_1.mk, t_1_vectors.h, test_t_1.c" in capsys.readouterr().err
+    done = tried(here, "t_1", CC, *STRICT, *SANITIZED)
+    assert not done.returncode, done.stdout + done.stderr
+    model = mt.load(table / "runs" / "t-1")
+    call = Library(here / "t_1.c", "predict", [(np.int64, ()), (np.float64, (len(NAMES),))])
+    category, label = call.library["t_1_category"], call.library["t_1_class"]
+    category.restype, category.argtypes = ctypes.c_double, [ctypes.c_int, ctypes.c_char_p]
+    label.restype, label.argtypes = ctypes.c_char_p, [ctypes.c_int64]
+    assert model.classes is not None
+    found = [label(n) for n in range(-1, len(NAMES) + 1)]
+    assert found == [None, *(name.encode() for name in model.classes), None]
+    assert sorted(model.classes) == sorted(NAMES)
+    rows = {
+        "int": [50.0, 40.5, 61.25], "a gap": [3.5, None, 2.0], "kind": ["gr\u00fcn", "", "blue"],
+        "strict": ["x", "y", "y"], "place": ["p3", "elsewhere", "p0"],
+        "day": ["2024-01-05", "2024-02-01", "2023-12-31"],
+    }  # fmt: skip
+    with pytest.warns(UserWarning, match="not seen in training"):
+        expected, labels = model.predict_proba(rows), model.predict(rows)
+    names = list(rows)
+    for n in range(3):
+        row = []
+        for at, (name, column) in enumerate(rows.items()):
+            value: Any = column[n]
+            if name in ("kind", "strict", "place"):
+                row.append(category(at, value.encode()))
+            elif name == "day":
+                row.append((np.datetime64(value) - np.datetime64("1970-01-01")).astype(float))
+            else:
+                row.append(np.nan if value is None else value)
+        chosen, chances = call(np.array(row))
+        assert call.status == 0
+        assert differ(chances, expected[n]) <= 1e-5
+        assert label(int(chosen)).decode() == labels[n]
+    assert category(names.index("kind"), b"") != category(names.index("kind"), b"")  # NaN
+    assert category(names.index("place"), b"elsewhere") == 0
+    good = np.array(row)
+    for name, value in [
+        ("int", np.nan), ("int", np.inf), ("a gap", -np.inf), ("strict", 0), ("strict", np.nan),
+        ("place", 10), ("place", -1), ("place", 0.5), ("kind", 1e300), ("day", np.nan),
+    ]:  # fmt: skip
+        bad = good.copy()
+        bad[names.index(name)] = value
+        call(bad)
+        assert call.status == 2, (name, value)
+    call(good)
+    assert call.status == 0
+
+
+@pytest.mark.skipif(not shutil.which("gfortran"), reason="no gfortran")
+def test_fortran_has_classes_and_categories(table: Path, here: Path) -> None:
+    import subprocess
+
+    exported(str(table / "runs" / "t-1"), "--output", "t.c")
+    words = ["gfortran", "-std=f2018", "-Wall", "-Werror", "-fsyntax-only", "t.f90"]
+    done = subprocess.run(words, cwd=here, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
+    text = (here / "t.f90").read_text()
+    assert all(f"function t_{name}(" in text for name in ("predict", "class", "category"))
+    assert max(map(len, text.splitlines())) <= 132
+
+
+@pytest.mark.parametrize(
+    "keys",
+    ["standardize_target: true, log_target: true, clip: true", "log_target: true", "clip: true"],
+)
+def test_a_target_in_its_own_unit(keys: str, here: Path) -> None:
+    x = np.random.default_rng(0).random((80, 2))
+    np.savez("d.npz", x=x, y=100 * x[:, 0])
+    Path("a.yaml").write_text(
+        f"name: a\ndata: {{type: npz, path: d.npz, {keys}}}\nmodel: linear_regression\nloss: mse\n"
+        "optimizer: {type: adam, lr: 0.1}\ntrain: {duration: 20 steps, batch_size: 8}\n"
+    )
+    trained(Path("a.yaml"))
+    exported("runs/a")
+    assert tried(here, "a", CC, *STRICT, *SANITIZED).returncode == 0
+    compared(here, "a", mt.load("runs/a"), 3 * np.random.default_rng(1).standard_normal((50, 2)))
+
+
+@pytest.mark.parametrize("loss", ["bce", "poisson"])
+def test_links(loss: str, here: Path) -> None:
+    x = np.random.default_rng(0).random((80, 2))
+    np.savez("d.npz", x=x, y=np.round(x[:, 0]))
+    Path("a.yaml").write_text(
+        "name: a\ndtype: float64\ndata: {type: npz, path: d.npz}\nmodel: linear_regression\n"
+        f"loss: {loss}\noptimizer: adam\ntrain: {{duration: 20 steps, batch_size: 8}}\n"
+    )
+    trained(Path("a.yaml"))
+    exported("runs/a")
+    done = tried(here, "a", CC, *STRICT, *SANITIZED)
+    assert done.returncode == 0
+    assert "bound 1e-10" in done.stdout
+    compared(here, "a", mt.load("runs/a"), np.random.default_rng(1).standard_normal((50, 2)))
+
+
+def test_a_result_that_is_not_finite_is_a_status(here: Path) -> None:
+    trained(CONFIGS / "linreg.yaml", "train.duration=2 steps", f"run_dir={here}/runs")
+    exported("runs/linreg")
+    call = Library(here / "linreg.c", "predict", [(np.float32, ())])
+    for value, status in [(1.0, 0), (1e300, 3), (np.nan, 2), (-np.inf, 2)]:
+        call(np.array([value]))
+        assert call.status == status
+
+
+def refused(capsys, *words: str) -> str:
+    assert main(["export", *words]) != 0
+    return str(capsys.readouterr().err)
+
+
+def test_what_the_command_refuses(here: Path, capsys) -> None:
+    trained(CONFIGS / "linreg.yaml", "train.duration=2 steps", f"run_dir={here}/runs")
+    run = "runs/linreg"
+    assert "--output a.h: expected a name that ends in .c" in refused(
+        capsys, run, "--to", "c", "--output", "a.h"
+    )
+    assert "must be a letter and then" in refused(capsys, run, "--to", "c", "--output", "2.c")
+    assert "there is no directory" in refused(capsys, run, "--to", "c", "--output", "no/a.c")
+    assert "'cpp' is not one of" in refused(capsys, run, "--to", "cpp")
+    assert "--weights-file is for --to c" in refused(capsys, run, "--to", "npz", "--weights-file")
+    assert "runs/nothing" in refused(capsys, "runs/nothing", "--to", "c")
+    (here / "linreg.mk").touch()
+    assert "linreg.mk exists; --force replaces it" in refused(capsys, run, "--to", "c")
+    assert not (here / "linreg.c").exists()
+    assert main(["export", run, "--to", "c", "--force", "--weights-file"]) == 0
+    assert (here / "linreg.weights").stat().st_size > 0
+    assert re.search(r"\bLINREG_WEIGHTS \d+", (here / "linreg.h").read_text())
+
+
+def test_parts_of_a_date_are_refused(here: Path, capsys) -> None:
+    days = [f"2024-{n % 12 + 1:02}-{n % 28 + 1:02}" for n in range(60)]
+    lines = [f"{day},{n}.5" for n, day in enumerate(days)]
+    Path("d.csv").write_text("\n".join(["day,y", *lines]))
+    Path("d.yaml").write_text(
+        "name: d\ndata: {type: csv, path: d.csv, target: y, columns: {day: {type: date, parts: "
+        "[month]}}}\nmodel: linear_regression\nloss: mse\noptimizer: adam\n"
+        "train: {duration: 2 steps, batch_size: 8}\n"
+    )
+    trained(Path("d.yaml"))
+    said = refused(capsys, "runs/d", "--to", "c")
+    assert 'column "day": the parts of a date have no form in C' in said
