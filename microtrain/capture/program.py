@@ -21,8 +21,8 @@ ALIGNED = 64  # bytes
 MADE = "what Python or NumPy made there (random, numpy.random, time, a counter) is"
 DRAWS = ("random_words", "random_numbers")  # instructions
 # Instructions of NumPy that refuse some values: indices out of bounds, singular matrices.
-RAISING = {"check", "cholesky", "eigh", "getitem", "inverse", "matrix_exp", "scatter_add", "setitem",
-           "solve", "svd", "take"}  # fmt: skip
+RAISING = {"check", "cholesky", "eigh", "getitem", "inverse", "matrix_exp", "scatter_add",
+           "setitem", "solve", "svd", "take"}  # fmt: skip
 
 
 @dataclass(slots=True)
