@@ -64,7 +64,7 @@ class Preprocessing:
         constant = (lowest == highest) | (std == 0.0)
         mean, std = np.where(constant, lowest, mean), np.where(constant, 1.0, std)
         if not (np.isfinite(mean).all() and np.isfinite(std).all()):
-            raise DataError(f"{origin}: {what} values are too large to standardise; rescale them")
+            raise DataError(f"{origin}: {what} values are too large to standardize; rescale them")
         return cls(mean, std)
 
     @property

@@ -284,13 +284,13 @@ class DataParallel(Module):
         """What `closure` returns, and the global loss of the backward pass in it.
 
         An optimizer that decides from the loss decides alike on all ranks. Raises RuntimeError
-        unless the closure makes one synchronised backward pass, from a scalar.
+        unless the closure makes one synchronized backward pass, from a scalar.
         """
         before = self.passes.made
         result = closure()
         made = self.passes.made - before
         found = f"{made} of them" if made != 1 else "one that does not start from a scalar"
-        text = "expected one synchronised backward pass from the loss in the closure, got "
+        text = "expected one synchronized backward pass from the loss in the closure, got "
         text += f"{found}; add losses up, or accumulate under no_sync()"
         need(made == 1 and self.loss is not None, "DataParallel", text)
         assert self.loss is not None

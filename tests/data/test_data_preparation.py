@@ -379,7 +379,7 @@ def test_standardising_several_inputs_or_values_beyond_floats():
     with pytest.raises(ConfigError, match="one input array, this data has 2"):
         prepare((GOOD, GOOD, GOOD), standardize=True)
     x = np.array([[1e308], [-1e308]])
-    with pytest.raises(DataError, match="too large to standardise"):
+    with pytest.raises(DataError, match="too large to standardize"):
         prepare((x, x), standardize=True, dtype="float64")
 
 

@@ -168,7 +168,7 @@ def prepare(
     if len(inputs) > 1 and standardize and encoder is None:
         raise ConfigError(
             f"{origin}: standardize works on one input array, this data has {len(inputs)}; "
-            "standardise them in the component itself"
+            "standardize them in the component itself"
         )
     if preprocessing is not None and preprocessing.mean.shape != inputs[0].shape[1:]:
         raise DataError(
