@@ -50,7 +50,7 @@ def main(given=None):
     """Train; returns the mean square of what the equation lacks, and the relative error."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--points", type=int, default=32, help="in each direction")
+    parser.add_argument("--points", type=int, default=24, help="of time; of space twice as many")
     args = parser.parse_args(given)
 
     comm = mt.distributed.world()
@@ -58,7 +58,7 @@ def main(given=None):
     solution = Solution().double()
     model = mt.distributed.DataParallel(solution, comm)
     optimizer = optim.LBFGS(model.parameters(), line_search_fn="strong_wolfe")
-    data = mt.data.ArrayDataset(grid(args.points, args.points))
+    data = mt.data.ArrayDataset(grid(args.points, 2 * args.points))
     loader = mt.data.DataLoader(data, batch_size=len(data), comm=comm)
     ((points,),) = loader  # those of this rank
 

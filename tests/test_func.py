@@ -10,6 +10,7 @@ import pytest
 from compilers import NATIVE
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pace import examples
 
 import microtrain as mt
 from microtrain import func, nn
@@ -150,13 +151,15 @@ def test_a_divergence_is_the_trace_of_the_jacobian() -> None:
     near(found, mt.stack(rows))
 
 
-@settings(deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
-    st.sampled_from([(), (1,), (4,), (2, 3)]), st.integers(1, 4), st.data(),
-)  # fmt: skip
-def test_laplacians_of_polynomials(rows: tuple[int, ...], d: int, data: Any) -> None:
+    st.sampled_from([(), (1,), (4,), (2, 3)]),
+    st.integers(1, 4),
+    st.none() | st.lists(st.integers(0, 3), min_size=1, max_size=3),
+)
+def test_laplacians_of_polynomials(rows: tuple[int, ...], d: int, some: list[int] | None) -> None:
     """Of the sum of a_i x_i^2 x_0, by any coordinates, at any number of points."""
-    dims = data.draw(st.none() | st.lists(st.integers(0, d - 1), min_size=1, unique=True))
+    dims = None if some is None else list(dict.fromkeys(i % d for i in some))
     a, x = np.arange(1.0, d + 1), RNG.normal(size=(*rows, d))
     value, gradient, total = func.laplacian(
         lambda p: (mt.from_numpy(a) * p**2).sum(-1) * p[..., 0],

@@ -31,7 +31,7 @@ RULES: dict[Any, tuple[str, Callable[..., Any]]] = {}
 # By function of one number `slopes(node, like, since)`, its first and second derivative.
 SLOPES: dict[Any, Callable[..., Any]] = {}
 
-_stack: Any = None  # of Tensors; set when `ops` is imported
+stack: Any = None  # the operation; set when `ops` is imported
 
 _Known = dict[Any, Any]  # by edge
 
@@ -150,13 +150,13 @@ def _add(known: _Known, more: _Known) -> None:
 def _younger(roots: Sequence[Any], since: int) -> list[Any]:
     """The nodes below `roots` from number `since` on, oldest first."""
     seen: set[Any] = set()
-    stack = [*roots]
-    while stack:
-        node = _source(stack.pop())
+    found = [*roots]
+    while found:
+        node = _source(found.pop())
         if node is None or type(node) in TENSORS or node in seen or node._seq < since:
             continue
         seen.add(node)
-        stack += node._edges
+        found += node._edges
     return sorted(seen, key=lambda node: node._seq)
 
 
@@ -198,7 +198,7 @@ def _pulled_twice(node: Any, tangents: list[Any], lead: tuple[int, ...]) -> Any:
         for n in (range(*lead) if lead else (...,))
         if pairs
     ]
-    found = iter([_stack(row) if lead else row[0] for row in zip(*each, strict=True)])
+    found = iter([stack(row) if lead else row[0] for row in zip(*each, strict=True)])
     out = [None if u is None else next(found, None) for u in us]
     return out if many else out[0]
 

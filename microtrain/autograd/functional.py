@@ -14,9 +14,9 @@ from typing import Any
 from ..backend import MODES, XP
 from ..errors import need
 from ..tensor import TENSORS, Tensor, wrap
+from . import forward
 from .differentiate import grad
 from .forward import full, push, tell
-from .function import Function
 from .grad_mode import enable_grad, set_grad_enabled
 from .graph import below, edge_of, next_seq
 
@@ -239,29 +239,13 @@ def hessian(
     return blocks[0][0] if single else blocks
 
 
-class _Stack(Function):
-    """Tensors of one shape along a new first dimension."""
-
-    @staticmethod
-    def forward(ctx: Any, *rows: Tensor) -> Tensor:
-        ctx.count = len(rows)
-        stacked = XP[type(rows[0]._array)].zeros((len(rows), *rows[0].shape), rows[0].dtype)
-        for number, row in enumerate(rows):
-            stacked[number] = row._array
-        return wrap(stacked)
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
-        return tuple(grad_output[number] for number in range(ctx.count))
-
-
 def _stacked(rows: list[Tensor], y: Tensor, x: Tensor) -> Tensor:
     """The derivatives of each element of `y` with respect to `x` in one Tensor."""
     shape = y.shape + x.shape
     if not rows:
         return wrap(XP[type(x._array)].zeros(shape, x.dtype))
     with enable_grad():
-        return _Stack.apply(*rows).reshape(shape)
+        return forward.stack(rows).reshape(shape)
 
 
 def _tensors(given: Any, what: str) -> tuple[bool, _Tensors]:

@@ -166,4 +166,4 @@ _OF_ONE: dict[str, Callable[..., Any]] = {
 }
 for _name, _rule in _OF_ONE.items():
     RULES[REGISTRY[_name]] = LINEAR, _of_one(_rule)
-forward._stack = stack
+forward.stack = stack
