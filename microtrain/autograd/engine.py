@@ -224,6 +224,8 @@ def run(
                     else:
                         _capture(node, g, keys, captured)
                 if node not in needed:
+                    if node._op.always and node._saved is None:
+                        raise freed(node)  # a message that an earlier pass has seen off
                     edges = grads = ()
                     continue
             saved = node._saved

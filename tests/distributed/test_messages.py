@@ -203,6 +203,15 @@ def test_passes_over_one_graph(comm: Communicator) -> None:
         y.sum().backward()
 
 
+def test_a_pass_after_the_last_one_of_a_message_is_refused(comm: Communicator) -> None:
+    """Also where it asks for gradients that do not need the message on this rank."""
+    x = mt.tensor(values(comm.rank), requires_grad=True)
+    y = sendrecv(x * x, after(comm), before(comm), comm=comm)
+    mt.autograd.grad((x * 2).sum(), x)  # of something else, without retain_graph
+    with pytest.raises(RuntimeError, match="a second time"):
+        mt.autograd.grad((y * x).sum(), x)
+
+
 def test_two_losses_with_a_pass_each(comm: Communicator) -> None:
     x = mt.tensor(values(comm.rank), requires_grad=True)
     first = sendrecv(x * x, after(comm), before(comm), comm=comm)
