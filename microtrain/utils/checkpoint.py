@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd import Function
-from ..autograd.differentiate import apart, grad
+from ..autograd import Function, grad
 from ..autograd.grad_mode import enable_grad
 from ..autograd.graph import MEANS, below, next_seq
 from ..backend import ARRAYS, LISTENERS, MODES
@@ -182,7 +181,6 @@ class _Call:
         found = _Checkpoint.apply(self, detached, *self.given, *self.outside)
         return found[0] if self.alone else found
 
-    @apart
     def gradients(self, *values: Tensor) -> tuple[Any, ...]:
         """Those of the arguments and of the leaves outside, from those of the results.
 

@@ -223,12 +223,28 @@ def test_two_losses_with_a_pass_each(comm: Communicator) -> None:
 
 OWN = {  # what a rank computes by itself, with passes that the others know nothing of
     "checkpoint": lambda z: checkpoint(lambda z: z.sin() * z, z),
+    "function": lambda z: Sine.apply(z),
     "hessian": lambda z: mt.autograd.functional.hessian(lambda z: (z**3).sum(), z) @ z,
     "vjp": lambda z: mt.autograd.functional.vjp(mt.sin, z, z)[1],
     "jvp": lambda z: mt.func.jvp(lambda z: mt.linalg.inv(mt.outer(z, z) + mt.eye(2)), (z,), (z,)),
     "hvp": lambda z: mt.func.hvp(lambda z: (z**3).sum(), z, z),
     "minors": lambda z: mt.autograd.functional.hessian(lambda z: det_of_three(z), z),
 }
+
+
+class Sine(mt.autograd.Function):
+    """Its rule runs a pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        with mt.enable_grad():
+            x = ctx.saved_tensors[0] * 1
+            return mt.autograd.grad(x.sin().sum(), x, create_graph=True)[0] * g
 
 
 def det_of_three(z: Any) -> Any:
@@ -240,8 +256,8 @@ def test_passes_of_one_rank_leave_messages_alone(comm: Communicator, name: str) 
     def derivatives(own: bool) -> Any:
         x = mt.tensor(values(comm.rank)[0], requires_grad=True)
         z = x.sin()
-        if own and name == "checkpoint" and comm.rank == 0:
-            z = checkpoint(mt.sin, x)
+        if own and name in ("checkpoint", "function") and comm.rank == 0:
+            z = checkpoint(mt.sin, x) if name == "checkpoint" else Sine.apply(x)
         y = sendrecv(z * x, after(comm), before(comm), comm=comm)
         if own and comm.rank == 0:
             OWN[name](x.float().detach().requires_grad_())
