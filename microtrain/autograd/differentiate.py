@@ -6,14 +6,18 @@ filled the gradients; post-accumulate hooks run after them, when every gradient 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from ..backend import LISTENERS, MODES, XP
 from ..errors import need, wrong
 from ..tensor import TENSORS, Tensor, normalise, wrap
 from .engine import run
 from .graph import edge_of, next_seq, reaches
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def backward(
@@ -123,6 +127,27 @@ def grad(
             text = f"input {number} was not used in the graph of the outputs"
             raise wrong("grad", f"{text}; pass allow_unused=True to get None for it")
     return tuple(found)
+
+
+@contextmanager
+def messages_apart() -> Iterator[None]:
+    """Let passes that only this rank knows of leave messages alone that were there before."""
+    outer, MODES.messages = MODES.messages, []
+    try:
+        yield
+    finally:
+        MODES.messages = [*outer, *MODES.messages]
+
+
+def apart(function: _F) -> _F:
+    """Call the function in a block of `messages_apart`."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with messages_apart():
+            return function(*args, **kwargs)
+
+    return wrapper  # type: ignore[return-value]
 
 
 def _announced(

@@ -90,10 +90,12 @@ def run(
     keys: Any = ()
     targets: Any = ()
     # Messages of the ranks go back in every pass; those of this one are for the next.
-    noted, MODES.messages = MODES.messages, []
-    messages = [(one, its) for one in noted if (its := one.node()) is not None]
+    modes = MODES.__dict__  # this thread's: asked for once
+    noted, messages = modes["messages"], []
     zeros: dict[Any, None] = {}  # what messages lead to: leaves, and nodes that are wanted
-    if messages:
+    if noted:
+        modes["messages"] = []
+        messages = [(one, its) for one in noted if (its := one.node()) is not None]
         _spread([its for _, its in messages], pending, heap, zeros)
     scaled, home, ready = scaling.leaves, scaling.home, scaling.ready
     if wanted is not None:
@@ -106,7 +108,6 @@ def run(
             needed = nodes_towards(roots, targets)
     at_once = wanted is None and not create_graph
     turns: list[Any] = []  # of the leaves that this pass adds to, until it ends
-    modes = MODES.__dict__  # this thread's: asked for once
     recording, direct = modes["grad"], modes["direct"]
     anomaly, capture = modes["anomaly"], modes["capture"]
     recorded = capture.on
@@ -207,8 +208,16 @@ def run(
                 node = heappushpop(heap, (-first._seq, first))[1]
             first = None
             g = pending.pop(node)
-            absent = g is ABSENT
-            hooks = None if absent else node._hooks
+            hooks = node._hooks
+            if g is ABSENT:
+                if node in targets:
+                    zeros[node] = None
+                if not node._op.always:
+                    edges = grads = ()
+                    if needed is None or node in needed:
+                        _spread(_seen_off(node, retain), pending, heap, zeros)
+                    continue
+                hooks = None
             if hooks is not None:
                 if hooks.users:
                     capture.refuse_hook("a hook of a Tensor or node")
@@ -218,24 +227,18 @@ def run(
                 if hooks.post:  # which come before what a rule writes is in its place
                     modes["direct"] = False
             if wanted is not None:
-                if node in targets:
-                    if absent:
-                        zeros[node] = None
-                    else:
-                        _capture(node, g, keys, captured)
+                if node in targets and g is not ABSENT:
+                    _capture(node, g, keys, captured)
                 if node not in needed:
+                    if node._op.always and node._saved is None:
+                        raise freed(node)  # a message that an earlier pass has seen off
                     edges = grads = ()
                     continue
             saved = node._saved
             if saved is None:
                 raise freed(node)
             op = node._op
-            if absent and not op.always:
-                grads = ABSENT
-            else:
-                grads = (
-                    op.backward_arrays(node, g) if plain else _other(node, g, create_graph, anomaly)
-                )
+            grads = op.backward_arrays(node, g) if plain else _other(node, g, create_graph, anomaly)
             if hooks is not None and hooks.post:
                 modes["direct"] = turns if wanted is None and direct is not False else False
                 grads = hooks.after(g, grads, create_graph)
@@ -248,12 +251,13 @@ def run(
         if turns:
             let_go(turns)  # before it waits for those that others have
         # Data parallelism sees what is unused by itself, and may be sending what is not.
-        for tensor in (zeros if wanted is None else wanted) if zeros and ready is None else ():
-            key = edge_of(tensor)
-            if (key[0] if type(key) is tuple else key) in zeros and key not in captured:
-                g = XP[type(tensor._array)].zeros_like(tensor._array)
-                g = wrap(g) if create_graph else g
-                (held if key is tensor else captured).setdefault(key, g)
+        if zeros and ready is None:
+            for tensor in zeros if wanted is None else wanted:
+                key = edge_of(tensor)
+                if (key[0] if type(key) is tuple else key) in zeros and key not in captured:
+                    g = XP[type(tensor._array)].zeros_like(tensor._array)
+                    g = wrap(g) if create_graph else g
+                    (held if key is tensor else captured).setdefault(key, g)
         for leaf, g in held.items():
             g = scaling.undone(leaf, g)
             extra = leaf._extra
@@ -296,6 +300,15 @@ def _spread(edges: Any, pending: dict[Any, Any], heap: list[Any], zeros: dict[An
         if node not in pending:
             pending[node] = ABSENT
             heappush(heap, (-node._seq, node))
+
+
+def _seen_off(node: Any, retain: bool) -> Any:
+    """The edges of a node whose rules a gradient that is absent does not need."""
+    if node._saved is None:
+        raise freed(node)
+    if node._saved and not retain and node._op.saves_arrays:
+        node._saved = None
+    return node._edges
 
 
 def _other(node: Any, g: Any, create_graph: bool, anomaly: Any) -> Any:

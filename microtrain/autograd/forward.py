@@ -18,8 +18,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..backend import LISTENERS, XP
+from ..errors import wrong
 from ..tensor import TENSORS, Tensor, wrap
-from .differentiate import derived, grad
+from .differentiate import derived, grad, messages_apart
 from .grad_mode import enable_grad, is_grad_enabled
 from .graph import Underived, edge_of, next_seq, shape_of, unbroadcast
 
@@ -155,6 +156,9 @@ def _younger(roots: Sequence[Any], since: int) -> list[Any]:
         node = _source(found.pop())
         if node is None or type(node) in TENSORS or node in seen or node._seq < since:
             continue
+        if node._op.always:
+            text = "does not go through messages between ranks; use a backward pass: grad or vjp"
+            raise wrong("forward mode", text)
         seen.add(node)
         found += node._edges
     return sorted(seen, key=lambda node: node._seq)
@@ -193,11 +197,13 @@ def _pulled_twice(node: Any, tangents: list[Any], lead: tuple[int, ...]) -> Any:
             if t is not None and g is not None and g.requires_grad
         ]
     gs, wanted = [g for g, _ in pairs], [u for u in us if u is not None]
-    each = [
-        grad(gs, wanted, [t[n] for _, t in pairs], True, is_grad_enabled(), materialize_grads=True)
-        for n in (range(*lead) if lead else (...,))
-        if pairs
-    ]
+    further = is_grad_enabled()
+    with messages_apart():
+        each = [
+            grad(gs, wanted, [t[n] for _, t in pairs], True, further, materialize_grads=True)
+            for n in (range(*lead) if lead else (...,))
+            if pairs
+        ]
     found = iter([stack(row) if lead else row[0] for row in zip(*each, strict=True)])
     out = [None if u is None else next(found, None) for u in us]
     return out if many else out[0]

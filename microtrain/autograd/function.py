@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from ..backend import ARRAYS, MODES, XP
 from ..errors import need, wrong
 from ..tensor import TENSORS, Tensor, Version, normalise, placed, wrap
+from .differentiate import messages_apart
 from .graph import Backward, Node, Underived, edge_of, modified, next_seq, without_derivative
 from .turns import let_go
 
@@ -91,6 +92,9 @@ class FunctionCtx(Node):
 
 def _run(node: FunctionCtx, g: Any, create_graph: bool = False) -> tuple[Any, ...]:
     """Call the user's `backward` on Tensors and check what it returns."""
+    if MODES.messages:  # of this pass: one inside of the user's code is of its own
+        with messages_apart():
+            return _run(node, g, create_graph)
     function, held = node._function, MODES.direct
     if type(held) is list:
         let_go(held)  # it may wait for another thread, or begin a pass that does

@@ -15,7 +15,7 @@ from ..backend import MODES, XP
 from ..errors import need
 from ..tensor import TENSORS, Tensor, wrap
 from . import forward
-from .differentiate import grad
+from .differentiate import apart, grad
 from .forward import full, push, tell
 from .grad_mode import enable_grad, set_grad_enabled
 from .graph import below, edge_of, next_seq
@@ -29,6 +29,7 @@ _Tensors = tuple[Tensor, ...]
 _BY_INPUT = "the derivative of the output with respect to input {}"
 
 
+@apart
 def vjp(
     func: _Func, inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> tuple[Any, Any]:
@@ -94,6 +95,7 @@ def jvp(
     return _result(ys, single_output, create_graph), _result(found, single_output, create_graph)
 
 
+@apart
 def vhp(
     func: _Func, inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> tuple[Any, Any]:
@@ -127,6 +129,7 @@ def vhp(
     return _result((y,), True, create_graph), _result(found, single, create_graph)
 
 
+@apart
 def hvp(
     func: _Func, inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> tuple[Any, Any]:
@@ -160,6 +163,7 @@ def hvp(
     return _result((y,), True, create_graph), _result(found, single, create_graph)
 
 
+@apart
 def jacobian(
     func: _Func, inputs: Any, create_graph: bool = False, strict: bool = False,
     vectorize: bool = False, strategy: str = "reverse-mode",
@@ -203,6 +207,7 @@ def jacobian(
     return found[0] if single_output else tuple(found)
 
 
+@apart
 def hessian(
     func: _Func, inputs: Any, create_graph: bool = False, strict: bool = False,
     vectorize: bool = False, outer_jacobian_strategy: str = "reverse-mode",

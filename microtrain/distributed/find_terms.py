@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..autograd import grad
+from ..autograd.differentiate import grad, messages_apart
 from ..capture.backward_outside import CompiledNode
 from ..tensor import TENSORS, Tensor
 from .calls import NO_ROWS, WEIGHED, Rows, Survey
@@ -41,7 +41,8 @@ def of_batch(
         return [(n * value, n)]
     for term in found.terms:
         term.begin()
-    grad(loss, [*given], allow_unused=True)
+    with messages_apart():
+        grad(loss, [*given], allow_unused=True)
     parts = []
     for term in found.terms:
         total, count = map(float, term.value())

@@ -47,7 +47,7 @@ class _Line:
         token: an empty array of the library that computes with it.
         number: that of the message sent last; None where no gradient is asked for.
         asked: whether one is, known from the first message on: a captured step repeats it.
-        over: whether the other rank has said that no gradient will ever come.
+        over: whether it has been said, here or on the other rank, that no gradient will come.
         there: whether there was something to be received.
     """
 
@@ -166,8 +166,9 @@ class _Noted:
     def node(self) -> Node | None:
         """None where no gradient will come any more; then the other rank knows, or is told."""
         node = self._find()
-        if node is None:
+        if node is None and not self._line.over:
             _back(self._line).send(None, False, NEVER)
+            self._line.over = True
         return None if self._line.over else node
 
 

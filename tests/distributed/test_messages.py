@@ -203,6 +203,15 @@ def test_passes_over_one_graph(comm: Communicator) -> None:
         y.sum().backward()
 
 
+def test_a_pass_after_the_last_one_of_a_message_is_refused(comm: Communicator) -> None:
+    """Also where it asks for gradients that do not need the message on this rank."""
+    x = mt.tensor(values(comm.rank), requires_grad=True)
+    y = sendrecv(x * x, after(comm), before(comm), comm=comm)
+    mt.autograd.grad((x * 2).sum(), x)  # of something else, without retain_graph
+    with pytest.raises(RuntimeError, match="a second time"):
+        mt.autograd.grad((y * x).sum(), x)
+
+
 def test_two_losses_with_a_pass_each(comm: Communicator) -> None:
     x = mt.tensor(values(comm.rank), requires_grad=True)
     first = sendrecv(x * x, after(comm), before(comm), comm=comm)
@@ -210,6 +219,85 @@ def test_two_losses_with_a_pass_each(comm: Communicator) -> None:
     first.sum().backward(retain_graph=True)
     second.sum().backward()
     np.testing.assert_allclose(x.grad.numpy(), 2 * values(comm.rank) + 3, rtol=1e-14)
+
+
+OWN = {  # what a rank computes by itself, with passes that the others know nothing of
+    "checkpoint": lambda z: checkpoint(lambda z: z.sin() * z, z),
+    "function": lambda z: Sine.apply(z),
+    "hessian": lambda z: mt.autograd.functional.hessian(lambda z: (z**3).sum(), z) @ z,
+    "vjp": lambda z: mt.autograd.functional.vjp(mt.sin, z, z)[1],
+    "jvp": lambda z: mt.func.jvp(lambda z: mt.linalg.inv(mt.outer(z, z) + mt.eye(2)), (z,), (z,)),
+    "hvp": lambda z: mt.func.hvp(lambda z: (z**3).sum(), z, z),
+    "minors": lambda z: mt.autograd.functional.hessian(lambda z: det_of_three(z), z),
+}
+
+
+class Sine(mt.autograd.Function):
+    """Its rule runs a pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        with mt.enable_grad():
+            x = ctx.saved_tensors[0] * 1
+            return mt.autograd.grad(x.sin().sum(), x, create_graph=True)[0] * g
+
+
+def det_of_three(z: Any) -> Any:
+    return mt.linalg.det(mt.outer(mt.cat([z, z[:1]]), mt.ones(3)) ** 2 + mt.eye(3))
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_passes_of_one_rank_leave_messages_alone(comm: Communicator, name: str) -> None:
+    def derivatives(own: bool) -> Any:
+        x = mt.tensor(values(comm.rank)[0], requires_grad=True)
+        z = x.sin()
+        if own and name in ("checkpoint", "function") and comm.rank == 0:
+            z = checkpoint(mt.sin, x) if name == "checkpoint" else Sine.apply(x)
+        y = sendrecv(z * x, after(comm), before(comm), comm=comm)
+        if own and comm.rank == 0:
+            OWN[name](x.float().detach().requires_grad_())
+        y = sendrecv(y * x, after(comm), before(comm), comm=comm)
+        (g,) = mt.autograd.grad((y**3).sum(), x, create_graph=True)
+        if own and comm.rank == 0:
+            OWN[name](x.float().detach().requires_grad_())
+        return g.tolist(), mt.autograd.grad((g * g).sum(), x)[0].tolist()
+
+    np.testing.assert_allclose(derivatives(True), derivatives(False), rtol=1e-13)
+    assert not mt.backend.MODES.messages
+
+
+@pytest.mark.parametrize("derivative", [mt.func.jvp, mt.func.jacfwd, mt.autograd.functional.jvp])
+def test_forward_mode_refuses_what_was_received(comm: Communicator, derivative: Any) -> None:
+    def function(x: Any) -> Any:
+        return sendrecv(x * x, after(comm), before(comm), comm=comm) + x
+
+    x = mt.ones(2)
+    call = derivative(function) if derivative is mt.func.jacfwd else derivative
+    given = {mt.func.jvp: (function, (x,), (x,)), mt.func.jacfwd: (x,)}
+    with pytest.raises(RuntimeError, match="forward mode: does not go through messages"):
+        call(*given.get(derivative, (function, x, x)))
+    mt.autograd.backward(())
+
+
+def test_a_rank_is_told_once_that_no_gradient_will_come() -> None:
+    def main(comm: Communicator) -> Any:
+        part = comm.split(0)
+        assert part is not None
+        model = mt.distributed.DataParallel(mt.nn.Linear(2, 2), part)
+        x = mt.ones(2, requires_grad=True)
+        for _ in range(3):
+            sendrecv(x, 1 - comm.rank, 1 - comm.rank, comm=comm)  # and dropped
+            model(x).sum().backward()
+        comm.barrier()
+        arrived = comm._meeting.messages[1 - comm.rank, comm.rank]  # type: ignore[attr-defined]
+        return [*comm._arrived, *arrived]
+
+    assert in_process.run(2, main) == [[], []]
 
 
 def test_hooks_of_a_message_see_its_gradient_and_none_where_there_is_none(

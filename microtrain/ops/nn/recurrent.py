@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...autograd.differentiate import grad
+from ...autograd.differentiate import grad, messages_apart
 from ...backend import XP
 from ...numerics.sums import sum_rows
 from ...tensor import TENSORS
@@ -330,7 +330,8 @@ def _gradient(name, g, result, stopped, kind, reverse, kept, **inputs):
         states, cell = unrolled(**inputs, stopped=stopped, kind=kind, reverse=reverse)
         rows = [inputs["hidden"][None], states, (states[0] * 0 if cell is None else cell)[None]]
         whole = cat(rows[::-1] if reverse else rows)
-        return grad(whole, [inputs[name]], g, create_graph=True)[0]
+        with messages_apart():
+            return grad(whole, [inputs[name]], g, create_graph=True)[0]
     xp = XP[type(g)]
     memo = kept.setdefault("gradients", {})
     if name not in memo:
