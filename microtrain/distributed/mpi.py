@@ -525,7 +525,10 @@ def adopt(launch: Launch, comm: Any) -> MpiCommunicator:
             "comm: this is an inter-communicator, of two groups of ranks; pass the communicator of "
             "one group, or comm.Merge() for the ranks of both"
         )
-    if comm.size > 1 and comm.Get_attr(_key(MPI)) is None:
+    known: MpiCommunicator | None = comm.Get_attr(_key(MPI))
+    if known is not None:
+        return known
+    if comm.size > 1:
         abort_on_failure(launch)
         process_monitor.start(*_place(launch))
     with _beginning(launch):
