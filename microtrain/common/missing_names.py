@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from .spelling import did_you_mean
 
-_ARRAYS = "write mt.data.ArrayDataset(x, y); for rows that are read on demand mt.data.FunctionSource"
+_ARRAYS = "write mt.data.DataLoader(mt.data.ArrayDataset(x, y)), or a FunctionSource of rows"
 _SHUFFLED = "mt.data.DataLoader(..., shuffle=, seed=) has the order"
 _WORLD = "ranks are those of comm = mt.distributed.world()"
 _PARALLEL = "write mt.distributed.DataParallel(model, comm)"
