@@ -39,7 +39,10 @@ class _Predictor(Module):
                 self.lowest, self.highest = map(from_numpy, map(np.atleast_1d, scaling.ends))
 
     def forward(self, *raw: Any) -> Any:
-        """Predictions, and of classes the probabilities, or else the scores."""
+        """Predictions, and of classes the probabilities, or else the scores.
+
+        Numbers are NaN where `predict` refuses an input or a score that is not finite.
+        """
         model = self.model
         inputs = self._encoded(raw[0]) if self.columns else [*raw]
         if not model.preprocessing.is_identity:
@@ -47,11 +50,14 @@ class _Predictor(Module):
         wanted = (one.dtype for one in model.signature.inputs)
         inputs = [x.to(np.dtype(kind)) for x, kind in zip(inputs, wanted, strict=True)]
         outputs = one_prediction(self.module(*inputs))
+        refused = sum((x - x).sum() for x in (*inputs, outputs) if x.is_floating_point())
         if model.classes is not None:
             scores = outputs.to(float64)
-            return outputs.argmax(1), softmax(scores, 1) if model.link == "softmax" else outputs
+            second = softmax(scores, 1) if model.link == "softmax" else outputs
+            return outputs.argmax(1), (second + refused).to(second.dtype)
         if model.link == "sigmoid":
-            return sigmoid(outputs.to(float64))
+            return sigmoid(outputs.to(float64)) + refused
+        outputs = (outputs + refused).to(outputs.dtype)
         return outputs if model.target_scaling is None else self._in_own_unit(outputs)
 
     def _encoded(self, row: Any) -> list[Any]:
@@ -117,8 +123,8 @@ def run_in_c(model: TrainedModel, name: str, weights_file: bool) -> Written:
                 about=(inputs, outputs), before=before, notes=notes, extra=extra,
                 weights=weights_file,
                 codes="1: an index is out of bounds; 2: a value of the row is not finite, is empty "
-                "where that was an error in training, or is not a category; 3: the result is not "
-                "finite.",
+                "where that was an error in training, or is not a category; 3: the result, a score "
+                "or a scaled value is not finite.",
             )  # fmt: skip
     except CaptureError as error:
         raise ConfigError(f"the model cannot be written as C: {error}") from error
@@ -148,6 +154,13 @@ def _fill(fitted: Fitted) -> float | int:
     return 0.0 if fitted.fill is None else float(fitted.fill)
 
 
+def _may_be_empty(fitted: Fitted) -> bool:
+    """Whether a cell may be; what stands for it may be an unknown category, which is an error."""
+    column = fitted.column
+    strict = column.type == "category" and column.unknown == "error"
+    return column.missing is not None and not (strict and _fill(fitted) == 0)
+
+
 def _vectors(model: TrainedModel, columns: Sequence[Fitted]) -> list[Any]:
     """Rows like those of the training part."""
     rng, scaling = np.random.default_rng(0), model.preprocessing
@@ -160,7 +173,7 @@ def _vectors(model: TrainedModel, columns: Sequence[Fitted]) -> list[Any]:
             else:
                 mean, scale = scaling.mean[at], scaling.scale[at]
                 rows[:, 0, n] = mean + scale * rng.standard_normal(VECTORS)
-            if fitted.column.missing is not None:
+            if _may_be_empty(fitted):
                 rows[n % VECTORS, 0, n] = np.nan
             at += len(fitted.feature_names)
         return [rows]
@@ -188,9 +201,7 @@ def _checks(columns: Sequence[Fitted], vectors: Sequence[Any]) -> list[str]:
             least = int(fitted.column.unknown == "error")
             fits = f"{value} >= {least} && {value} <= {len(fitted.categories)}"
             bad = f"if (!({fits} && {value} == floor({value}))) return 2;"
-        lines.append(
-            f"if (!isnan({value})) {{ {bad} }}" if fitted.column.missing is not None else bad
-        )
+        lines.append(f"if (!isnan({value})) {{ {bad} }}" if _may_be_empty(fitted) else bad)
     return lines
 
 
@@ -207,7 +218,7 @@ def _meaning(model: TrainedModel, columns: Sequence[Fitted]) -> list[str]:
 def _described(fitted: Fitted) -> str:
     """A column, in words."""
     what = {"date": ", days since 1970-01-01", "category": ", the number of a category"}
-    empty = ", NAN where it is empty" if fitted.column.missing is not None else ""
+    empty = ", NAN where it is empty" if _may_be_empty(fitted) else ""
     return f"{fitted.name}{what.get(fitted.column.type, '')}{empty}"
 
 

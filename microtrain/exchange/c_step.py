@@ -126,7 +126,7 @@ class _State:
 
     def places(self) -> None:
         """Room for counts and rates."""
-        for run in (run for count in self.counted for run in count.runs):
+        for run in self._runs():
             for key, some in ((id(run.progress), self.counts), (id(run.group), self.rates)):
                 if key not in some:
                     some[key], self.size = self.size, self.size + 8
@@ -193,24 +193,24 @@ class _State:
             kind = c_type(owner.dtype)
             constants.append(array_of(f"first{number}", kind, numbers(flat(owner))))
             body.append(f"    memcpy(kept + {place}, first{number}, {owner.nbytes});\n")
-        body += [f"    *(int64 *)(kept + {self.counts[key]}) = {run.progress.count};\n"
-                 for key, run in self._runs("progress").items()]  # fmt: skip
-        groups = self._runs("group")
-        body += [f"    *(float64 *)(kept + {self.rates[key]}) = {run.given.lr!r};\n"
-                 for key, run in groups.items()]  # fmt: skip
+        steps = {id(run.progress): run.progress.count for run in self._runs()}
+        body += [f"    *(int64 *)(kept + {self.counts[key]}) = {n};\n" for key, n in steps.items()]
         rates = ["    unsigned char *const kept = state;\n"]
-        for number, (key, run) in enumerate(groups.items()):
-            by_step = any(run in count.runs and count.optimizer.by_step for count in self.counted)
-            lines = [f"*(float64 *)(kept + {self.rates[key]}) = lr;"]
-            lines += (
-                [] if by_step else [f"*{self.at(a)} = ({DTYPES[a.dtype]})lr;" for a in run.rates]
-            )
-            if (shrink := run.constants.get("shrink")) is not None:
-                value = f"({DTYPES[shrink.dtype]})(1 - lr * {run.given.weight_decay!r})"
-                lines.append(f"*{self.at(shrink)} = {value};")
+        for number, (optimizer, group) in enumerate(self._groups()):
+            if (at := self.rates.get(id(group))) is None:  # it has no gradient
+                continue
+            lines = {f"*(float64 *)(kept + {at}) = lr;": None}
+            for run in (run for run in self._runs() if run.group is group):  # of each stretch
+                first = f"    *(float64 *)(kept + {at}) = {run.given.lr!r};\n"
+                for a in () if optimizer.by_step else run.rates:
+                    lines[f"*{self.at(a)} = ({DTYPES[a.dtype]})lr;"] = None
+                if (shrink := run.constants.get("shrink")) is not None:
+                    value = f"({DTYPES[shrink.dtype]})(1 - lr * {run.given.weight_decay!r})"
+                    lines[f"*{self.at(shrink)} = {value};"] = None
+            body.append(first)
             inner = "".join(f"        {line}\n" for line in lines)
             rates.append(f"    if (group == {number}) {{\n{inner}    }}\n")
-        unused = "" if groups else "    (void)kept, (void)group, (void)lr;\n"
+        unused = "" if self.rates else "    (void)kept, (void)group, (void)lr;\n"
         state = ["  import", "  real(c_double), intent(inout) :: state(*)"]
         return [
             Extra(
@@ -228,16 +228,19 @@ class _State:
             ),
         ]  # fmt: skip
 
-    def _runs(self, what: str) -> dict[int, Any]:
-        """The first run of each `progress` or `group`."""
-        runs = [run for count in self.counted for run in count.runs]
-        return {id(getattr(run, what)): run for run in reversed(runs)}
+    def _runs(self) -> list[Any]:
+        return [run for count in self.counted for run in count.runs]
+
+    def _groups(self) -> list[tuple[Any, Any]]:
+        """Parameter groups with their optimizers, each once, in the order of their numbers."""
+        optimizers = [count.optimizer for count in self.counted]
+        groups = {id(group): (one, group) for one in optimizers for group in one.param_groups}
+        return [*groups.values()]
 
     def notes(self) -> list[str]:
         """Where parameters are in the state."""
         found = []
-        groups = [group for count in self.counted for group in count.optimizer.param_groups]
-        for number, group in enumerate(groups):
+        for number, (_, group) in enumerate(self._groups()):
             for place, param in enumerate(group["params"]):
                 array = to_host(param._array)
                 owner = owner_of(array)
@@ -252,9 +255,9 @@ class _State:
     def tried(self, function: Any, given: Sequence[Any]) -> list[Any]:
         """What steps in Python give, one after the other; then all is as it was."""
         arrays = [(owner, owner.copy(order="K")) for owner, _ in self.owners.values()]
-        runs = [run for count in self.counted for run in count.runs]
         steps = [
-            (run.progress, run.progress.count, [*(run.progress.numbers or ())]) for run in runs
+            (run.progress, run.progress.count, [*(run.progress.numbers or ())])
+            for run in self._runs()
         ]
         calls = [(count.optimizer, count.optimizer.calls) for count in self.counted]
         stream = dict(vars(STREAM))
@@ -273,7 +276,7 @@ class _State:
             for optimizer, count in calls:
                 optimizer.calls = count
             vars(STREAM).update(stream)
-            for count in self.counted:
+            for count in (count for count in self.counted if count.optimizer.by_step):
                 for run in count.runs:
                     count.optimizer.prepare(run)
         return [np.stack(each) for each in zip(*results, strict=True)]

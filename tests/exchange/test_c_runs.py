@@ -17,6 +17,7 @@ import microtrain as mt
 from microtrain.cli.main import main
 from microtrain.config.load import load_config
 from microtrain.distributed.single import SingleCommunicator
+from microtrain.errors import DataError
 from microtrain.train.console import Output
 from microtrain.train.trainer import Trainer
 
@@ -226,6 +227,53 @@ def test_a_result_that_is_not_finite_is_a_status(here: Path) -> None:
     call = Library(here / "linreg.c", "predict", [(np.float32, ())])
     for value, status in [(1.0, 0), (1e300, 3), (np.nan, 2), (-np.inf, 2)]:
         call(np.array([value]))
+        assert call.status == status
+
+
+LINEAR = "data: {type: npz, path: d.npz, standardize: true, clip: true}\nmodel: linear_regression"
+SQUASHED = "data: {type: npz, path: d.npz}\nmodel: {type: mlp, hidden: [4], activation: tanh}"
+
+
+@pytest.mark.parametrize(
+    "text", [f"{LINEAR}\nloss: mse", f"{SQUASHED}\nloss: mse", f"{SQUASHED}\nloss: bce"]
+)
+def test_what_python_refuses_is_a_status_also_where_the_result_is_finite(
+    text: str, here: Path
+) -> None:
+    """Where it is clipped, or squashed on the way."""
+    x = np.random.default_rng(0).random((80, 2))
+    np.savez("d.npz", x=x, y=np.round(x[:, :1]))
+    Path("a.yaml").write_text(
+        f"name: a\n{text}\noptimizer: adam\ntrain: {{duration: 2 steps, batch_size: 8}}\n"
+    )
+    trained(Path("a.yaml"))
+    exported("runs/a")
+    model = mt.load("runs/a")
+    call = Library(here / "a.c", "predict", [(np.float64 if "bce" in text else np.float32, ())])
+    call(np.array([1e30, 0.5]))
+    assert call.status == 0
+    row = np.array([-1e300, 0.5])
+    with pytest.raises(DataError, match="do not fit float32"):
+        model.predict(row[None])
+    call(row)
+    assert call.status == 3
+
+
+def test_an_empty_cell_that_stands_for_an_unknown_category(here: Path) -> None:
+    Path("d.csv").write_text("kind,y\n" + "a,1\nb,2\nc,4\n" * 20)
+    Path("d.yaml").write_text(
+        "name: d\ndata: {type: csv, path: d.csv, target: y, columns: {kind: {type: category, "
+        "missing: none, unknown: error}}}\nmodel: linear_regression\nloss: mse\noptimizer: adam\n"
+        "train: {duration: 2 steps, batch_size: 8}\n"
+    )
+    trained(Path("d.yaml"))
+    exported("runs/d")
+    with pytest.raises(DataError, match="found an empty cell"):
+        mt.load("runs/d").predict({"kind": [""]})
+    assert tried(here, "d", CC, *STRICT, *SANITIZED).returncode == 0
+    call = Library(here / "d.c", "predict", [(np.float32, ())])
+    for code, status in [(np.nan, 2), (0, 2), (1, 0), (3, 0), (4, 2)]:
+        call(np.array([float(code)]))
         assert call.status == status
 
 

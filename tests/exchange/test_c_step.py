@@ -65,6 +65,7 @@ STEPS: dict[str, Any] = {
     "adamw": (mlp, lambda p: optim.AdamW(p, lr=0.001, weight_decay=0.1), numbers, F.mse_loss),
     "adamax": (mlp, lambda p: optim.Adamax(p, lr=0.01), numbers, F.mse_loss),
     "adagrad": (mlp, lambda p: optim.Adagrad(p, lr=0.1, lr_decay=0.01), numbers, F.mse_loss),
+    "rprop": (mlp, lambda p: optim.Rprop(p, lr=0.001), numbers, F.mse_loss),
     "rmsprop": (mlp, lambda p: optim.RMSprop(p, lr=0.001), numbers, F.mse_loss),
     "cnn": (
         cnn, lambda p: optim.Adam(p, lr=0.001),
@@ -191,6 +192,75 @@ def test_the_rate_can_be_set(name: str, tmp_path: Path) -> None:
         for _ in range(3):
             loss = step(*batch).item()
             assert learner.step(*(x.numpy() for x in batch)) == pytest.approx(loss, rel=1e-5)
+
+
+def in_groups(kind: Any, model: Any, **options: Any) -> Any:
+    """The last layer first, and a layer in the middle that does not learn."""
+    for parameter in model[2].parameters():
+        parameter.requires_grad_(False)
+    groups = [{"params": model[4].parameters()}, {"params": model[2].parameters()}]
+    groups += [{"params": [model[0].weight, model[5].bias, model[0].bias], "lr": 0.02}]
+    return [kind([*groups, {"params": [model[5].weight]}], lr=0.01, **options)]
+
+
+def two_optimizers(model: Any) -> Any:
+    first, last = [*model[:3].parameters()], [*model[3:].parameters()]
+    return [optim.SGD(first, lr=0.01), optim.Adam(last, lr=0.01)]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda model: in_groups(optim.SGD, model),
+        lambda model: in_groups(optim.AdamW, model, weight_decay=0.5),
+        lambda model: [optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.5)],
+        two_optimizers,
+    ],
+)
+def test_each_group_has_the_rate_of_its_number(make: Any, tmp_path: Path) -> None:
+    mt.manual_seed(0)
+    layers = [nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)]
+    model = nn.Sequential(*layers, nn.Linear(8, 2)).to(mt.float64)
+    model[2].weight.requires_grad_(False)  # between others
+    optimizers = make(model)
+    x, y = mt.randn(6, 8, dtype=mt.float64), mt.randn(6, 2, dtype=mt.float64)
+
+    @mt.compile
+    def step(x: Any, y: Any) -> Any:
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        return loss
+
+    mt.export_step(step, (x, y), tmp_path / "net.c")
+    learner = Learner(tmp_path / "net.c", 2)
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    for number, group in enumerate(groups):
+        group["lr"] = 0.003 * (1 + number)
+        learner.rate(learner.state.ctypes.data, number, group["lr"])
+        for _ in range(3):
+            loss = step(x, y).item()
+            assert learner.step(x.numpy(), y.numpy()) == pytest.approx(loss, rel=1e-9)
+
+
+def test_a_group_of_several_steps_has_one_number(tmp_path: Path) -> None:
+    model = nn.Linear(2, 1)
+    sgd = optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x: Any, y: Any) -> Any:
+        for _ in range(2):
+            sgd.zero_grad()
+            loss = F.mse_loss(model(x), y)
+            loss.backward()
+            sgd.step()
+        return loss
+
+    mt.export_step(step, (mt.ones(3, 2), mt.ones(3, 1)), tmp_path / "net.c")
+    header = (tmp_path / "net.h").read_text()
+    assert len(re.findall(r"parameter \d of group", header)) == 2
 
 
 def test_gradients_are_reduced_once_before_they_are_clipped(tmp_path: Path) -> None:
