@@ -91,6 +91,7 @@ CASES = [
     ("town", [f"t{i % 40}" for i in range(10_000)], "{type: category, encode: embedding}",
      "40 texts: t0, t1, t10, t11, ..."),
     ("text", [f"t{i % 200}" for i in range(400)], "drop", "200 different texts in 400 rows"),
+    ("part", [f"{i},{i % 7}" for i in range(40)], "drop", 'but decimal is "." in this file'),
     ("user_id", [f"u{i % 200}" for i in range(400)], "id", "200 different texts, and the name"),
     ("text", [f"{i} {'word ' * 9}" for i in range(30)], "drop", "free text: 30 different values"),
 ]  # fmt: skip

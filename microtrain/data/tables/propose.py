@@ -289,7 +289,11 @@ class _Column:
         return self.proposal("number", f"{why}empty by na_values", "median", odd)
 
     def as_text(self) -> Proposal:
-        distinct = len(self.texts)
+        distinct, decimal = len(self.texts), self.frame.notation.decimal
+        number = rf"[+-]?[0-9]+[{'.,'.replace(decimal, '')}][0-9]+"
+        if distinct > 2 and all(re.fullmatch(number, text) for text in self.texts):
+            why = f'numbers such as {self.texts[0]}, but decimal is "{decimal}" in this file'
+            return Proposal(self.name, "drop", why, distinct)
         if self.unique and distinct > 2:
             if self.rows > 20 and max(map(len, self.texts)) > 40:
                 why = f"free text: {distinct:,} different values"
