@@ -128,12 +128,11 @@ def user_place(calls: Sequence[FrameType]) -> str:
         name, line = each.f_code.co_filename, str(each.f_lineno)
         if name.startswith(REPLAY):
             name, _, line = _origin(each).rpartition(":")
-        here = f"{os.path.basename(name)}:{line}"
         if name.startswith(_PACKAGE):
-            own = own or ("" if name.startswith(_COMMUNICATION) else here)
+            own = own or ("" if name.startswith(_COMMUNICATION) else f"{name}:{line}")
         elif name and not name.startswith((*_OWN, *_LIBRARIES)) and _INSTALLED not in name:
-            return here
-    return own or "unknown code"
+            return os.path.basename(f"{name}:{line}")
+    return os.path.basename(own) or "unknown code"
 
 
 def _origin(frame: FrameType) -> str:
