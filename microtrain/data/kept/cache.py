@@ -252,6 +252,8 @@ def _turn(directory: Path, key: str) -> Iterator[Path | None]:
                 place.rmdir()
             place = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=directory))
         if ended or final.is_dir():
+            with contextlib.suppress(OSError):  # made after another writer had renamed its own
+                place.rmdir()
             yield None
             return
         stack.callback(shutil.rmtree, place, ignore_errors=True)
