@@ -231,7 +231,8 @@ def burgers(printed: str) -> tuple[list[float], float]:
     return residuals, error
 
 
-@pytest.mark.parametrize("ranks", daily([2, 4], 2))
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
 def test_burgers_equation_has_the_same_residual_on_every_number_of_ranks(mpirun, tmp_path, ranks):
     given = {"env": ENVIRONMENT, "cwd": tmp_path, "capture_output": True, "text": True}
     alone = subprocess.run([sys.executable, BURGERS, *SHORT], timeout=120, **given)

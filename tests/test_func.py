@@ -394,6 +394,7 @@ def test_inside_inference_mode_is_an_error() -> None:
 # Captured steps -----------------------------------------------------------------------------------
 
 
+@pytest.mark.daily("tanh", "numpy")
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("name", [name for name in NETS if name != "dropout"])
 def test_captured_steps_are_the_eager_ones(name: str, executor: str) -> None:

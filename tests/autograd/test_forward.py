@@ -59,6 +59,7 @@ def _pulled_twice(result: Any, inputs: list[Any], tangents: list[Any]) -> Any:
 WITHOUT = {"cusp"}
 
 
+@pytest.mark.daily("-0-", "-2-")
 @pytest.mark.parametrize(
     ("name", "sample"), [c for c in DIFFERENTIABLE if c.values[0] not in WITHOUT]
 )
@@ -80,6 +81,7 @@ def test_tangents_are_those_of_nested_backward(name: str, sample: Sample) -> Non
         near(forward.full(found, (2, *result.shape)).detach().numpy(), np.stack(each))
 
 
+@pytest.mark.daily("-0-", "-3-")
 @pytest.mark.parametrize(("name", "sample"), SMOOTH)
 def test_second_derivatives_are_those_of_nested_backward(name: str, sample: Sample) -> None:
     since, inputs, result = called(name, sample)

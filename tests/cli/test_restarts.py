@@ -216,6 +216,7 @@ def test_a_fault_costs_no_bit(folder: Path, does: str) -> None:
     assert same(folder, ranks=1) == {}
 
 
+@pytest.mark.slow
 def test_an_error_of_the_program_is_not_tried_again(folder: Path) -> None:
     found = launch(folder, "raises")
     assert (found.returncode, "starting it again" in found.stderr) == (1, False)

@@ -116,6 +116,7 @@ def test_a_slow_rank_is_named_and_waited_for(mpirun: Mpirun) -> None:
     assert 1 <= job.stderr.count("rank 0 of 2 has waited") <= 3
 
 
+@pytest.mark.slow
 def test_a_job_in_order_says_nothing(mpirun: Mpirun) -> None:
     job = mpirun(4, JOB.format(fault="pass"))
     assert (job.returncode, job.stderr) == (0, "")

@@ -173,7 +173,7 @@ def differ(found: Any, expected: Any) -> float:
     return float(np.abs(found - expected).max() / np.abs(expected).max())
 
 
-@pytest.mark.daily("-gcc", "encoder-clang", "cnn-clang")
+@pytest.mark.daily("-gcc", "encoder-clang")
 @pytest.mark.parametrize("compiler", COMPILERS)
 @pytest.mark.parametrize("name", MODELS)
 def test_strict_and_sanitized_c_gives_what_python_gives(
@@ -187,6 +187,7 @@ def test_strict_and_sanitized_c_gives_what_python_gives(
     assert not done.stderr
 
 
+@pytest.mark.daily("mlp-100", "float64-100")
 @pytest.mark.parametrize("count", [100, pytest.param(10_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["mlp", "float64", "cnn", "encoder", "lstm"])
 def test_many_inputs(name: str, count: int, tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ def compared(folder: Path, name: str, model: Any, rows: Any) -> None:
     np.testing.assert_array_equal(first[clear], expected[clear])
 
 
+@pytest.mark.daily("csv-200", "diabetes-200", "[digits-200")
 @pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("*.yaml")))
 def test_every_configuration(name: str, count: int, here: Path) -> None:

@@ -385,6 +385,7 @@ int main(int argc, char **argv) {
 """
 
 
+@pytest.mark.slow
 def test_four_ranks_learn_as_one(tmp_path: Path) -> None:
     """Each has a quarter of the batch; Python has all of it."""
     if reason := mpi_run.missing():
