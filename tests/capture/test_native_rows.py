@@ -108,6 +108,7 @@ BLOCKS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+@pytest.mark.slow
 @given(
     names=st.lists(st.sampled_from(sorted(BLOCKS)), min_size=2, max_size=7),
     shape=st.tuples(st.integers(1, 5), st.sampled_from([1, 15, 16, 17, 33])),

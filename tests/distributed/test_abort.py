@@ -176,6 +176,7 @@ def test_a_failure_before_world_ends_the_job(mpirun: Mpirun, case: str, code: in
     assert job.left_behind == ()
 
 
+@pytest.mark.slow
 def test_abort_of_a_communicator(mpirun: Mpirun) -> None:
     job = mpirun(3, JOB.format(case="print('bye'); comm.abort(6)", ranks=[1]))
     assert job.returncode == 6

@@ -139,6 +139,7 @@ def test_debug_mode_compares_every_call(mpirun: Mpirun, case: str) -> None:
     assert message in job.stderr
 
 
+@pytest.mark.slow
 def test_debug_mode_lets_a_right_job_pass(mpirun: Mpirun) -> None:
     body = "pass\nhalf = comm.split(comm.rank % 2, key=0)\nhalf.broadcast(np.ones(2), root=0)"
     job = mpirun(2, JOB.format(fault=body), env={"MICROTRAIN_DEBUG": "comm"})

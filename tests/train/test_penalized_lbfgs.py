@@ -145,6 +145,7 @@ def test_ranks_find_what_one_finds(tmp_path, ranks, classes):
             np.testing.assert_allclose(one, best, rtol=0, atol=1e-12)
 
 
+@pytest.mark.daily("float64")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_world_mode_gives_the_same_bits_on_any_ranks(tmp_path, dtype):
     data = data_of(3, weighted=True, dtype=dtype)
