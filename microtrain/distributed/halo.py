@@ -18,7 +18,7 @@ from .messages import need_tensor, shift
 
 def halo(
     x: Tensor, dims: int | Sequence[int], width: int | Sequence[int] = 1,
-    periodic: bool | Sequence[bool] | None = None, grid: Sequence[int] | None = None,
+    periodic: bool | Sequence[bool] | None = None, grid: int | Sequence[int] | None = None,
     comm: Communicator | Any = None,
 ) -> Tensor:  # fmt: skip
     """`x` with `width` rows of its neighbours in front and behind, in each of `dims`.
@@ -35,16 +35,17 @@ def halo(
         width: of the halo on both sides, one number, or one for each of `dims`; 0: none.
         periodic: whether the last rank of a dimension is before the first one, one answer, or one
             for each of `dims`; None: as the communicator has it, else not.
-        grid: how many ranks there are along each of `dims`; None: as the communicator, which is one
-            of mpi4py's `Create_cart`, has it; all ranks where there is one dimension.
+        grid: how many ranks there are along each of `dims`, a number for one; None: as the
+            communicator, which is one of mpi4py's `Create_cart`, has it; all ranks where there is
+            one dimension.
         comm: whose ranks these are; None is `world()`.
 
     The gradient of a row goes back to the rank it belongs to, and is added to its own. All ranks
     call this, and run the backward pass (see `send`).
 
-    Raises TypeError for what is not a Tensor; ValueError for a grid of another number of ranks or
-    dimensions or one that is not the communicator's, for a dimension that `x` does not have, and a
-    width larger than this block; RuntimeError where a neighbour's block does not fit.
+    Raises TypeError for what is not a Tensor; ValueError for a grid of a different number of ranks
+    or dimensions, or one that is not the communicator's, for a dimension that `x` does not have, and
+    a width larger than this block; RuntimeError where a neighbour's block does not fit.
 
     Example:
         >>> u, comm = mt.ones(8, 8), mt.distributed.world()
@@ -79,7 +80,7 @@ def halo(
 
 
 def _grid(
-    count: int, grid: Sequence[int] | None, periodic: Any, comm: Communicator
+    count: int, grid: int | Sequence[int] | None, periodic: Any, comm: Communicator
 ) -> tuple[tuple[int, ...], tuple[bool, ...]]:
     """How many ranks there are along each of `count` dimensions, and which of these are rings."""
     known = comm.grid
@@ -88,7 +89,7 @@ def _grid(
         text += f"{comm.size}; only a communicator of Create_cart knows its own"
         need(known is not None or count == 1, "halo", text, error=ValueError)
         grid = known[0] if known else (comm.size,)
-    ranks = tuple(grid)
+    ranks = (grid,) if isinstance(grid, int) else tuple(grid)
     text = f"expected a grid with one number for each of {count} dims, whose product is {comm.size}"
     good = len(ranks) == count and math.prod(ranks) == comm.size and min(ranks, default=1) > 0
     need(good, "halo", text, ranks, error=ValueError)

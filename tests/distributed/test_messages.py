@@ -768,3 +768,16 @@ def test_messages_wait_for_their_receiver_beyond_the_end_of_their_sender(mpirun:
     job = mpirun(3, waits(late, "send(large, 0)", "time.sleep(9.5); send(large, 0)"), env=limits)
     assert job.returncode == 0, job.stderr
     assert "3000000.0 (3000000,)" in job.stdout
+
+
+def test_one_dimension_takes_one_number_of_ranks() -> None:
+    """As `dims` and `width` do."""
+    one, several = (
+        in_process.run(
+            2, lambda comm, g=grid: halo(mt.ones(2, 2), 0, 1, grid=g, comm=comm).tolist()
+        )
+        for grid in (2, (2,))
+    )
+    assert one == several
+    with pytest.raises(ValueError, match="whose product is 2"):
+        in_process.run(2, lambda comm: halo(mt.ones(2, 2), 0, 1, grid=3, comm=comm))
