@@ -44,8 +44,8 @@ def halo(
     call this, and run the backward pass (see `send`).
 
     Raises TypeError for what is not a Tensor; ValueError for a grid of a different number of ranks
-    or dimensions, or one that is not the communicator's, for a dimension that `x` does not have, and
-    a width larger than this block; RuntimeError where a neighbour's block does not fit.
+    or dimensions, or one that is not the communicator's, for a dimension that `x` does not have, or
+    a width over that of this block; RuntimeError where a neighbour's block does not fit.
 
     Example:
         >>> u, comm = mt.ones(8, 8), mt.distributed.world()
