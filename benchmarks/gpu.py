@@ -3,7 +3,7 @@
 All sides start from the same weights and take the same batch, the mean squared error and SGD with
 momentum, in float32 without TF32; their first losses must agree. They are timed in turns, each step
 up to the end of the GPU's work; the table shows medians in microseconds. A side that is not
-installed, or cannot do it, is named with the reason. It has not been run on a GPU yet.
+installed, or cannot do it, is named with the reason.
 
     python benchmarks/gpu.py                       # the table
     python benchmarks/gpu.py --json gpu.json       # and its numbers

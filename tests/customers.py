@@ -32,7 +32,7 @@ def customers(rows: int = 5000, seed: int = 0) -> list[dict[str, str]]:
             "customer_id": f"C{i:05}",
             "plan": PLANS[plan[i]],
             "region": "" if no_region[i] else REGIONS[region[i]],
-            "signed_up": str(start + int(days[i])),
+            "signed_up": str(start + np.timedelta64(int(days[i]), "D")),
             "age": "" if no_age[i] else f"{age[i]:.0f}",
             "income": "" if no_income[i] else f"{income[i]:.2f}",
             "visits": str(visits[i]),

@@ -10,20 +10,23 @@ import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
+
 from ..backend import owner_of, uint8
+from ..common.stack_frames import REPLAY, generated
 from ..random import forward_numbers, forward_words
-from . import fusion
+from . import cuda_graphs, fusion
 from .cuda_kernels import THREADS, Kernel, options
 from .numpy_executor import Text, in_pieces
 from .plan import move, moved, reuse
-from .program import DRAWS, Host, Line, Program
+from .program import DRAWS, Host, Line, Program, works_on
 
 
 def executor(program: Program) -> tuple[Callable[[], None], Text]:
     """A function that replays `program`, and its text.
 
-    Python comes at the beginning, and where a collective or the count of steps must; the stretches
-    of kernels between are what a CUDA graph could hold.
+    Python comes at the beginning, and where a collective or the count of steps must. From the
+    second replay on the stretches of kernels between are CUDA graphs.
     """
     words = Words.of(program)
     text = _Text(program, words)
@@ -68,6 +71,7 @@ class _Text(Text):
         super().__init__(program)
         self.words = words
         self.places: dict[int, Any] = {}  # where results are, by id of what owned their memory
+        self.graphs: list[int] = []  # how many calls of CuPy each graph replaces
 
     def kernel(self, unit: fusion.Elements) -> None:
         """A loop over elements."""
@@ -102,10 +106,61 @@ class _Text(Text):
         given = [axis, dtype, out, keep] if name in ("sum", "prod") else [axis, out, keep]
         return f"{x}.{name}({', '.join(given)})"
 
+    def function(self, bookkeeping: bool = True) -> Any:
+        """The function: once as the lines say, then with graphs in place of what they can hold."""
+        replay, replays = super().function(bookkeeping), 0
+        if not cuda_graphs.possible(self.program.xp.module):
+            return replay
+
+        def run() -> None:
+            nonlocal replay, replays
+            if replays == 1:
+                replay = self.in_graphs(bookkeeping)
+            replay()
+            replays += replays < 2
+
+        return run
+
+    def in_graphs(self, bookkeeping: bool) -> Any:
+        """The function with graphs in it."""
+        lines, self.graphs = self.lines, []
+        try:
+            self.lines = []
+            for held, group in itertools.groupby(lines, _held):
+                stretch = [*group]
+                self.lines += self.graph(stretch) if held else stretch
+            return super().function(bookkeeping)
+        finally:
+            self.lines = lines
+
+    def graph(self, lines: list[Any]) -> list[Any]:
+        """`lines` as one that launches a graph; where there can be none, as those of halves."""
+        if len(lines) < 2:
+            return lines
+        body = "".join(f"    {text}\n" for text, *_ in lines)
+        stretch = generated(f"def stretch():\n{body}", "stretch", REPLAY, self.scope)
+        try:
+            graph = cuda_graphs.captured(self.program.xp.module, stretch)
+        except Exception:  # of CuPy's, CUDA's: what a capture refuses runs as it did
+            half = len(lines) // 2
+            return self.graph(lines[:half]) + self.graph(lines[half:])
+        self.graphs.append(len(lines))
+        name = f"graph{len(self.graphs)}"
+        self.called(name, graph)
+        return [(f"{name}()", True, lines[0][2])]
+
     def taken(self, line: Line, args: str, out: str) -> str:
         """`take`; an index out of bounds wraps."""
         axis = line.attrs.get("axis", line.args[2] if len(line.args) > 2 else None)
         return f"{self.called('take', self.program.xp.take)}({args}, {axis}, {out})"
+
+
+def _held(line: tuple[str, bool, Any]) -> bool:
+    """Whether a graph may hold a line: one that copies nothing from the host."""
+    _, instruction, origin = line
+    if not instruction or origin.name in DRAWS or origin.name == "concatenate":
+        return False  # CuPy copies the addresses of what it joins
+    return all(type(array) is not np.ndarray for array in works_on(origin))
 
 
 class Words:

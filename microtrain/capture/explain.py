@@ -43,6 +43,8 @@ def explain(program: Program, text: Any, reason: str, measure: bool) -> str:
     executor = ("native" if native else "numpy") if cpu else "cupy"
     runs = [kind for kind, _ in itertools.groupby(text.lines, lambda line: line[1])]
     stretches = "" if cpu else f"; {sum(runs)} stretches without Python"
+    if not cpu and text.graphs:
+        stretches += f", {len(text.graphs)} CUDA graphs of {sum(text.graphs)} calls"
     library = "NumPy" if cpu else "CuPy"
     calls = sum(instruction for _, instruction, _ in text.lines) - native
     flops = sum(map(flops_of, lines))

@@ -528,6 +528,8 @@ def _ordered(units: list[Unit], program: Program) -> list[Unit]:
     kept = [lasts(unit, program) for unit in units]
     raises = [may_raise(unit) for unit in units]
     pythons = [_pythons(unit) for unit in units]
+    # Calls of NumPy are Python's; those of CuPy can be in a graph with kernels.
+    first = [type(unit) is Call for unit in units] if program.xp.kind == "cpu" else pythons
     barriers = [_barrier(unit) for unit in units]
     near = _Neighbours([unit.reads + unit.writes for unit in units])
     writing = _Neighbours([unit.writes for unit in units])
@@ -555,7 +557,7 @@ def _ordered(units: list[Unit], program: Program) -> list[Unit]:
     while left:
         later = []
         for i in left:
-            if (type(units[i]) is not Call) is native and done.issuperset(before[i]):
+            if first[i] is not native and done.issuperset(before[i]):
                 done.add(i)
                 found.append(units[i])
             else:

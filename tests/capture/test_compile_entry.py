@@ -698,6 +698,7 @@ OF_ANOTHER_KIND: dict[str, Callable[[Any], Any]] = {
 
 
 @NATIVE
+@pytest.mark.filterwarnings("ignore:Setting the shape:DeprecationWarning")  # as a user may
 @pytest.mark.parametrize("name", OF_ANOTHER_KIND)
 def test_arguments_of_another_kind(name: str, looks: list[str]) -> None:
     step = native(lambda x, y: (x * 2, y + 1))

@@ -80,6 +80,8 @@ def test_an_expression_has_the_bits_of_cupys_kernel(name: str, dtype: str) -> No
         found = program.outputs[0].get()
         assert found.dtype == expected.dtype
         np.testing.assert_array_equal(found, expected)
+        if found.dtype.kind == "f":  # the bits of a NaN are the compiler's
+            found[np.isnan(found)] = expected[np.isnan(expected)] = np.nan
         assert found.tobytes() == expected.tobytes()
         done += bool(text.native)
     if not done:

@@ -90,7 +90,7 @@ def _eigh(x: Any, uplo: str) -> Any:
     if not x.size:
         return np.zeros((*x.shape[:-2], x.shape[-1] + 1, x.shape[-1]))
     given, x = x, _mirrored(x, uplo)
-    values, vectors = np.linalg.eig(x)
+    values, vectors = (found.real for found in np.linalg.eig(x))  # since NumPy 2.5 complex
     order = values.argsort(-1)
     values = np.take_along_axis(values, order, -1)
     vectors = np.take_along_axis(vectors, order[..., None, :], -1)

@@ -185,7 +185,7 @@ class Notation:
         if cells.dtype.kind == "M":
             whole = cells.astype("datetime64[us]")
             gaps = np.isin(whole, np.array(self._absent_dates, whole.dtype))
-            return np.where(gaps, np.datetime64("NaT"), whole) if gaps.any() else cells
+            return np.where(gaps, np.datetime64("NaT", "us"), whole) if gaps.any() else cells
         if cells.dtype.kind not in "OU" and not wide:
             return cells
         found = cells.astype(object)

@@ -34,8 +34,9 @@ __all__ = [
     "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
 ]  # fmt: skip
 
-PART = 1 << 19  # bytes of columns at a time: about half of a core's second level cache
-JOINED_PART = 4 * PART  # every part adds to the whole gradient of the weight, so they are fewer
+# Bytes of columns at a time: about half of a core's second level cache; a GPU wants few products.
+PART = {"cpu": 1 << 19, "cuda": 1 << 28}
+JOINED_PART = 1 << 21  # every part adds to the whole gradient of the weight, so they are fewer
 # With stride 1 the rows of a kernel share columns, shifted by a line: less to copy, but one product
 # for each row. That pays from so many elements in a row.
 SHARED_ROW = 32
@@ -74,7 +75,7 @@ def _columns(xp, x, geometry, few):
     view = windows.view(xp, x, geometry._replace(kernel=kernel), found)
     rows = channels // groups * math.prod(kernel)
     each = groups * rows * math.prod(found)
-    most = JOINED_PART if joined else PART
+    most = max(PART[xp.kind], JOINED_PART if joined else 0)
     step = max(1, min(n, most // max(each * x.dtype.itemsize, 1)))
     middle = len(kernel) + 2
     order = (*range(1, middle), 0, *range(middle, len(view.shape)))
@@ -106,7 +107,9 @@ def _convolution(xp, input, weight, bias=None, *, geometry=(), out=None):
     kernel, groups = geometry.kernel, geometry.groups
     found = geometry.places(input.shape[2:])
     n, channels = input.shape[0], weight.shape[0]
-    lines, joined, parts = _columns(xp, input, geometry, FEW_FORWARD)
+    # CuPy's product of one matrix with many takes seven kernels.
+    few = FEW_FORWARD if xp.kind == "cpu" else math.inf
+    lines, joined, parts = _columns(xp, input, geometry, few)
     each, count = channels // groups, math.prod(found)
     rows = weight.shape[1] * math.prod(kernel) // lines
     matrices = xp.reshape(weight, (channels, weight.shape[1], lines, math.prod(kernel) // lines))
@@ -205,7 +208,7 @@ def _convolution_input(xp, gradient, weight, *, sizes, geometry, out=None):
     matrices = xp.transpose(xp.reshape(weight, (groups, each, rows)), (0, 2, 1))
     flat = xp.reshape(gradient, (n, groups, each, count))
     total = windows.zeros(xp, (n, groups * theirs), sizes, geometry, gradient.dtype)
-    step = max(1, PART // max(1, groups * rows * count * gradient.dtype.itemsize))
+    step = max(1, PART[xp.kind] // max(1, groups * rows * count * gradient.dtype.itemsize))
     for start in range(0, n, step):
         part = slice(start, start + step)
         product = xp.matmul(matrices, xp.getitem(flat, part))
