@@ -160,14 +160,15 @@ class Communicator:
         else:
             self._send_to(dest, address, array, number, at)
 
-    def take(self, source: int, address: Any, text: str, answered: bool = False) -> Message:
-        """The next message of rank `source` to `address`; `text` is what messages call this.
+    def take(self, source: int, address: Any, text: object, answered: bool = False) -> Message:
+        """The next message of rank `source` to `address`; `str(text)` is what errors call this.
 
         answered: whether a gradient is sent back where one is asked for, if there is any.
         """
         key, arrived = (source, address), self._arrived
         while key not in arrived:
-            need(source != self.rank, text, "this rank has not sent itself that message")
+            if source == self.rank:
+                raise wrong(str(text), "this rank has not sent itself that message")
             others = [known for (rank, known) in arrived if rank == source and type(known) is int]
             text_now = text if not others else f"{text}; received with another tag: {others}"
             found, message = self._next_from(source, text_now)
@@ -254,7 +255,7 @@ class Communicator:
     ) -> None:
         raise NotImplementedError  # for another rank
 
-    def _next_from(self, source: int, text: str) -> tuple[Any, Message]:
+    def _next_from(self, source: int, text: object) -> tuple[Any, Message]:
         raise NotImplementedError
 
     def node(self) -> Communicator:

@@ -95,7 +95,7 @@ class _Meeting:
             self.whole.stuck.pop((self, source, dest), None)
             self.whole.news.notify_all()
 
-    def next(self, source: int, dest: int, text: str) -> tuple[Any, Message]:
+    def next(self, source: int, dest: int, text: object) -> tuple[Any, Message]:
         """The next message of `source` to `dest`, with its address."""
         with self.whole.news:
             while not (arrived := self.messages.get((source, dest))):
@@ -181,7 +181,7 @@ class InProcessCommunicator(Communicator):
         message = None if array is None else np.array(array), number, at
         self._meeting.send(self.rank, dest, address, message)
 
-    def _next_from(self, source: int, text: str) -> tuple[Any, Message]:
+    def _next_from(self, source: int, text: object) -> tuple[Any, Message]:
         return self._meeting.next(source, self.rank, text)
 
     def _split(self, color: int | None, key: int) -> Communicator | None:

@@ -26,7 +26,7 @@ from ..autograd.graph import Backward, Node, record
 from ..autograd.turns import let_go
 from ..backend import ARRAYS, MODES, XP
 from ..creation import zeros, zeros_like
-from ..errors import need
+from ..errors import need, wrong
 from ..ops.shape.joining import unbind
 from ..tensor import TENSORS, Tensor, normalise, wrap
 from .collectives import exchange
@@ -106,16 +106,18 @@ class _Line:
                 self.there = array is not None
             else:
                 same = self.asked == (number is not None) or not answered
-                text = f"what rank {self.peer} sends (at {at}) has a gradient, or asks for one, "
-                text += "other than when this step was captured; compile that rank's step, too"
-                need(same and (self.there or array is None), str(self), text)
+                if not same or (array is not None and not self.there):
+                    text = f"what rank {self.peer} sends (at {at}) has a gradient, or asks for "
+                    text += "one, other than when this step was captured; compile that rank's "
+                    raise wrong(str(self), text + "step, too")
             self.number = number
             if array is None:
                 return np.zeros(self.shape or (), self.dtype) if self.there else np.empty(0)
             if self.shape is None:
                 self.shape, self.dtype = array.shape, array.dtype
-            text = f"rank {self.peer} has sent {array.dtype}{[*array.shape]} at {at}"
-            need((array.shape, array.dtype) == (self.shape, self.dtype), str(self), text)
+            if array.shape != self.shape or array.dtype != self.dtype:
+                text = f"rank {self.peer} has sent {array.dtype}{[*array.shape]} at {at}"
+                raise wrong(str(self), text)
             return array
 
         found = self.exchange(function, self.token)
@@ -124,10 +126,10 @@ class _Line:
     def _next(self, answered: bool) -> Message:
         line = self.address
         if type(line) is not _Line:
-            return self.comm.take(self.peer, line, str(self), answered)
+            return self.comm.take(self.peer, line, self, answered)
         if line.over:
             return None, None, ""
-        array, number, at = self.comm.take(self.peer, self.to(), str(self), answered)
+        array, number, at = self.comm.take(self.peer, self.to(), self, answered)
         line.over = number == NEVER
         return array, None if line.over else number, at
 
@@ -312,13 +314,8 @@ def recv(
         found: tuple[Any, ...] = _like(like)
     else:
         fits = like is None or isinstance(like, tuple | list)
-        need(
-            fits,
-            "recv",
-            "expected like to be a Tensor, a shape or None",
-            type(like),
-            error=TypeError,
-        )
+        text = "expected like to be a Tensor, a shape or None"
+        need(fits, "recv", text, type(like), error=TypeError)
         token = zeros((0,), dtype=dtype)._array
         found = (token,) if like is None else (token, tuple(like), token.dtype)
     text = "dtype belongs to a shape; a Tensor like has one, and None takes what is sent"

@@ -216,7 +216,6 @@ class MpiCommunicator(Communicator):
     def _send_to(
         self, dest: int, address: Any, array: Array | None, number: int | None, at: str
     ) -> None:
-        about = "a gradient" if array is None else f"{array.dtype}{[*array.shape]}"
         like, parts = None, list[Any]()
         if array is not None and array.nbytes > MOST:  # behind the head: it is not copied there
             like, parts = (array.shape, array.dtype), _chunks(_bytes(np.array(array)))
@@ -226,9 +225,9 @@ class MpiCommunicator(Communicator):
             if not self.concurrent:
                 request.Wait()
             elif self._sent or not request.Test():
-                text = (
-                    f"a message to rank {dest}, which has not received it ({about}, sent at {at}),"
-                )
+                about = "a gradient" if array is None else f"{array.dtype}{[*array.shape]}"
+                about = f"which has not received it ({about}, sent at {at}),"
+                text = f"a message to rank {dest}, {about}"
                 self._sent.append((dest, text, request, part))
                 self._under_way.set()
 
@@ -244,7 +243,7 @@ class MpiCommunicator(Communicator):
         return event
 
     @watched
-    def _next_from(self, source: int, text: str) -> tuple[Any, Any]:
+    def _next_from(self, source: int, text: object) -> tuple[Any, Any]:
         status, looks = self._MPI.Status(), 0
         # MPI's own wait keeps a core, which the rank that is waited for may need.
         while (message := self._comm.Improbe(source, status=status)) is None:
