@@ -49,7 +49,7 @@ def chain():
     del y
     print("done")
 
-threading.stack_size(512 * 1024)     # a recursion in C would not get far either
+threading.stack_size(1024 * 1024)    # a recursion in C would not get far either
 thread = threading.Thread(target=chain)
 thread.start()
 thread.join()

@@ -255,6 +255,8 @@ def test_a_working_directory_that_was_removed_is_said(command, tmp_path):
         [sys.executable, "-c", code], cwd=place, capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
+    if "numpy/_core" in job.stderr:
+        pytest.skip("this Python cannot import NumPy there")  # 3.13.0
     assert (job.returncode, "working directory was removed" in job.stderr) == (5, True), job.stderr
 
 

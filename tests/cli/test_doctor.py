@@ -144,6 +144,8 @@ def test_wheels_of_two_mpis(
 class Broken:
     """What a broken driver does to `import cupy`."""
 
+    __spec__ = None
+
     def __getattr__(self, name: str) -> object:
         raise SystemError(f"no {name}\nand a second line")
 
