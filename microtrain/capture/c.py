@@ -200,7 +200,7 @@ class Writer:
     def at(self, place: Place) -> str:
         """The name of the memory of a place."""
         step = min(map(abs, filter(None, place.strides)), default=0)
-        row = f"row * {place.row}" if place.row else ""
+        row = f"row{f' % {place.period}' * bool(place.period)} * {place.row}" if place.row else ""
         if place.apart:  # a row that all use in turn, those at once and threads one each
             terms = ["from"] * bool(self._turns) + ["row - first"] * (self._together > 1)
             row = f"({' + '.join(terms)}) * {place.apart}" if terms else ""

@@ -35,12 +35,13 @@ class Place:
         low, high: the first byte and the one behind the last.
         regular: whether the strides are whole elements of a dtype that native code knows.
         row, whole: of the first of many rows, how far the next is, in elements, and all of them.
+        period: after how many rows it is the first again; 0: never.
         apart: of a row that all use in turn, how far on there is room for another.
     """
 
     __slots__ = (
-        "address", "apart", "array", "dtype", "high", "key", "low", "regular", "row", "shape",
-        "strides", "whole",
+        "address", "apart", "array", "dtype", "high", "key", "low", "period", "regular", "row",
+        "shape", "strides", "whole",
     )  # fmt: skip
 
     def __init__(self, array: Any, shape: Any = None) -> None:
@@ -54,7 +55,7 @@ class Place:
         steps = [strides[d] for d in kept]
         self.regular = self.dtype in DTYPES and all(step % size == 0 for step in steps)
         self.strides = tuple(step // size for step in steps)
-        self.row = self.apart = 0
+        self.row = self.apart = self.period = 0
         self.whole: Place | None = None
         self._bound(steps)
 
@@ -62,12 +63,15 @@ class Place:
         ends = [(n - 1) * step for n, step in zip(self.shape, steps, strict=True)]
         self.low = self.address + sum(end for end in ends if end < 0)
         self.high = self.address + sum(end for end in ends if end > 0) + self.dtype.itemsize
-        self.key = self.address, self.strides, self.dtype, self.row
+        self.key = self.address, self.strides, self.dtype, self.row, self.period
 
-    def part(self, shape: tuple[int, ...], strides: tuple[int, ...], row: int) -> Place:
+    def part(
+        self, shape: tuple[int, ...], strides: tuple[int, ...], row: int, period: int = 0
+    ) -> Place:
         """The first of its rows, which are `row` elements apart."""
         found = copy.copy(self)
         found.shape, found.strides, found.row, found.whole = shape, strides, row, self.whole or self
+        found.period = period
         found._bound([step * self.dtype.itemsize for step in strides])
         return found
 

@@ -108,7 +108,8 @@ def _inside(owner: Any, members: Iterable[Unit], count: int) -> bool:
     (first, *_) = _of(owner, stores(parts[begins]))
     later = [p for part in parts[begins:] for p in _of(owner, [*loads(part), *stores(part)])]
     read = [p for part in parts[: begins + 1] for p in _of(owner, loads(part))]
-    return not read and all(p.row == first.row and first.covers(p) for p in later)
+    mine = all(p.row == first.row and not p.period and first.covers(p) for p in later)
+    return not read and mine
 
 
 def _of(owner: Any, places: list[Place]) -> list[Place]:
@@ -170,18 +171,24 @@ def _part(unit: Unit, count: int, single: Iterable[int] = ()) -> Unit | None:
 
 
 def _first(place: Place, count: int) -> Place | None:
-    """The first of `count` rows of a place; None where its rows are not so many, one step apart."""
+    """The first of `count` rows of a place; None where its rows are not so many, one step apart.
+
+    What a norm has for each channel comes again with every sample.
+    """
     if not any(place.strides):  # one number for all
         return place.part((), (), 0)
     left, lead = count, 0
     while left > 1 and lead < len(place.shape) and left % place.shape[lead] == 0:
         left //= place.shape[lead]
         lead += 1
-    steps, sizes = place.strides[:lead], place.shape[:lead]
+    again = next(d for d, step in enumerate(place.strides) if step)
+    again = again if again < lead else 0
+    steps, sizes = place.strides[again:lead], place.shape[again:lead]
     apart = all(a == b * n for a, b, n in zip(steps, steps[1:], sizes[1:], strict=False))
     if left > 1 or not apart:
         return None
-    return place.part(place.shape[lead:], place.strides[lead:], steps[-1])
+    period = math.prod(sizes) if again else 0
+    return place.part(place.shape[lead:], place.strides[lead:], steps[-1], period)
 
 
 def _fits(part: Unit, parts: list[Unit]) -> bool:
@@ -197,6 +204,7 @@ def _fits(part: Unit, parts: list[Unit]) -> bool:
                     if (a.whole or a).meets(b.whole or b):
                         size = abs(a.row) * a.dtype.itemsize
                         same = size == abs(b.row) * b.dtype.itemsize
+                        same = same and not (a.period or b.period)
                         ends = max(a.high, b.high) - min(a.low, b.low)
                         if size and same and a.row * b.row > 0 and ends <= size:
                             shares = True

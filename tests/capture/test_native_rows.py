@@ -71,6 +71,12 @@ STEPS = {
     "softmax": trained(lambda: mt.nn.Linear(32, 48), lambda: mt.nn.Softmax(-1)),
     "layer norm": trained(lambda: mt.nn.Linear(32, 32), lambda: mt.nn.LayerNorm(32), mt.nn.GELU),
     "group norm": trained(lambda: mt.nn.Linear(32, 64), lambda: mt.nn.GroupNorm(2, 64), mt.nn.SiLU),
+    "batch norm": trained(
+        lambda: mt.nn.Linear(32, 64),
+        lambda: mt.nn.Unflatten(1, (2, 4, 8)),
+        lambda: mt.nn.BatchNorm2d(2),
+        mt.nn.ReLU,
+    ),
     "cross entropy": trained(lambda: mt.nn.Linear(32, 16), loss=labels),
     "attention": trained(
         lambda: mt.nn.Unflatten(0, (2, -1)),
@@ -105,7 +111,19 @@ BLOCKS: dict[str, Callable[[Any, Any], Any]] = {
     "in place": lambda x, first: x.clone().mul_(0.5).add_(x.sum(-1, keepdim=True)),
     "exp": lambda x, first: (x * 0.1).exp(),
     "all": lambda x, first: x / (1 + x.square().sum()),
+    "channels": lambda x, first: by_channel(x),
+    "channels that change": lambda x, first: by_channel(x, changing=True),
 }
+
+
+def by_channel(x: Any, changing: bool = False) -> Any:
+    """Two samples, whose channels are the rows of `x`: a number for each, sums over samples too."""
+    both, numbers = mt.stack([x, x * 2]), x[:, 0].clone()
+    shifted = both - both.mean((0, 2), keepdim=True) + numbers[None, :, None]
+    sums = (shifted * shifted).sum(-1)
+    if changing:
+        numbers.add_(sums[0])
+    return shifted[1] * numbers[:, None] + sums.sum(0)[:, None]
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ FAILURES: dict[str, tuple[str, int, str, bool, str]] = {
         "ZeroDivisionError: division by zero",
     ),
     "exception in a thread while the main thread is inside MPI": (
-        "threading.Timer(0.2, lambda: 1 / 0).start(); comm.barrier()",
+        "threading.Timer(0.2, lambda: 1 / 0).start(); comm._comm.Barrier()",
         1,
         "failed in thread 'Thread-1'",
         True,
