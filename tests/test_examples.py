@@ -392,3 +392,11 @@ def test_an_example_without_matplotlib_says_so_before_it_begins(name, monkeypatc
     out, told = capsys.readouterr()
     assert out == ""
     assert told.endswith("error: --plot needs matplotlib: pip install matplotlib\n")
+
+
+def test_every_example_that_draws_is_tested_and_in_the_gallery():
+    files = sorted((ROOT / "examples").glob("*.py"))
+    assert [file.stem for file in files if '"--plot"' in file.read_text()] == DRAWN
+    page = (ROOT / "docs" / "gallery.md").read_text()
+    for name in DRAWN:
+        assert re.search(rf"python examples/{name}\.py( --compile)? --plot \w+\.png`", page), name
