@@ -7,6 +7,7 @@ ranks, with the same result.
 """
 
 import argparse
+from importlib.util import find_spec
 
 import numpy as np
 
@@ -51,7 +52,10 @@ def main(given=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--points", type=int, default=24, help="of time; of space twice as many")
+    parser.add_argument("--plot", metavar="FILE", help="draw the solution (needs matplotlib)")
     args = parser.parse_args(given)
+    if args.plot and not find_spec("matplotlib"):
+        parser.error("--plot needs matplotlib: pip install matplotlib")
 
     comm = mt.distributed.world()
     mt.manual_seed(0)
@@ -82,7 +86,22 @@ def main(given=None):
     error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
     if comm.rank == 0:
         print(f"relative error {error:.2e}")
+        if args.plot:
+            draw(args.plot, *(of.reshape(101, 50) for of in (*points.T, found, expected)))
     return model.loss, error
+
+
+def draw(path, t, x, found, expected):
+    import matplotlib.pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(5, 3.5), layout="constrained")
+    axis.plot([], color="0.75", linewidth=5, label="exact")
+    for time in (0, 12, 24, 49):
+        axis.plot(x[:, time], expected[:, time], color="0.75", linewidth=5)
+        axis.plot(x[:, time], found[:, time], label=f"network, t = {t[0, time]:.2f}")
+    axis.legend()
+    axis.set(xlabel="x", ylabel="u(t, x)")
+    figure.savefig(path, dpi=100)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ learns from the other. Except for the first imports it is the same program with 
 """
 
 import argparse
+from importlib.util import find_spec
 
 import numpy as np
 from sklearn.datasets import load_digits
@@ -109,7 +110,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--compile", action="store_true", help="capture both steps")
+    parser.add_argument("--plot", metavar="FILE", help="draw digits (needs matplotlib)")
     options = parser.parse_args()
+    if options.plot and not find_spec("matplotlib"):
+        parser.error("--plot needs matplotlib: pip install matplotlib")
     mt.manual_seed(0)
     draw, judge = generator(), discriminator()
     draw.apply(initialise)
@@ -123,10 +127,24 @@ def main():
     draw.eval()
     with mt.no_grad():
         drawn = draw(
-            mt.from_numpy(np.random.default_rng(1).standard_normal((1, NOISE, 1, 1), np.float32))
-        )
-    for line in drawn[0, 0].numpy():
+            mt.from_numpy(np.random.default_rng(1).standard_normal((36, NOISE, 1, 1), np.float32))
+        ).numpy()
+    for line in drawn[0, 0]:
         print("".join(" .:*#"[int((value + 1) * 2.49)] for value in line))
+    if options.plot:
+        plot(options.plot, images()[:36], drawn)
+
+
+def plot(path, *sides):
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(6, 3.2), layout="constrained")
+    for axis, name, digits in zip(axes, ("real digits", "drawn digits"), sides, strict=True):
+        digits = digits.reshape(6, 6, 16, 16)
+        rows = [np.hstack([np.pad(d, 1, constant_values=-1) for d in r]) for r in digits]
+        axis.imshow(np.vstack(rows), cmap="gray_r", vmin=-1, vmax=1)
+        axis.set(title=name, xticks=[], yticks=[])
+    figure.savefig(path, dpi=120)
 
 
 if __name__ == "__main__":

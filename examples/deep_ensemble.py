@@ -7,6 +7,7 @@ counted on rows that no network has seen; `--plot` draws it.
 """
 
 import argparse
+from importlib.util import find_spec
 from statistics import NormalDist
 
 import numpy as np
@@ -52,6 +53,8 @@ def main():
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--plot", metavar="FILE", help="draw the calibration (needs matplotlib)")
     args = parser.parse_args()
+    if args.plot and not find_spec("matplotlib"):
+        parser.error("--plot needs matplotlib: pip install matplotlib")
 
     found = prepare(sklearn("diabetes"), split={"train": 0.7, "test": 0.3}, standardize=True)
     (x, y), (test_x, test_y) = found.train.arrays, found.test.arrays

@@ -7,6 +7,7 @@ MPI, with the same result: `mpirun -n 4 python examples/heat_equation.py [--plot
 """
 
 import argparse
+from importlib.util import find_spec
 
 import numpy as np
 
@@ -69,6 +70,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--plot", metavar="FILE", help="a picture of the plate (needs matplotlib)")
     arguments = parser.parse_args()
+    if arguments.plot and not find_spec("matplotlib"):
+        parser.error("--plot needs matplotlib: pip install matplotlib")
     comm = mt.distributed.world()
     plate = Plate(comm)
     truth = plate.conductivity()
@@ -105,15 +108,16 @@ def main():
 def plot(blocks, file):
     import matplotlib.pyplot as plt
 
-    _, axes = plt.subplots(1, 2, figsize=(7, 3), layout="constrained")
-    for axis, title, number in zip(axes, ("the plate", "found"), (2, 3), strict=True):
+    figure, axes = plt.subplots(1, 2, figsize=(6, 3), layout="constrained")
+    ticks = range(0, CELLS, 5)
+    for axis, title, number in zip(axes, ("true", "found"), (2, 3), strict=True):
         whole = np.empty((CELLS, CELLS))
         for block in blocks:
             whole[block[0], block[1]] = block[number]
         image = axis.imshow(whole, vmin=0.2, vmax=1.5)
-        axis.set(title=title, xticks=[], yticks=[])
-    plt.colorbar(image, ax=axes, label="conductivity")
-    plt.savefig(file)
+        axis.set(title=title, xlabel="cell", ylabel="cell", xticks=ticks, yticks=ticks)
+    figure.colorbar(image, ax=axes, label="conductivity", shrink=0.8)
+    figure.savefig(file, dpi=120)
 
 
 if __name__ == "__main__":

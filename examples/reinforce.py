@@ -5,6 +5,9 @@ learning", 1992. The pole is that of Barto, Sutton and Anderson, 1983, as Gym's 
 carts are driven at once; their episodes, padded to one length, go into one captured step.
 """
 
+import argparse
+from importlib.util import find_spec
+
 import numpy as np
 
 import microtrain as mt
@@ -63,7 +66,7 @@ def returns(masks):
     return (found - found[masks].mean()) / (found[masks].std() + 1e-6)
 
 
-def main(iterations=60, policy=None):
+def main(iterations=60, policy=None, plot=None):
     """The losses, and the average length of the episodes, of each iteration."""
     rng = np.random.default_rng(1)
     mt.manual_seed(1)
@@ -79,16 +82,36 @@ def main(iterations=60, policy=None):
         optimizer.step()
         return loss.detach()
 
-    losses, lengths = [], []
+    losses, lengths, episodes = [], [], []
     for iteration in range(iterations):
         states, actions, masks = play(policy, rng)
         worth, mask = returns(masks), masks.astype(np.float32)
         loss = step(*map(mt.from_numpy, (states, actions, worth, mask)))
         losses.append(float(loss))
-        lengths.append(float(masks.sum(0).mean()))
+        episodes.append(masks.sum(0))
+        lengths.append(float(episodes[-1].mean()))
         print(f"iteration {iteration}  balanced for {lengths[-1]:.1f} of {LONGEST} steps")
+    if plot:
+        draw(plot, episodes, lengths)
     return losses, lengths
 
 
+def draw(path, episodes, lengths):
+    import matplotlib.pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(5, 3.5), layout="constrained")
+    dots = axis.plot(episodes, ".", color="0.7", markersize=4)
+    (line,) = axis.plot(lengths)
+    axis.legend([dots[0], line], ["one cart", f"mean of {CARTS} carts"], loc="lower right")
+    axis.set(xlabel="updates of the policy", ylabel=f"steps of 0.02 s balanced, of {LONGEST}")
+    figure.savefig(path, dpi=120)
+
+
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--iterations", type=int, default=60)
+    parser.add_argument("--plot", metavar="FILE", help="draw the episodes (needs matplotlib)")
+    args = parser.parse_args()
+    if args.plot and not find_spec("matplotlib"):
+        parser.error("--plot needs matplotlib: pip install matplotlib")
+    main(args.iterations, plot=args.plot)

@@ -5,6 +5,7 @@ microtrain: `import torch`, `from torch import nn, optim`.
 """
 
 import argparse
+from importlib.util import find_spec
 
 import numpy as np
 
@@ -90,10 +91,32 @@ def arguments(given=None):
     parser.add_argument("--hidden", type=int, default=16)
     parser.add_argument("--compile", action="store_true", help="capture loss and gradient")
     parser.add_argument("--seed", type=int, default=0)
-    return parser.parse_args(given)
+    parser.add_argument("--plot", metavar="FILE", help="draw the waves (needs matplotlib)")
+    args = parser.parse_args(given)
+    if args.plot and not find_spec("matplotlib"):
+        parser.error("--plot needs matplotlib: pip install matplotlib")
+    return args
+
+
+def draw(path, truth, found):
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(3, figsize=(5, 3.6), sharex=True, sharey=True, layout="constrained")
+    length = len(truth[0]) // 2
+    steps = np.arange(1, 2 * length + 1)
+    for axis, wave, predicted in zip(axes, truth, found, strict=True):
+        axis.plot(wave, color="0.7", linewidth=4, label="truth")
+        axis.plot(steps[:length], predicted[:length], label="one step ahead")
+        axis.plot(steps[length:], predicted[length:], label="continued alone")
+        axis.set_ylabel("value")
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    axis.set(xlabel="step")
+    figure.savefig(path, dpi=100)
 
 
 if __name__ == "__main__":
     args = arguments()
     torch.manual_seed(args.seed)
-    fit(Sequence(args.hidden).double(), args)
+    _, _, found = fit(Sequence(args.hidden).double(), args)
+    if args.plot:
+        draw(args.plot, waves(args.waves, 2 * args.length + 1)[:3], found.numpy())

@@ -4,6 +4,9 @@ Kingma and Welling, "Auto-Encoding Variational Bayes", 2014. The step is capture
 drawn anew at every replay. Needs scikit-learn, for its digits of 8 x 8 pixels.
 """
 
+import argparse
+from importlib.util import find_spec
+
 import numpy as np
 from sklearn.datasets import load_digits
 
@@ -36,7 +39,7 @@ def loss_of(logits, x, mu, logvar):
     return (reconstruction + divergence) / len(x)
 
 
-def main(epochs=30, model=None):
+def main(epochs=30, model=None, plot=None):
     """The losses of the epochs, and that of digits which were not trained on."""
     pixels = (load_digits().data / 16).astype(np.float32)
     order = np.random.default_rng(0)
@@ -63,9 +66,29 @@ def main(epochs=30, model=None):
     with mt.no_grad():
         logits, mu, logvar = model(test)
         tested = float(loss_of(logits, test, mu, logvar))
-    print(f"test loss {tested:.3f}")
+        print(f"test loss {tested:.3f}")
+        if plot:
+            drawn = model.decode(mt.randn(12, model.mu.out_features))
+            draw(plot, test[:12], logits[:12].sigmoid(), drawn.sigmoid())
     return losses, tested
 
 
+def draw(path, *rows):
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(len(rows), figsize=(6, 2.6), layout="constrained")
+    names = ("test digits", "their reconstructions", "digits decoded from noise")
+    for axis, name, digits in zip(axes, names, rows, strict=True):
+        axis.imshow(np.hstack(digits.numpy().reshape(-1, 8, 8)), cmap="gray_r", vmin=0, vmax=1)
+        axis.set(title=name, xticks=[], yticks=[])
+    figure.savefig(path, dpi=120)
+
+
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--plot", metavar="FILE", help="draw digits (needs matplotlib)")
+    args = parser.parse_args()
+    if args.plot and not find_spec("matplotlib"):
+        parser.error("--plot needs matplotlib: pip install matplotlib")
+    main(args.epochs, plot=args.plot)

@@ -10,6 +10,7 @@ The recurrent network of PyTorch's example of this name, on text that a small gr
 import argparse
 import math
 import random
+from importlib.util import find_spec
 
 import numpy as np
 
@@ -101,7 +102,10 @@ def main(arguments=None):
     parser.add_argument("--steps", type=int, default=20, help="words that gradients go back")
     parser.add_argument("--lr", type=float, default=10.0)
     parser.add_argument("--clip", type=float, default=0.25)
+    parser.add_argument("--plot", metavar="FILE", help="draw predicted verbs (needs matplotlib)")
     given = parser.parse_args(arguments)
+    if given.plot and not find_spec("matplotlib"):
+        parser.error("--plot needs matplotlib: pip install matplotlib")
 
     mt.manual_seed(0)
     training, validation = text(1, given.sentences), text(2, given.sentences // 10)
@@ -144,7 +148,25 @@ def main(arguments=None):
             for group in optimizer.param_groups:
                 group["lr"] /= 4
         best = min(best, means[1])
+    if given.plot:
+        draw(given, model, known)
     return math.exp(best)
+
+
+def draw(given, model, known):
+    import matplotlib.pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(5, 3.5), layout="constrained")
+    verbs = [*VERBS, *VERBS.values()]
+    for side, beginning in ((-0.2, "the dog in the garden"), (0.2, "the dogs in the garden")):
+        words = mt.tensor([[known[word]] for word in ("<eos> " + beginning).split()])
+        with mt.no_grad():
+            scores, _ = model(words, start(given.cell, given.layers, 1, given.size))
+        chances = scores[-1].softmax(0).numpy()[[known[verb] for verb in verbs]]
+        axis.bar(np.arange(len(verbs)) + side, chances, 0.4, label=f"{beginning} …")
+    axis.legend(loc="upper center")
+    axis.set(xticks=range(len(verbs)), xticklabels=verbs, ylabel="probability of the next word")
+    figure.savefig(given.plot, dpi=100)
 
 
 if __name__ == "__main__":
