@@ -24,6 +24,13 @@ class Dropout(Family, function=F.dropout):
         inplace: only False.
 
     Raises ValueError for another probability.
+
+    Example:
+        >>> dropout = mt.nn.Dropout(p=0.5)
+        >>> dropout(mt.ones(1000)).unique()
+        tensor([0., 2.])
+        >>> dropout.eval()(mt.ones(3))
+        tensor([1., 1., 1.])
     """
 
     function: ClassVar[Callable[..., Tensor]]
