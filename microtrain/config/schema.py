@@ -395,6 +395,11 @@ class Config:
     Attributes:
         origins: where what is not a default came from, by dotted path: "train.batch_size" from
             "linreg.yaml:8", "optimizer.lr" from "command line".
+
+    Example:
+        >>> config = mt.train.load_config("configs/linreg.yaml")
+        >>> config.optimizer.type, config.train.batch_size
+        ('sgd', 64)
     """
 
     name: Name
