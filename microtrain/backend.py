@@ -592,8 +592,8 @@ class device:
 
     In a block `with device("cuda"):` new Tensors and layers are made there by default.
 
-    Raises RuntimeError for a type other than cpu and cuda, and for an index that is no number or
-    given twice.
+    Raises RuntimeError for a type other than cpu and cuda, and for an index that is not a number
+    or given twice.
 
     Example:
         >>> mt.zeros(2, device=mt.device("cpu")).device

@@ -268,7 +268,7 @@ class OfFunctions(LRScheduler):
 class LambdaLR(OfFunctions):
     """The initial rate times `lr_lambda(step)`, a function or one for each group.
 
-    Raises ValueError for another number of functions than of groups, TypeError for no function.
+    Raises ValueError for another number of functions than of groups, TypeError for what is not one.
     """
 
     def get_lr(self) -> list[float]:
@@ -280,7 +280,7 @@ class LambdaLR(OfFunctions):
 class MultiplicativeLR(OfFunctions):
     """The rate times `lr_lambda(step)` at every step, a function or one for each group.
 
-    Raises ValueError for another number of functions than of groups, TypeError for no function.
+    Raises ValueError for another number of functions than of groups, TypeError for what is not one.
     """
 
     def get_lr(self) -> list[float]:
@@ -413,7 +413,7 @@ class ChainedScheduler(OfSchedulers):
         optimizer: theirs, which may be left out.
 
     Raises:
-        TypeError: what is no scheduler.
+        TypeError: something is not a scheduler.
         ValueError: none, of different optimizers, or a `ReduceLROnPlateau`.
 
     Example:
@@ -456,7 +456,7 @@ class SequentialLR(OfSchedulers):
         last_epoch: -1.
 
     Raises:
-        TypeError: what is no scheduler.
+        TypeError: something is not a scheduler.
         ValueError: none, of another optimizer, a `ReduceLROnPlateau`, or another number of
             milestones.
 

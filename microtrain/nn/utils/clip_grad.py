@@ -138,7 +138,7 @@ def get_total_norm(
     tensors: Tensor | Iterable[Tensor], norm_type: float = 2.0, error_if_nonfinite: bool = False,
     foreach: bool | None = None,
 ) -> Tensor:  # fmt: skip
-    """The norm of all elements of `tensors` as one vector; arguments as `clip_grad_norm_`."""
+    """The norm of all elements of `tensors` as one vector; arguments as for `clip_grad_norm_`."""
     arrays = [t._array for t in _listed(tensors, "get_total_norm")]
     return _total(arrays, norm_type, error_if_nonfinite, foreach)
 
