@@ -526,6 +526,12 @@ def set_default_dtype(value: Any) -> None:
     """Set the float type that creation functions and true division of integers use.
 
     Raises TypeError unless `value` is a floating dtype.
+
+    Example:
+        >>> mt.set_default_dtype(mt.float64)
+        >>> mt.tensor([1.0]).dtype
+        dtype('float64')
+        >>> mt.set_default_dtype(mt.float32)
     """
     found = as_dtype(value)
     if found.kind != "f":
@@ -586,8 +592,12 @@ class device:
 
     In a block `with device("cuda"):` new Tensors and layers are made there by default.
 
-    Raises RuntimeError for a type other than cpu and cuda, and for an index that is no number or
-    given twice.
+    Raises RuntimeError for a type other than cpu and cuda, and for an index that is not a number
+    or given twice.
+
+    Example:
+        >>> mt.zeros(2, device=mt.device("cpu")).device
+        device(type='cpu')
     """
 
     __slots__ = ("index", "type")

@@ -203,7 +203,12 @@ def _has_dtype(data: Any) -> bool:
 
 
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
-    """`data` as a Tensor, sharing memory where that is possible."""
+    """`data` as a Tensor, sharing memory where that is possible.
+
+    Example:
+        >>> mt.as_tensor([1.0, 2.0])
+        tensor([1., 2.])
+    """
     if isinstance(data, Tensor):
         return data.to(dtype=dtype, device=device)
     if isinstance(data, np.ndarray) and (dtype is None or as_dtype(dtype) == data.dtype):
@@ -216,6 +221,13 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
     """A Tensor that shares the memory of `array`.
 
     Raises TypeError for anything but a NumPy array of a supported dtype without a mask.
+
+    Example:
+        >>> array = np.zeros(2)
+        >>> x = mt.from_numpy(array)
+        >>> array[0] = 5
+        >>> x
+        tensor([5., 0.], dtype=float64)
     """
     if not isinstance(array, np.ndarray):
         raise wrong("from_numpy", f"expected a NumPy array, got {kind_of(array)}", error=TypeError)
@@ -293,13 +305,24 @@ def asarray(
 
 @factory
 def zeros(*sizes: Any, size: Any = None, dtype: Any) -> Any:
-    """Zeros of shape `size` in the default float type."""
+    """Zeros of shape `size` in the default float type.
+
+    Example:
+        >>> mt.zeros(2, 3)
+        tensor([[0., 0., 0.],
+                [0., 0., 0.]])
+    """
     return np.zeros(_shape(sizes, size), _float(dtype))
 
 
 @factory
 def ones(*sizes: Any, size: Any = None, dtype: Any) -> Any:
-    """Ones of shape `size` in the default float type."""
+    """Ones of shape `size` in the default float type.
+
+    Example:
+        >>> mt.ones(3)
+        tensor([1., 1., 1.])
+    """
     return np.ones(_shape(sizes, size), _float(dtype))
 
 
@@ -311,7 +334,12 @@ def empty(*sizes: Any, size: Any = None, dtype: Any) -> Any:
 
 @factory
 def full(size: Any, fill_value: Any, *, dtype: Any) -> Any:
-    """`fill_value` in shape `size`; the dtype follows the value (floats: the default type)."""
+    """`fill_value` in shape `size`; the dtype follows the value (floats: the default type).
+
+    Example:
+        >>> mt.full((2,), 7)
+        tensor([7, 7])
+    """
     if dtype is None:
         dtype = np.asarray(fill_value).dtype
         dtype = MODES.default_dtype if dtype.kind == "f" else dtype
@@ -320,7 +348,13 @@ def full(size: Any, fill_value: Any, *, dtype: Any) -> Any:
 
 @factory
 def eye(n: int, m: int | None = None, *, dtype: Any) -> Any:
-    """Ones on the diagonal of an (n, m) matrix, zeros elsewhere."""
+    """Ones on the diagonal of an (n, m) matrix, zeros elsewhere.
+
+    Example:
+        >>> mt.eye(2)
+        tensor([[1., 0.],
+                [0., 1.]])
+    """
     rows, columns = _shape((n, n if m is None else m))
     return np.eye(rows, columns, dtype=_float(dtype))
 
@@ -332,6 +366,12 @@ def arange(
     """`start`, `start + step`, ... before `end`; int64 for integers, else the default float type.
 
     Integers with `requires_grad=True` and no dtype become floats, with a warning.
+
+    Example:
+        >>> mt.arange(5)
+        tensor([0, 1, 2, 3, 4])
+        >>> mt.arange(0.0, 1.0, 0.25)
+        tensor([0.0000, 0.2500, 0.5000, 0.7500])
     """
     if end is None:
         start, end = 0, start
@@ -370,6 +410,10 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: Any) -> Any:
     """`steps` numbers from `start` to `end`, both included, equally far apart.
 
     With an integer dtype the bounds are cut off to integers first, and then what lies between.
+
+    Example:
+        >>> mt.linspace(0, 1, 5)
+        tensor([0.0000, 0.2500, 0.5000, 0.7500, 1.0000])
     """
     (count,) = _shape((steps,))
     start, end, wanted = _number(start), _number(end), _float(dtype)
@@ -405,19 +449,34 @@ def rand(*sizes: Any, size: Any = None) -> Any:
 
     In a training step the leading dimension is samples, see `microtrain.random`; so in all that
     draw.
+
+    Example:
+        >>> mt.rand(2, 3).shape
+        (2, 3)
     """
     return "uniform", _shape(sizes, size)
 
 
 @factory
 def randn(*sizes: Any, size: Any = None) -> Any:
-    """Normal random numbers of mean 0 and variance 1."""
+    """Normal random numbers of mean 0 and variance 1.
+
+    Example:
+        >>> x = mt.randn(1000, 3)
+        >>> x.shape, x.mean().abs().item() < 0.1
+        ((1000, 3), True)
+    """
     return "normal", _shape(sizes, size)
 
 
 @factory
 def randint(low: int = 0, high: Any = None, size: Any = None) -> Any:
-    """Random integers in [low, high), or in [0, low) where only one bound is given."""
+    """Random integers in [low, high), or in [0, low) where only one bound is given.
+
+    Example:
+        >>> mt.randint(1, 7, (1000,)).unique()
+        tensor([1, 2, 3, 4, 5, 6])
+    """
     if size is None:  # f(high, size)
         low, high, size = 0, low, high
     need(size is not None, "randint", "expected a bound and a size", error=TypeError)
@@ -435,6 +494,11 @@ def randperm(n: int) -> Any:
     """The numbers from 0 to `n` - 1 in random order.
 
     In a step over several ranks the order is one for all of them: `with mt.random.shared():`.
+
+    Example:
+        >>> order = mt.randperm(5)
+        >>> order.sort().values
+        tensor([0, 1, 2, 3, 4])
     """
     return "permutation", _shape((n,))
 
@@ -476,13 +540,23 @@ def _not_negative(std: Any) -> None:
 
 @factory
 def zeros_like(input: Tensor, *, dtype: Any) -> Any:
-    """`zeros` in the shape, dtype and device of `input`."""
+    """`zeros` in the shape, dtype and device of `input`.
+
+    Example:
+        >>> mt.zeros_like(mt.tensor([1, 2]))
+        tensor([0, 0])
+    """
     return np.zeros(input.shape, as_dtype(dtype))
 
 
 @factory
 def ones_like(input: Tensor, *, dtype: Any) -> Any:
-    """`ones` in the shape, dtype and device of `input`."""
+    """`ones` in the shape, dtype and device of `input`.
+
+    Example:
+        >>> mt.ones_like(mt.tensor([5.0, 7.0]))
+        tensor([1., 1.])
+    """
     return np.ones(input.shape, as_dtype(dtype))
 
 

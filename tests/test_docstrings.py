@@ -25,6 +25,7 @@ OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 ARRAYS = ("microtrain.data", "microtrain.train")  # where x and y are no Tensors
 NEEDED = {
     "files.parquet": "pyarrow", "scikit_learn.sklearn": "sklearn", "onnx.exporter.export": "onnx",
+    "stores.hdf5": "h5py",
 }  # fmt: skip
 SCRIPTS = ("microtrain.__main__", "microtrain.templates")
 
@@ -38,7 +39,8 @@ def found() -> list[Any]:
             for test in doctest.DocTestFinder().find(module, info.name):
                 if test.examples:
                     test.globs = dict(vars(module))
-                    tests.setdefault((test.filename, test.lineno), test)
+                    # Not by its line: that of a decorated function is the decorator's.
+                    tests.setdefault((test.filename, test.docstring), test)
     return [pytest.param(test, id=test.name.removeprefix("microtrain.")) for test in tests.values()]
 
 

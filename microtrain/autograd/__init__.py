@@ -39,8 +39,8 @@ class Variable(metaclass=_AnyTensor):
 
     New code needs none of this: Tensors record by themselves.
 
-    Raises TypeError for what is no Tensor and for `volatile`, RuntimeError for integers that should
-    require grad.
+    Raises TypeError for what is not a Tensor and for `volatile`, RuntimeError for integers that
+    should require grad.
 
     Example:
         >>> x = mt.autograd.Variable(mt.ones(2), requires_grad=True)

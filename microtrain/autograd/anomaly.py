@@ -68,7 +68,13 @@ class detect_anomaly:
 
 
 class set_detect_anomaly(detect_anomaly):
-    """Switch `detect_anomaly` on or off, at once and, used as a context manager, until its end."""
+    """Switch `detect_anomaly` on or off, at once and, used as a context manager, until its end.
+
+    Example:
+        >>> with mt.autograd.set_detect_anomaly(True):
+        ...     mt.is_anomaly_enabled()
+        True
+    """
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
         self._state = _state(mode, check_nan)

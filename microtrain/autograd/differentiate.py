@@ -40,6 +40,12 @@ def backward(
         RuntimeError: a root does not require grad, is not a scalar and has no gradient, a gradient
             has another shape or dtype, the graph was freed, a saved Tensor was modified in place.
         TypeError: something is not a Tensor.
+
+    Example:
+        >>> x = mt.tensor(3.0, requires_grad=True)
+        >>> mt.autograd.backward(x**2)
+        >>> x.grad
+        tensor(6.)
     """
     retain = create_graph if retain_graph is None else retain_graph
     wanted = None

@@ -116,7 +116,15 @@ class no_grad(_Switch):
 
 
 class enable_grad(_Switch):
-    """Operations inside are recorded again, inside a `no_grad` block."""
+    """Operations inside are recorded again, inside a `no_grad` block.
+
+    Example:
+        >>> x = mt.tensor(3.0, requires_grad=True)
+        >>> with mt.no_grad(), mt.enable_grad():
+        ...     y = x * 2
+        >>> y.requires_grad
+        True
+    """
 
     def __new__(cls, function: Any = None) -> Any:
         """`enable_grad()`, or the decorated function where it is used without parentheses."""
@@ -127,7 +135,13 @@ class enable_grad(_Switch):
 
 
 class set_grad_enabled(_Switch):
-    """Switch recording on or off, at once and, used as a context manager, until its end."""
+    """Switch recording on or off, at once and, used as a context manager, until its end.
+
+    Example:
+        >>> with mt.set_grad_enabled(False):
+        ...     mt.is_grad_enabled()
+        False
+    """
 
     def __init__(self, mode: bool) -> None:
         super().__init__(bool(mode))
@@ -147,6 +161,13 @@ class inference_mode(_Switch):
     """`no_grad` whose results raise when they are saved by a recorded operation.
 
     `inference_mode(False)` inside such a block is the ordinary mode again.
+
+    Example:
+        >>> model = mt.nn.Linear(3, 1)
+        >>> with mt.inference_mode():
+        ...     prediction = model(mt.ones(2, 3))
+        >>> prediction.requires_grad
+        False
     """
 
     def __new__(cls, mode: Any = True) -> Any:

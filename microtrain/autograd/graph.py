@@ -62,6 +62,11 @@ class Node:
         _versions: the in-place counters of the saved inputs when they were saved, None for all 0.
         _shape: the shape of the output, to which incoming gradients are reduced.
         _seq: creation number.
+
+    Example:
+        >>> x = mt.tensor(3.0, requires_grad=True)
+        >>> isinstance((x**2).grad_fn, mt.autograd.Node)
+        True
     """
 
     __slots__ = ("__weakref__", "_edges", "_hooks", "_op", "_saved", "_seq", "_shape", "_versions")
@@ -220,7 +225,13 @@ def without_derivative(result: Tensor, op: Underived, edges: tuple[Any, ...]) ->
 
 
 class AccumulateGrad:
-    """How a leaf shows up in `next_functions`: equal for the same leaf."""
+    """How a leaf shows up in `next_functions`: equal for the same leaf.
+
+    Example:
+        >>> x = mt.tensor(3.0, requires_grad=True)
+        >>> (x * 2).grad_fn.next_functions[0][0] == mt.autograd.AccumulateGrad(x)
+        True
+    """
 
     __slots__ = ("variable",)
 

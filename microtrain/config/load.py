@@ -53,6 +53,11 @@ def load_config(
     A file in the directory of a run may be someone else's, here and as a `base:`: it runs no code,
     unless `trust` is True, and reads no other file at all. `trust=False` treats any file like that.
     Raises ConfigError with all problems at once.
+
+    Example:
+        >>> config = mt.train.load_config("configs/linreg.yaml", ["optimizer.lr=0.5"])
+        >>> config.optimizer.lr
+        0.5
     """
     from .check import checked
 

@@ -82,6 +82,11 @@ class Component(Section):
         type: a registered name, an import path, or `python:Name` for an object from Python.
         arguments: those that are given or have plain defaults.
         instance: an object from Python that stands for it; of an optimizer, what makes it.
+
+    Example:
+        >>> component = mt.train.Component("optimizer", "sgd", {"lr": 0.1})
+        >>> component.lr
+        0.1
     """
 
     kind: str
@@ -390,6 +395,11 @@ class Config:
     Attributes:
         origins: where what is not a default came from, by dotted path: "train.batch_size" from
             "linreg.yaml:8", "optimizer.lr" from "command line".
+
+    Example:
+        >>> config = mt.train.load_config("configs/linreg.yaml")
+        >>> config.optimizer.type, config.train.batch_size
+        ('sgd', 64)
     """
 
     name: Name

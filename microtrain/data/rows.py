@@ -24,6 +24,12 @@ class Preprocessing:
     """The affine map of the inputs, (x - mean) / scale per feature; float64 arrays.
 
     A model trained behind it needs it wherever it is used: it belongs in the checkpoint.
+
+    Example:
+        >>> rows = np.array([[1.0, 10.0], [3.0, 30.0]])
+        >>> mt.data.Preprocessing.standardizing(rows).apply(rows)
+        array([[-1., -1.],
+               [ 1.,  1.]])
     """
 
     mean: NDArray[np.float64]
@@ -143,6 +149,13 @@ class TargetScaling:
         exp: whether a model gives logarithms of the target, as for the loss `poisson`.
         ends: the lowest and highest values of the training rows that count, in their own unit,
             which predictions are held within; None: they are as the model gives them.
+
+    Example:
+        >>> prices = np.array([[100.0], [300.0]])
+        >>> scaling = mt.data.TargetScaling(mt.data.Preprocessing.standardizing(prices))
+        >>> scaling.apply(prices), scaling.inverse(np.array([[0.0]]))
+        (array([[-1.],
+               [ 1.]]), array([[200.]]))
     """
 
     affine: Preprocessing

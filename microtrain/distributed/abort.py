@@ -61,6 +61,11 @@ def agreed_exit(code: int) -> NoReturn:
 
     For ends that the ranks have settled together: wrong configuration (2), diverged (4), stopped
     early (75). The process ends as after any SystemExit, atexit handlers and MPI_Finalize included.
+
+    Example:
+        >>> stopped = mt.distributed.all_reduce(mt.tensor(0.0), op="max")  # what each rank wants
+        >>> if stopped.item():
+        ...     mt.distributed.agreed_exit(75)
     """
     AGREED.append(code)
     raise AgreedExit(code)

@@ -281,6 +281,12 @@ def send(x: Tensor, dest: int, tag: int = 0, comm: Communicator | Any = None) ->
     Raises TypeError for what is not a Tensor, ValueError for a `dest` that is not a rank and a
     `tag` that is not a whole number; CaptureError in a captured step that ends without a backward
     pass.
+
+    Example:
+        >>> comm = mt.distributed.world()
+        >>> mt.distributed.send(mt.tensor([1.0, 2.0]), dest=comm.rank)
+        >>> mt.distributed.recv((2,), source=comm.rank)
+        tensor([1., 2.])
     """
     need_tensor("send", x)
     comm = ranks_of(comm)
@@ -307,6 +313,12 @@ def recv(
     Raises RuntimeError where a Tensor of another shape or dtype was sent, with the line that sent
     it, and where this rank waits for itself; TypeError for a `like` that is none of these;
     ValueError as `send`, and for a `dtype` without a shape.
+
+    Example:
+        >>> comm = mt.distributed.world()
+        >>> mt.distributed.send(mt.tensor([1.0, 2.0]), dest=comm.rank)
+        >>> mt.distributed.recv(None, source=comm.rank)
+        tensor([1., 2.])
     """
     comm = ranks_of(comm)
     check_peer("recv", "source", source, tag, comm.size)

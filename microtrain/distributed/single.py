@@ -6,7 +6,13 @@ from .communicator import Communicator
 
 
 class SingleCommunicator(Communicator):
-    """Rank 0 of 1: every collective is what it is for one rank."""
+    """Rank 0 of 1: every collective is what it is for one rank.
+
+    Example:
+        >>> comm = mt.distributed.SingleCommunicator()
+        >>> comm.rank, comm.size
+        (0, 1)
+    """
 
     backend = "none"
     rank, size = 0, 1

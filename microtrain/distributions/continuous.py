@@ -16,6 +16,11 @@ class Uniform(Distribution):
     """Numbers from `low` to before `high`, all alike.
 
     Raises ValueError unless low < high.
+
+    Example:
+        >>> angle = mt.distributions.Uniform(mt.tensor(0.0), mt.tensor(4.0))
+        >>> angle.mean, angle.cdf(mt.tensor(1.0))
+        (tensor(2.), tensor(0.2500))
     """
 
     has_rsample = True
@@ -81,7 +86,13 @@ class Uniform(Distribution):
 
 
 class Exponential(Distribution):
-    """Times of mean 1 / `rate`."""
+    """Times of mean 1 / `rate`.
+
+    Example:
+        >>> waiting = mt.distributions.Exponential(mt.tensor(0.5))
+        >>> waiting.mean, waiting.cdf(mt.tensor(2.0))
+        (tensor(2.), tensor(0.6321))
+    """
 
     has_rsample = True
     arg_constraints = {"rate": constraints.positive}
@@ -128,7 +139,13 @@ class Exponential(Distribution):
 
 
 class Laplace(LocScale):
-    """Numbers whose distance from `loc` is exponential, of mean `scale`."""
+    """Numbers whose distance from `loc` is exponential, of mean `scale`.
+
+    Example:
+        >>> error = mt.distributions.Laplace(mt.tensor(0.0), mt.tensor(1.0))
+        >>> error.log_prob(mt.tensor([0.0, 2.0]))
+        tensor([-0.6931, -2.6931])
+    """
 
     @property
     def variance(self) -> Any:

@@ -192,7 +192,13 @@ class Categorical(_OfProbabilities):
 
 
 class OneHotCategorical(Distribution):
-    """A choice as a vector of zeros with a 1 at its number; arguments as of `Categorical`."""
+    """A choice as a vector of zeros with a 1 at its number; arguments as of `Categorical`.
+
+    Example:
+        >>> choice = mt.distributions.OneHotCategorical(mt.tensor([0.25, 0.75]))
+        >>> choice.log_prob(mt.tensor([0.0, 1.0]))
+        tensor(-0.2877)
+    """
 
     support = constraints.one_hot
     probs = mean = same_as("choice.probs")

@@ -45,6 +45,11 @@ class Distribution:
             None is the default of `set_default_validate_args`, True. On a GPU nothing is checked.
 
     Raises ValueError for parameters or values outside their constraints.
+
+    Example:
+        >>> rolls = mt.distributions.Categorical(mt.full((6,), 1 / 6))
+        >>> rolls.batch_shape, rolls.event_shape, rolls.sample((1000,)).shape
+        ((), (), (1000,))
     """
 
     has_rsample: ClassVar[bool] = False  # whether gradients flow through draws

@@ -119,6 +119,11 @@ class MultivariateNormal(Distribution):
             its inverse, or its lower Cholesky factor.
 
     Raises ValueError for none or several of these, and a `loc` without dimensions.
+
+    Example:
+        >>> noise = mt.distributions.MultivariateNormal(mt.zeros(2), mt.eye(2))
+        >>> noise.log_prob(mt.tensor([3.0, 4.0]))
+        tensor(-14.3379)
     """
 
     has_rsample = True

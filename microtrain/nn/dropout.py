@@ -24,6 +24,13 @@ class Dropout(Family, function=F.dropout):
         inplace: only False.
 
     Raises ValueError for another probability.
+
+    Example:
+        >>> dropout = mt.nn.Dropout(p=0.5)
+        >>> dropout(mt.ones(1000)).unique()
+        tensor([0., 2.])
+        >>> dropout.eval()(mt.ones(3))
+        tensor([1., 1., 1.])
     """
 
     function: ClassVar[Callable[..., Tensor]]
@@ -42,20 +49,20 @@ class Dropout(Family, function=F.dropout):
 
 
 class AlphaDropout(Dropout, function=F.alpha_dropout):
-    """Dropout for `SELU`, which leaves mean and variance as they are; arguments as `Dropout`."""
+    """Dropout for `SELU`, which leaves mean and variance unchanged; arguments as for `Dropout`."""
 
 
 class FeatureAlphaDropout(Dropout, function=F.feature_alpha_dropout):
-    """`AlphaDropout` of whole channels of (N, C, ...); arguments as `Dropout`."""
+    """`AlphaDropout` of whole channels of (N, C, ...); arguments as for `Dropout`."""
 
 
 class Dropout1d(Dropout, function=F.dropout1d):
-    """Whole channels of (N, C, L) set to 0 together; arguments as `Dropout`."""
+    """Whole channels of (N, C, L) set to 0 together; arguments as for `Dropout`."""
 
 
 class Dropout2d(Dropout, function=F.dropout2d):
-    """Whole channels of (N, C, H, W) set to 0 together; arguments as `Dropout`."""
+    """Whole channels of (N, C, H, W) set to 0 together; arguments as for `Dropout`."""
 
 
 class Dropout3d(Dropout, function=F.dropout3d):
-    """Whole channels of (N, C, D, H, W) set to 0 together; arguments as `Dropout`."""
+    """Whole channels of (N, C, D, H, W) set to 0 together; arguments as for `Dropout`."""

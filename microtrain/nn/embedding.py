@@ -82,6 +82,11 @@ class Embedding(_Table):
         device, dtype: of the parameters; None is the CPU, and the default float type.
 
     Raises AssertionError for a `padding_idx` that is no row, ValueError for what is not supported.
+
+    Example:
+        >>> table = mt.nn.Embedding(10, 3)
+        >>> table(mt.tensor([[1, 2, 4, 5], [4, 3, 2, 9]])).shape
+        (2, 4, 3)
     """
 
     def __init__(

@@ -29,6 +29,11 @@ class Linear(Module):
         device, dtype: of the parameters; None is the CPU, and the default float type.
 
     Raises ValueError for negative sizes.
+
+    Example:
+        >>> layer = mt.nn.Linear(4, 8)
+        >>> layer(mt.ones(2, 4)).shape, layer.weight.shape, layer.bias.shape
+        ((2, 8), (8, 4), (8,))
     """
 
     _shown = ("in_features", "out_features", "bias")

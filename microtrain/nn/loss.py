@@ -77,7 +77,12 @@ class _OfIndices(_Loss):
 
 
 class MSELoss(_Reduced, function=F.mse_loss):
-    """The squared difference of two Tensors of one shape, averaged or summed."""
+    """The squared difference of two Tensors of one shape, averaged or summed.
+
+    Example:
+        >>> mt.nn.MSELoss()(mt.tensor([1.0, 5.0]), mt.tensor([2.0, 2.0]))
+        tensor(5.)
+    """
 
 
 class L1Loss(_Reduced, function=F.l1_loss):
@@ -134,6 +139,11 @@ class CrossEntropyLoss(_OfIndices, function=F.cross_entropy):
         ignore_index: a class index whose samples are ignored.
         reduction: "mean", "sum" or "none".
         label_smoothing: how much of the target is spread evenly over all classes.
+
+    Example:
+        >>> scores = mt.tensor([[2.0, 0.0, 0.0], [0.0, 3.0, 0.0]])
+        >>> mt.nn.CrossEntropyLoss()(scores, mt.tensor([0, 1]))
+        tensor(0.1672)
     """
 
     label_smoothing: float = 0.0
@@ -144,7 +154,12 @@ class BCELoss(_Weighted, function=F.binary_cross_entropy):
 
 
 class BCEWithLogitsLoss(_Weighted, function=F.binary_cross_entropy_with_logits):
-    """The binary cross entropy of scores; `weight` and `pos_weight` are buffers."""
+    """The binary cross entropy of scores; `weight` and `pos_weight` are buffers.
+
+    Example:
+        >>> mt.nn.BCEWithLogitsLoss()(mt.tensor([2.0, -1.0]), mt.tensor([1.0, 0.0]))
+        tensor(0.2201)
+    """
 
     _weights = ("weight", "pos_weight")
     pos_weight: Tensor | None = None

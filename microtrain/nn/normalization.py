@@ -64,6 +64,11 @@ class LayerNorm(_Norm):
         elementwise_affine: whether to multiply by a weight and add a bias of that shape.
         bias: False for a weight only.
         device, dtype: of the parameters; None is the CPU, and the default float type.
+
+    Example:
+        >>> mt.nn.LayerNorm(2)(mt.tensor([[1.0, 3.0], [10.0, 30.0]])).detach()
+        tensor([[-1.0000,  1.0000],
+                [-1.0000,  1.0000]])
     """
 
     _shown = ("*normalized_shape", "eps", "elementwise_affine", "bias")
@@ -154,6 +159,14 @@ class BatchNorm(_Norm):
         track_running_stats: False for no running statistics: the batch's are always used.
         bias: False for a weight only.
         device, dtype: of the parameters; None is the CPU, and the default float type.
+
+    Example:
+        >>> norm = mt.nn.BatchNorm1d(2)
+        >>> norm(mt.tensor([[1.0, 10.0], [3.0, 30.0]])).detach()
+        tensor([[-1.0000, -1.0000],
+                [ 1.0000,  1.0000]])
+        >>> norm.running_mean
+        tensor([0.2000, 2.0000])
     """
 
     _ndims: ClassVar[tuple[int, ...]] = ()

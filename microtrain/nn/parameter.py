@@ -19,6 +19,12 @@ class Parameter(Tensor, registered=True):
         requires_grad: False for a frozen parameter.
 
     Raises RuntimeError for an integer Tensor that should require grad.
+
+    Example:
+        >>> module = mt.nn.Module()
+        >>> module.scale = mt.nn.Parameter(mt.ones(3))
+        >>> [name for name, _ in module.named_parameters()]
+        ['scale']
     """
 
     __slots__ = ()

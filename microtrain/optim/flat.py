@@ -137,6 +137,12 @@ class FlatStorage:
         rows: for each buffer the numbers of its parameters, in the order of the buffer.
         holders: who was given this storage: names, and weakly the objects where they are known.
         turn: that of its buffers.
+
+    Example:
+        >>> net = mt.nn.Linear(4, 2)
+        >>> storage = mt.optim.FlatStorage([*net.parameters()])
+        >>> len(storage.params), len(storage.buffers)
+        (2, 1)
     """
 
     def __init__(self, params: tuple[Tensor, ...]) -> None:

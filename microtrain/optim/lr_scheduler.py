@@ -62,7 +62,20 @@ class Scaled(LRScheduler):
 
 
 class StepLR(Scaled):
-    """Multiply the rate by `gamma` every `step_size` steps."""
+    """Multiply the rate by `gamma` every `step_size` steps.
+
+    Example:
+        >>> optimizer = mt.optim.SGD([mt.nn.Parameter(mt.zeros(2))], lr=1.0)
+        >>> schedule = mt.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
+        >>> for epoch in range(4):
+        ...     print(schedule.get_last_lr())
+        ...     optimizer.step()  # of each batch
+        ...     schedule.step()
+        [1.0]
+        [1.0]
+        [0.5]
+        [0.5]
+    """
 
     jumps = True
 
@@ -176,6 +189,19 @@ class CosineAnnealingLR(Scaled):
     """Half a cosine wave from the rate down to `eta_min` in `T_max` steps, and up again.
 
     I. Loshchilov and F. Hutter, "SGDR: stochastic gradient descent with warm restarts", 2017.
+
+    Example:
+        >>> optimizer = mt.optim.SGD([mt.nn.Parameter(mt.zeros(2))], lr=1.0)
+        >>> schedule = mt.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=4)
+        >>> for epoch in range(5):
+        ...     print(round(schedule.get_last_lr()[0], 4))
+        ...     optimizer.step()  # of each batch
+        ...     schedule.step()
+        1.0
+        0.8536
+        0.5
+        0.1464
+        0.0
     """
 
     def __init__(
@@ -242,7 +268,7 @@ class OfFunctions(LRScheduler):
 class LambdaLR(OfFunctions):
     """The initial rate times `lr_lambda(step)`, a function or one for each group.
 
-    Raises ValueError for another number of functions than of groups, TypeError for no function.
+    Raises ValueError for another number of functions than of groups, TypeError for what is not one.
     """
 
     def get_lr(self) -> list[float]:
@@ -254,7 +280,7 @@ class LambdaLR(OfFunctions):
 class MultiplicativeLR(OfFunctions):
     """The rate times `lr_lambda(step)` at every step, a function or one for each group.
 
-    Raises ValueError for another number of functions than of groups, TypeError for no function.
+    Raises ValueError for another number of functions than of groups, TypeError for what is not one.
     """
 
     def get_lr(self) -> list[float]:
@@ -282,6 +308,14 @@ class ReduceLROnPlateau(LRScheduler):
         eps: smaller changes of the rate are not made.
 
     Raises ValueError for a factor, mode, threshold mode or number of rates that is not allowed.
+
+    Example:
+        >>> optimizer = mt.optim.SGD([mt.nn.Parameter(mt.zeros(2))], lr=1.0)
+        >>> schedule = mt.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+        >>> for loss in (3.0, 2.0, 2.0):
+        ...     schedule.step(loss)
+        >>> schedule.get_last_lr()
+        [0.5]
     """
 
     def __init__(
@@ -379,8 +413,22 @@ class ChainedScheduler(OfSchedulers):
         optimizer: theirs, which may be left out.
 
     Raises:
-        TypeError: what is no scheduler.
+        TypeError: something is not a scheduler.
         ValueError: none, of different optimizers, or a `ReduceLROnPlateau`.
+
+    Example:
+        >>> optimizer = mt.optim.SGD([mt.nn.Parameter(mt.zeros(2))], lr=1.0)
+        >>> warmup = mt.optim.lr_scheduler.ConstantLR(optimizer, factor=0.5, total_iters=2)
+        >>> decay = mt.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
+        >>> schedule = mt.optim.lr_scheduler.ChainedScheduler([warmup, decay])
+        >>> for epoch in range(4):
+        ...     print(schedule.get_last_lr())
+        ...     optimizer.step()
+        ...     schedule.step()
+        [0.5]
+        [0.25]
+        [0.25]
+        [0.125]
     """
 
     def __init__(
@@ -408,9 +456,23 @@ class SequentialLR(OfSchedulers):
         last_epoch: -1.
 
     Raises:
-        TypeError: what is no scheduler.
+        TypeError: something is not a scheduler.
         ValueError: none, of another optimizer, a `ReduceLROnPlateau`, or another number of
             milestones.
+
+    Example:
+        >>> optimizer = mt.optim.SGD([mt.nn.Parameter(mt.zeros(2))], lr=1.0)
+        >>> warmup = mt.optim.lr_scheduler.ConstantLR(optimizer, factor=0.5, total_iters=9)
+        >>> decay = mt.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
+        >>> schedule = mt.optim.lr_scheduler.SequentialLR(optimizer, [warmup, decay], [2])
+        >>> for epoch in range(4):
+        ...     print(schedule.get_last_lr())
+        ...     optimizer.step()
+        ...     schedule.step()
+        [0.5]
+        [0.5]
+        [1.0]
+        [0.5]
     """
 
     def __init__(

@@ -188,6 +188,14 @@ class Optimizer:
         TypeError: what is given is not Tensors in an order (a Tensor, a set, text).
         ValueError: no parameters, one twice, a computed Tensor, an unknown option.
         RuntimeError: a parameter belongs to an optimizer with another set of them.
+
+    Example:
+        >>> weight = mt.nn.Parameter(mt.ones(2))
+        >>> optimizer = mt.optim.SGD([weight], lr=0.5)
+        >>> (weight**2).sum().backward()
+        >>> optimizer.step()
+        >>> weight.detach()
+        tensor([0., 0.])
     """
 
     formula: Callable[..., None] | None = None

@@ -166,6 +166,12 @@ class AdamW(Adam):
 
     I. Loshchilov and F. Hutter, "Decoupled weight decay regularization", 2019. Arguments and
     errors as `Adam`.
+
+    Example:
+        >>> optimizer = mt.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)
+        >>> optimizer.zero_grad()
+        >>> loss.backward()
+        >>> optimizer.step()
     """
 
     def __init__(
@@ -552,6 +558,9 @@ class ASGD(Optimizer):
         foreach, differentiable, capturable: PyTorch's switches, which can only be off.
 
     Raises ValueError for options out of range.
+
+    Example:
+        >>> optimizer = mt.optim.ASGD(model.parameters(), lr=0.01)
     """
 
     formula = staticmethod(formulas.asgd)

@@ -56,13 +56,24 @@ def get_ema_multi_avg_fn(decay: float = 0.999) -> Callable[..., None]:
     """What makes an exponential moving average, for `AveragedModel(multi_avg_fn=...)`.
 
     Raises ValueError for a decay outside 0 .. 1.
+
+    Example:
+        >>> average = mt.optim.swa_utils.get_ema_multi_avg_fn(0.9)
+        >>> averaged = mt.optim.swa_utils.AveragedModel(model, multi_avg_fn=average)
+        >>> averaged.update_parameters(model)
     """
     _check(decay)
     return _Share(decay)
 
 
 def get_swa_multi_avg_fn() -> Callable[..., None]:
-    """What makes the mean of all weights, for `AveragedModel(multi_avg_fn=...)`."""
+    """What makes the mean of all weights, for `AveragedModel(multi_avg_fn=...)`.
+
+    Example:
+        >>> average = mt.optim.swa_utils.get_swa_multi_avg_fn()
+        >>> averaged = mt.optim.swa_utils.AveragedModel(model, multi_avg_fn=average)
+        >>> averaged.update_parameters(model)
+    """
     return _Share(None)
 
 
@@ -225,6 +236,12 @@ def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
         loader: batches: Tensors, or tuples or lists that begin with one.
         model: such as an `AveragedModel`, whose weights no batch was seen with.
         device: where batches go first.
+
+    Example:
+        >>> net = mt.nn.BatchNorm1d(1)
+        >>> mt.optim.swa_utils.update_bn([mt.full((4, 1), 5.0), mt.full((4, 1), 7.0)], net)
+        >>> net.running_mean
+        tensor([6.])
     """
     layers = [one for one in model.modules() if isinstance(one, BatchNorm)]
     if not layers:
@@ -257,6 +274,19 @@ class SWALR(LRScheduler):
         last_epoch: as for every schedule.
 
     Raises ValueError for options out of range.
+
+    Example:
+        >>> optimizer = mt.optim.SGD([mt.nn.Parameter(mt.zeros(2))], lr=1.0)
+        >>> schedule = mt.optim.swa_utils.SWALR(
+        ...     optimizer, swa_lr=0.5, anneal_epochs=2, anneal_strategy="linear"
+        ... )
+        >>> for epoch in range(3):
+        ...     optimizer.step()
+        ...     schedule.step()
+        ...     print(schedule.get_last_lr())
+        [0.75]
+        [0.5]
+        [0.5]
     """
 
     def __init__(

@@ -91,6 +91,11 @@ def checkpoint_sequential(
     """A `Sequential`, or a list of functions, in `segments` parts, each but the last checkpointed.
 
     Raises ValueError for more parts than functions, or less than one; else as `checkpoint`.
+
+    Example:
+        >>> net = mt.nn.Sequential(mt.nn.Linear(4, 8), mt.nn.ReLU(), mt.nn.Linear(8, 1))
+        >>> mt.utils.checkpoint.checkpoint_sequential(net, 2, mt.ones(5, 4)).shape
+        (5, 1)
     """
     chain = list(functions.children()) if isinstance(functions, Module) else list(functions)
     if not 1 <= segments <= len(chain):

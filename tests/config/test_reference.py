@@ -1,9 +1,11 @@
 """What can be written, told in three ways: `show`, the JSON Schema, docs/configuration.md."""
 
 import copy
+import importlib.util
 import json
 import subprocess
 import sys
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 import pytest
@@ -300,7 +302,7 @@ def test_show_code_of_the_users_own(show, tmp_path):
     assert "depth  how deep. (a whole number; default 2)" in out
 
 
-# docs/configuration.md
+# docs/configuration.md and docs/api
 
 
 def test_the_page_of_the_documentation_is_current():
@@ -315,3 +317,23 @@ def test_the_page_of_the_documentation_is_current():
     page = (ROOT / "docs" / "configuration.md").read_text()
     for path in reference.every_key().keys() - {"data.type"}:
         assert f"| `{path.rpartition('.')[2]}` |" in page
+
+
+def test_every_public_name_needs_an_example_that_runs(tmp_path, capsys, monkeypatch):
+    loader = SourceFileLoader("reference", str(ROOT / "scripts" / "reference"))
+    script = importlib.util.module_from_spec(importlib.util.spec_from_loader("reference", loader))
+    loader.exec_module(script)
+    lines = (ROOT / "scripts" / "examples.txt").read_text().partition("[mt.special]")[2]
+    changes = {"erf": "", "erfc": "erfc: 1 / 0", "i0": "i0: mt.zeros(20)", "i1": "i1: x\nbessel: 1"}
+    kept = [changes.get(line.partition(":")[0], line) for line in lines.splitlines()]
+    monkeypatch.setattr(script, "FILE", tmp_path / "examples.txt")
+    script.FILE.write_text("\n".join(["[mt.special]", ">>> x = 5", *kept]).partition("\n[mt.nn")[0])
+    monkeypatch.setattr(script, "API", {"operations": ("", "", [], ["microtrain.special"])})
+    monkeypatch.setattr(script.sys, "argv", ["reference", "--check"])
+    assert script.main() == 1
+    assert [line.partition(": ")[2][:60] for line in capsys.readouterr().err.splitlines()] == [
+        "mt.special.erf has no example: give it a line in scripts/exa",
+        "mt.special.erfc: 1 / 0 raises ZeroDivisionError: division by",
+        "mt.special.i0: the example is too long for a page: mt.zeros(",
+        "mt.special.bessel of scripts/examples.txt is not a public na",
+    ]

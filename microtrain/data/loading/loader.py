@@ -35,6 +35,14 @@ class Batch(tuple[Any, ...]):
     Attributes:
         offset: where its first row stands in the global batch of the optimiser step.
         global_size: the rows of this batch (in `steps()`: of this micro-batch) over all ranks.
+
+    Example:
+        >>> data = mt.data.ArrayDataset(np.ones((6, 2)), np.zeros((6, 1)))
+        >>> for batch in mt.data.DataLoader(data, batch_size=4, shuffle=False):
+        ...     xb, yb = batch
+        ...     print(batch.offset, batch.global_size, xb.shape)
+        0 4 (4, 2)
+        0 2 (2, 2)
     """
 
     offset: int

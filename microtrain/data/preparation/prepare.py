@@ -62,6 +62,11 @@ class Prepared:
         found: of rows that are not in memory, what other ranks of the host need not find out again.
         digest: a hash of all rows, where it is known without reading them.
         cache: where the rows are kept for other runs, in words; nothing where they are not.
+
+    Example:
+        >>> parts = mt.data.prepare((np.ones((4, 3)), np.array([0, 1, 1, 0])))
+        >>> parts.in_features, parts.out_features, len(parts.train), parts.val
+        (3, 2, 4, None)
     """
 
     train: Source
@@ -145,6 +150,12 @@ def prepare(
             negative target with `log_target`, a part without rows.
         ConfigError: invalid fractions, `standardize` with more than one input, a key of the target
             of numbers for classes, or a way to split that the data do not allow.
+
+    Example:
+        >>> x = np.arange(20.0).reshape(10, 2)
+        >>> parts = mt.data.prepare((x, x[:, 0]), split={"train": 0.8, "val": 0.2})
+        >>> len(parts.train), len(parts.val), parts.in_features
+        (8, 2, 2)
     """
     scaled = preprocessing is None and (standardize_target or log_target or clip)
     if not isinstance(data, Table):

@@ -58,6 +58,13 @@ def hdf5(
 
     In Python: `hdf5(Path("measured.h5"), inputs="fields/u", target="fields/v")`, and
     `zarr(Path("measured.zarr"), inputs=["pressure", "velocity"], target="drag")`.
+
+    Example:
+        >>> import h5py
+        >>> with h5py.File("measured.h5", "w") as file:
+        ...     file["x"], file["y"] = np.ones((4, 2)), np.zeros((4, 1))
+        >>> len(mt.data.hdf5(Path("measured.h5")))
+        4
     """
     return source_of(hdf5_arrays, path, inputs, target, weight, features, classes, cache)
 

@@ -57,6 +57,13 @@ class Column:
         format: Format of dates other than 2024-12-31, in the codes of strptime; %q is a quarter.
         parts: Inputs that a date becomes; month, day_of_week and hour are one of 0 or 1 for each
             value; null: days.
+
+    Example:
+        >>> table = {"plan": ["basic", "pro"], "age": [20.0, 40.0], "price": [1.0, 2.0]}
+        >>> age = mt.data.Column(missing="median", scale="minmax")
+        >>> data = mt.data.Table(table, "price", columns={"plan": "category", "age": age})
+        >>> mt.data.prepare(data).encoder.feature_names
+        ('plan=basic', 'plan=pro', 'age')
     """
 
     type: Kind = "number"

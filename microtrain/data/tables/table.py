@@ -132,6 +132,11 @@ class Encoder:
     Attributes:
         columns: of the input, in order.
         ids: columns that say which row it is.
+
+    Example:
+        >>> encoder = mt.data.Encoder.of_numbers(["age", "height"])
+        >>> encoder.feature_names, encoder.in_features
+        (('age', 'height'), 2)
     """
 
     columns: tuple[Fitted, ...]

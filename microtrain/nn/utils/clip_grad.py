@@ -93,7 +93,16 @@ def clip_grads_with_norm_(
     parameters: Tensor | Iterable[Tensor], max_norm: float, total_norm: Tensor,
     foreach: bool | None = None,
 ) -> None:  # fmt: skip
-    """Scale all gradients in place by `max_norm / (total_norm + 1e-6)`, at most 1."""
+    """Scale all gradients in place by `max_norm / (total_norm + 1e-6)`, at most 1.
+
+    Example:
+        >>> weight = mt.nn.Parameter(mt.zeros(2))
+        >>> (weight * mt.tensor([3.0, 4.0])).sum().backward()
+        >>> norm = mt.nn.utils.get_total_norm([weight.grad])
+        >>> mt.nn.utils.clip_grads_with_norm_(weight, 1.0, norm)
+        >>> weight.grad
+        tensor([0.6000, 0.8000])
+    """
     params = _listed(parameters, "clip_grads_with_norm_")
     refuse_switches("clip_grads_with_norm_", foreach=foreach)
     with no_grad():
@@ -106,7 +115,15 @@ def clip_grads_with_norm_(
 def clip_grad_value_(
     parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None
 ) -> None:
-    """Limit every element of the gradients to -clip_value .. clip_value, in place."""
+    """Limit every element of the gradients to -clip_value .. clip_value, in place.
+
+    Example:
+        >>> weight = mt.nn.Parameter(mt.zeros(2))
+        >>> (weight * mt.tensor([0.5, -9.0])).sum().backward()
+        >>> mt.nn.utils.clip_grad_value_(weight, 1.0)
+        >>> weight.grad
+        tensor([ 0.5000, -1.0000])
+    """
     params = _listed(parameters, "clip_grad_value_")
     refuse_switches("clip_grad_value_", foreach=foreach)
     bound = float(clip_value)
@@ -121,7 +138,7 @@ def get_total_norm(
     tensors: Tensor | Iterable[Tensor], norm_type: float = 2.0, error_if_nonfinite: bool = False,
     foreach: bool | None = None,
 ) -> Tensor:  # fmt: skip
-    """The norm of all elements of `tensors` as one vector; arguments as `clip_grad_norm_`."""
+    """The norm of all elements of `tensors` as one vector; arguments as for `clip_grad_norm_`."""
     arrays = [t._array for t in _listed(tensors, "get_total_norm")]
     return _total(arrays, norm_type, error_if_nonfinite, foreach)
 

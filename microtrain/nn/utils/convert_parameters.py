@@ -19,6 +19,12 @@ def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
     """Write the elements of `vec` into the parameters, in order, as `param.data = ...` does.
 
     Raises RuntimeError where their numbers differ; nothing is written then.
+
+    Example:
+        >>> net = mt.nn.Linear(2, 1)
+        >>> mt.nn.utils.vector_to_parameters(mt.tensor([1.0, 2.0, 3.0]), net.parameters())
+        >>> net(mt.tensor([10.0, 100.0])).item()
+        213.0
     """
     params = list(parameters)
     wanted = sum(param.numel() for param in params)

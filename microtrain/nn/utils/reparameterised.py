@@ -147,6 +147,11 @@ def weight_norm(module: M, name: str = "weight", dim: int | None = 0) -> M:
         dim: the dimension whose elements have a length each; None for one length in all.
 
     Raises RuntimeError where there is no such parameter, IndexError for a dimension out of range.
+
+    Example:
+        >>> layer = mt.nn.utils.weight_norm(mt.nn.Linear(3, 2))
+        >>> [(name, p.shape) for name, p in layer.named_parameters()]
+        [('bias', (2,)), ('weight_g', (2, 1)), ('weight_v', (2, 3))]
     """
     new = _WeightNorm(name, None if dim == -1 else dim)  # which PyTorch takes for None
     module, weight = _computed(module, new, "weight_norm")
@@ -159,6 +164,11 @@ def remove_weight_norm(module: M, name: str = "weight") -> M:
     """Make the weight a parameter again, with the value that it has. Returns the module.
 
     Raises ValueError where `weight_norm` was not applied.
+
+    Example:
+        >>> layer = mt.nn.utils.weight_norm(mt.nn.Linear(3, 2))
+        >>> [name for name, _ in mt.nn.utils.remove_weight_norm(layer).named_parameters()]
+        ['bias', 'weight']
     """
     return _removed(module, name, _WeightNorm, "weight_norm")
 
@@ -181,6 +191,12 @@ def spectral_norm(
         dim: the dimension of the outputs; None is 1 for transposed convolutions, else 0.
 
     Raises RuntimeError where there is no such parameter, ValueError for less than one iteration.
+
+    Example:
+        >>> layer = mt.nn.utils.spectral_norm(mt.nn.Linear(3, 2), n_power_iterations=50)
+        >>> output = layer(mt.ones(1, 3))
+        >>> round(mt.linalg.matrix_norm(layer.weight, ord=2).item(), 3)
+        1.0
     """
     text = "n_power_iterations must be positive"
     need(n_power_iterations > 0, "spectral_norm", text, n_power_iterations, error=ValueError)
@@ -197,5 +213,11 @@ def spectral_norm(
 
 
 def remove_spectral_norm(module: M, name: str = "weight") -> M:
-    """As `remove_weight_norm`."""
+    """As `remove_weight_norm`.
+
+    Example:
+        >>> layer = mt.nn.utils.spectral_norm(mt.nn.Linear(3, 2))
+        >>> [name for name, _ in mt.nn.utils.remove_spectral_norm(layer).named_parameters()]
+        ['bias', 'weight']
+    """
     return _removed(module, name, _SpectralNorm, "spectral_norm")

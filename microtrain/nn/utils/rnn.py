@@ -43,6 +43,11 @@ class PackedSequence(_Fields):
         sorted_indices: the sequences in the order in which they stand here, the longest first;
             None where they were given in that order.
         unsorted_indices: the place of each sequence in that order.
+
+    Example:
+        >>> packed = mt.nn.utils.rnn.pack_sequence([mt.tensor([1, 2, 3]), mt.tensor([8, 9])])
+        >>> packed.data, packed.batch_sizes
+        (tensor([1, 8, 2, 9, 3]), tensor([2, 2, 1]))
     """
 
     def __new__(

@@ -368,10 +368,10 @@ def _whole(name: str, what: str, value: Any) -> int:
 
 @public
 def addmm(x: T, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """`beta * x + alpha * (mat1 @ mat2)` for matrices.
+    """`beta * input + alpha * (mat1 @ mat2)` for matrices.
 
     Args:
-        x: broadcast to the shape of the product. Where `beta` is 0 its values are ignored.
+        input: broadcast to the shape of the product. Where `beta` is 0 its values are ignored.
         mat1, mat2: (n, m) and (m, p), of the dtype of `x`.
 
     Raises RuntimeError for other dimensions, sizes that do not fit, or different dtypes.
@@ -381,25 +381,25 @@ def addmm(x: T, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
 
 @public
 def addr(x: T, vec1: Vector, vec2: Vector, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """`beta * x + alpha * outer(vec1, vec2)`; arguments as for `addmm`."""
+    """`beta * input + alpha * outer(vec1, vec2)`; arguments as for `addmm`."""
     return _add_product("addr", x, outer(vec1, vec2), beta, alpha)
 
 
 @public
 def addmv(x: T, mat: Any, vec: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """`beta * x + alpha * (mat @ vec)` for a matrix and a vector; see `addmm`."""
+    """`beta * input + alpha * (mat @ vec)` for a matrix and a vector; see `addmm`."""
     return _add_product("addmv", x, mv(mat, vec), beta, alpha)
 
 
 @public
 def baddbmm(x: T, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """`beta * x + alpha * bmm(batch1, batch2)`; see `addmm`."""
+    """`beta * input + alpha * bmm(batch1, batch2)`; see `addmm`."""
     return _add_product("baddbmm", x, bmm(batch1, batch2), beta, alpha)
 
 
 @public
 def addbmm(x: T, batch1: Batch, batch2: Batch, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """`beta * x + alpha * bmm(batch1, batch2).sum(0)`; see `addmm`."""
+    """`beta * input + alpha * bmm(batch1, batch2).sum(0)`; see `addmm`."""
     if batch2.shape[:2] != (batch1.shape[0], batch1.shape[2]):
         bmm(batch1, batch2)  # which refuses
     product = tensordot(batch1, batch2, ([0, 2], [0, 1]))

@@ -431,7 +431,7 @@ def diagonal(x: T, offset: Int = 0, dim1: int = 0, dim2: int = 1) -> Any:
 
 @public
 def diag_embed(x: T, offset: Int = 0, dim1: int = -2, dim2: int = -1) -> Any:
-    """Matrices of zeros with the last dimension of `x` on a diagonal; arguments as `diagonal`'s."""
+    """Matrices of zeros with the last dimension of `x` on a diagonal; arguments: see `diagonal`."""
     a, b = _plane(dim1, dim2, x.ndim + 1)
     size = x.shape[-1] + abs(offset)
     made = with_diagonal(x, (*x.shape[:-1], size, size), offset)

@@ -119,6 +119,9 @@ class TensorBoard(_Tracker):
     """Writes event files into `tensorboard/` of the run directory: `tensorboard --logdir runs`.
 
     Needs the extra `tensorboard` (the package tensorboardX).
+
+    Example:
+        >>> callbacks = [mt.train.TensorBoard()]  # of a Trainer; callbacks: [tensorboard] in YAML
     """
 
     name = "tensorboard"
@@ -164,6 +167,9 @@ class MLflow(_Tracker):
     Args:
         experiment: what runs are kept together under.
         uri: of a tracking server or a database, such as `http://localhost:5000`.
+
+    Example:
+        >>> callbacks = [mt.train.MLflow(experiment="iris")]
     """
 
     name = "mlflow"
@@ -216,6 +222,9 @@ class WandB(_Tracker):
         project: what runs are kept together under.
         mode: "online" sends everything to W&B's servers while the run lasts.
         entity: the account or team; None: the one that is logged in.
+
+    Example:
+        >>> callbacks = [mt.train.WandB(project="iris", mode="offline")]
     """
 
     name = "wandb"

@@ -42,21 +42,22 @@ class Metric:
     a third argument `weight` gets them, float64 of shape (n,).
 
     Example:
-        class FarOff(Metric):            # the share of predictions that miss by more than 1
-            name = "far_off"
-
-            def sums(self, prediction, target):
-                far = np.abs(prediction - target) > 1
-                return np.array([far.size, far.sum()], dtype=np.float64)
-
-            def value(self, sums):
-                return sums[1] / sums[0] if sums[0] else float("nan")
-
-        class Worst(Metric):             # the largest error: of all rows at once
-            name = "worst"
-
-            def of_rows(self, prediction, target):
-                return np.abs(prediction - target).max()
+        >>> class FarOff(mt.train.Metric):  # the share of predictions that miss by more than 1
+        ...     name = "far_off"
+        ...
+        ...     def sums(self, prediction, target):
+        ...         far = np.abs(prediction - target) > 1
+        ...         return np.array([far.size, far.sum()], dtype=np.float64)
+        ...
+        ...     def value(self, sums):
+        ...         return sums[1] / sums[0] if sums[0] else float("nan")
+        >>> class Worst(mt.train.Metric):  # the largest error: of all rows at once
+        ...     name = "worst"
+        ...
+        ...     def of_rows(self, prediction, target):
+        ...         return np.abs(prediction - target).max()
+        >>> float(Worst().of_rows(np.array([1.0, 5.0]), np.array([2.0, 2.0])))
+        3.0
     """
 
     name: str
