@@ -551,7 +551,7 @@ def is_state(tensor: Any) -> bool:
     return kind is not Tensor or (tensor._extra is not None and tensor._extra.slot is not None)
 
 
-def normalise(array: Any) -> Any:
+def as_array(array: Any) -> Any:
     """`array` as an array: NumPy's scalars, which stand for 0-d results, become 0-d arrays."""
     return array if type(array) in ARRAYS else XP[type(array)].asarray(array)
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from ..backend import LISTENERS, MODES, XP
 from ..errors import need, wrong
-from ..tensor import TENSORS, Tensor, normalise, wrap
+from ..tensor import TENSORS, Tensor, as_array, wrap
 from .engine import run
 from .graph import edge_of, next_seq, reaches
 
@@ -118,7 +118,7 @@ def grad(
         value = captured.get(edge_of(tensor))
         if value is not None:
             # A copy: the array may be a constant, or the gradient of another input as well.
-            found.append(value if create_graph else wrap(normalise(value).copy()))
+            found.append(value if create_graph else wrap(as_array(value).copy()))
         elif materialize_grads:
             found.append(wrap(XP[type(tensor._array)].zeros_like(tensor._array)))
         elif allow_unused:

@@ -16,7 +16,7 @@ from heapq import heappop, heappush, heappushpop
 from typing import Any
 
 from ..backend import MODES, XP
-from ..tensor import TENSORS, Tensor, normalise, wrap
+from ..tensor import TENSORS, Tensor, as_array, wrap
 from .graph import edge_of, freed, nodes_towards, unbroadcast
 from .hooks import run_hooks
 from .turns import COMMON, broken_off, let_go, take, turn_of
@@ -366,7 +366,7 @@ def _accumulate(leaf: Tensor, g: Any) -> None:
         have._array += g
         have.version.n += 1
     else:
-        leaf._grad = wrap(normalise(have._array + g))
+        leaf._grad = wrap(as_array(have._array + g))
 
 
 def _capture(node: Any, g: Any, keys: set[Any], captured: dict[Any, Any]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from ..backend import ARRAYS, MODES, XP
 from ..errors import need, wrong
-from ..tensor import TENSORS, Tensor, Version, normalise, placed, wrap
+from ..tensor import TENSORS, Tensor, Version, as_array, placed, wrap
 from .differentiate import messages_apart
 from .graph import Backward, Node, Underived, edge_of, modified, next_seq, without_derivative
 from .turns import let_go
@@ -102,7 +102,7 @@ def _run(node: FunctionCtx, g: Any, create_graph: bool = False) -> tuple[Any, ..
         returned = function.backward(node, *_given(node, g))
     else:
         returned = function.backward(
-            node, g if create_graph else wrap(g if type(g) in ARRAYS else normalise(g))
+            node, g if create_graph else wrap(g if type(g) in ARRAYS else as_array(g))
         )
     grads = returned if type(returned) is tuple else (returned,)
     if len(grads) != len(node._inputs):
@@ -134,7 +134,7 @@ def _given(node: FunctionCtx, g: Any) -> list[Any]:
         if v is None and like is not None and node._materialize:
             kind, shape, dtype = like
             v = XP[kind].zeros(shape, dtype)
-        given.append(v if v is None or type(v) in TENSORS else wrap(normalise(v)))
+        given.append(v if v is None or type(v) in TENSORS else wrap(as_array(v)))
     return given
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..backend import MODES
 from ..errors import need, wrong
-from ..tensor import TENSORS, Tensor, normalise, wrap
+from ..tensor import TENSORS, Tensor, as_array, wrap
 from .hooks import NodeHooks, RemovableHandle
 
 # Creation order is a topological order: a node is younger than everything it points to.
@@ -121,7 +121,7 @@ class Node:
             ]
         finally:
             MODES.grad, MODES.direct = before
-        return tuple(g if g is None or record else wrap(normalise(g).copy()) for g in found)
+        return tuple(g if g is None or record else wrap(as_array(g).copy()) for g in found)
 
     apply = __call__
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import need
-from ..tensor import TENSORS, Tensor, normalise, wrap
+from ..tensor import TENSORS, Tensor, as_array, wrap
 
 _next_hook = itertools.count(1).__next__
 
@@ -110,7 +110,7 @@ class NodeHooks:
 
 
 def _shown(values: Any, create_graph: bool) -> tuple[Any, ...]:
-    return tuple(v if v is None or create_graph else wrap(normalise(v)) for v in values)
+    return tuple(v if v is None or create_graph else wrap(as_array(v)) for v in values)
 
 
 def _taken(new: Any, count: int, what: str, create_graph: bool) -> list[Any]:
@@ -127,9 +127,9 @@ def _keep(tensor: Tensor, g: Any) -> None:
     if type(g) in TENSORS:
         tensor._grad = g if have is None else have + g
     elif have is None:
-        tensor._grad = wrap(normalise(g).copy())
+        tensor._grad = wrap(as_array(g).copy())
     else:
-        tensor._grad = wrap(normalise(have._array + g))
+        tensor._grad = wrap(as_array(have._array + g))
 
 
 def run_hooks(hooks: dict[int, Any], grad: Any, create_graph: bool) -> Any:
@@ -139,7 +139,7 @@ def run_hooks(hooks: dict[int, Any], grad: Any, create_graph: bool) -> Any:
     or dtype.
     """
     for hook in tuple(hooks.values()):
-        tensor = grad if create_graph else wrap(normalise(grad))
+        tensor = grad if create_graph else wrap(as_array(grad))
         new = hook(tensor)
         if new is None:
             continue

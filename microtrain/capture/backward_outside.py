@@ -21,7 +21,7 @@ from ..autograd.graph import MARKS, MEANS, Backward, Node, NodeOfMany, below, ed
 from ..backend import LIBRARIES, MODES, owner_of
 from ..errors import CaptureError
 from ..ops.coercion import stale, version_of
-from ..tensor import TENSORS, Tensor, normalise, wrap
+from ..tensor import TENSORS, Tensor, as_array, wrap
 from .arguments_and_results import replaced
 from .recorder import Recorder
 from .trace import Traced
@@ -165,7 +165,7 @@ class Outside:
         for (node, what, tensor), then in zip(self._watched, versions, strict=True):
             if version_of(tensor) != then:
                 raise stale(node, what, version_of(tensor), (then,), 0)
-        arguments = [v if v is None else wrap(normalise(v)) for v in given]
+        arguments = [v if v is None else wrap(as_array(v)) for v in given]
         before = MODES.anomaly, MODES.apart
         with self.lock:
             now = [array.copy() for array in self._memory] if memory else []

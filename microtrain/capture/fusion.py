@@ -531,8 +531,8 @@ def _ordered(units: list[Unit], program: Program) -> list[Unit]:
     # Calls of NumPy are Python's; those of CuPy can be in a graph with kernels.
     first = [type(unit) is Call for unit in units] if program.xp.kind == "cpu" else pythons
     barriers = [_barrier(unit) for unit in units]
-    near = _Neighbours([unit.reads + unit.writes for unit in units])
-    writing = _Neighbours([unit.writes for unit in units])
+    near = _Neighbors([unit.reads + unit.writes for unit in units])
+    writing = _Neighbors([unit.writes for unit in units])
     before: list[list[int]] = []
     for number, unit in enumerate(units):
         # NumPy would warn of what a check refuses.
@@ -566,7 +566,7 @@ def _ordered(units: list[Unit], program: Program) -> list[Unit]:
     return found
 
 
-class _Neighbours:
+class _Neighbors:
     """Which of many units have to do with a stretch of memory, without a look at each of them.
 
     Args:
@@ -592,7 +592,7 @@ class _Neighbours:
 def _mark_stores(units: list[Unit], program: Program) -> None:
     """Find the intermediate results that nobody reads from memory."""
     kept = [Place(a) for a in program.outputs if a.size]
-    near = _Neighbours([loads(unit) + unit.writes for unit in units])
+    near = _Neighbors([loads(unit) + unit.writes for unit in units])
     barriers = {number for number, unit in enumerate(units) if _barrier(unit)}
     for number, unit in enumerate(units):
         if type(unit) is not Elements:

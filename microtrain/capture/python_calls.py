@@ -144,7 +144,7 @@ def skip(count: int) -> None:
     STREAM.draw += count
 
 
-def optimise(program: Program) -> None:
+def optimize(program: Program) -> None:
     """Rewrite the lines of `program`, which has run and whose memory holds its results."""
     program.description = None
     _fold_constants(program)

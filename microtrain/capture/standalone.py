@@ -23,7 +23,7 @@ from .elements import DTYPES
 from .fusion import Call, Product, Unit, units_of
 from .plan import reuse
 from .program import DRAWS, Host, Line, Program, arrays_in
-from .python_calls import Clear, End, Mark, optimise
+from .python_calls import Clear, End, Mark, optimize
 from .rows import with_rows
 from .step import ATTEMPTS, Capture, Compiled
 from .time_loops import Loop, with_loops
@@ -88,7 +88,7 @@ class _Recorded(Compiled):
 
     def executed(self, capture: Capture) -> Any:
         self.before(capture.program)
-        optimise(capture.program)
+        optimize(capture.program)
         self.found = capture
         return lambda: None
 

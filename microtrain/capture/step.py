@@ -36,7 +36,7 @@ from .executors import EXECUTORS, check, choose
 from .explain import explain, varying
 from .guard import MISSING, Fact, Guard, refuse_alias
 from .program import MADE, Program, arrays_in
-from .python_calls import optimise, skip
+from .python_calls import optimize, skip
 from .recorder import Recorder, stream_now
 from .state import Leaves, Structure, look_at_all
 from .switch import ended, recording
@@ -312,7 +312,7 @@ class Compiled:
 
     def executed(self, capture: Capture) -> Any:
         """A function that replays the program of a capture."""
-        optimise(capture.program)
+        optimize(capture.program)
         here = self.executor == "auto" and capture.program.xp.kind == "cpu"
         name, capture.reason = choose(self.wish if here else self.executor, capture.program)
         run, capture.text = EXECUTORS[name](capture.program)
@@ -416,7 +416,7 @@ class Compiled:
         problem = None
         if recorder.moved or recorder.stream != stream_now():
             problem = (
-                "it seeds the random stream or initialises weights from it (manual_seed, nn.init), "
+                "it seeds the random stream or initializes weights from it (manual_seed, nn.init), "
                 "which a replay would not; do that outside (randn, dropout ... are drawn anew)"
             )
         leaves.close(now=True)

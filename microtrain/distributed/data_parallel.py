@@ -1,7 +1,7 @@
 """DataParallel: every rank computes on its rows, every rank gets the gradient of the whole batch.
 
 The objective is L = sum(n l) / sum(n) over all ranks and all backward passes since the last
-synchronising one: l is the value that `backward` started from, a mean over n local samples. So
+synchronizing one: l is the value that `backward` started from, a mean over n local samples. So
 `backward` starts with n in place of 1, gradients add up over passes and ranks, and one division by
 sum(n) at the end makes the result exact for uneven batches, for ranks without samples and for
 micro-batches, with no collective besides the gradient's own.
@@ -89,7 +89,7 @@ class DataParallel(Module):
             and these options are known to be the same; False: they are compared now.
 
     Attributes:
-        loss: the global loss of the last synchronised step, a float; None before it and where
+        loss: the global loss of the last synchronized step, a float; None before it and where
             `backward` did not start from a scalar.
         samples: the global number of samples behind it; None under "sum" where it is not known.
         weight: what it is the mean over: as many, or the global sum of the weights of its loss.
@@ -173,14 +173,14 @@ class DataParallel(Module):
         if shards and shards % self.comm.size:
             self._uneven = f"{shards} shards are dealt to {self.comm.size} ranks; start a number "
             self._uneven += "of ranks that divides the shards for a model that communicates"
-        self._synchronise_batch_norms(sync_batchnorm)
+        self._synchronize_batch_norms(sync_batchnorm)
         self.alike = Alike(self.comm, module, self.storage, self.reducer.in_place)
         self.members = frozenset(self.storage.params)
         self.passes = Passes()
         self._reset()
         LISTENERS.add(self)
 
-    def _synchronise_batch_norms(self, sync: bool) -> None:
+    def _synchronize_batch_norms(self, sync: bool) -> None:
         """Let batch norm layers take the statistics of all ranks; warn where they do not."""
         layers = [(n, m) for n, m in self.module.named_modules() if isinstance(m, BatchNorm)]
         several = self.comm.size > 1 and self.reducer.in_place
@@ -197,7 +197,7 @@ class DataParallel(Module):
             )
 
     def _reset(self) -> None:
-        """Forget the passes since the last synchronising one."""
+        """Forget the passes since the last synchronizing one."""
         self.passes.reset()
         self.passes.cleared = self.storage.cleared
         self.reducer.reset()

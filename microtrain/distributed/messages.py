@@ -28,7 +28,7 @@ from ..backend import ARRAYS, MODES, XP
 from ..creation import zeros, zeros_like
 from ..errors import need
 from ..ops.shape.joining import unbind
-from ..tensor import TENSORS, Tensor, normalise, wrap
+from ..tensor import TENSORS, Tensor, as_array, wrap
 from .collectives import exchange
 from .communicator import NEVER, Array, Communicator, Message, check_peer, check_root
 from .connection import ranks_of
@@ -206,7 +206,7 @@ class _Recv(Backward):
     @staticmethod
     def backward_arrays(node: Node, g: Any) -> tuple[Any, ...]:
         known = g is ABSENT or type(g) in ARRAYS
-        array = g if known else normalise(g)
+        array = g if known else as_array(g)
         _back(node._saved[0]).send(None if g is ABSENT else array, False)
         return ()
 

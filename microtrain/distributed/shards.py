@@ -3,7 +3,7 @@
 Floating-point sums depend on their order, and a product of matrices on how many rows it has. So a
 run whose bits must not depend on the number of ranks may do neither differently: every global batch
 is cut into S shards, each is a pass of its own on whichever rank has it, and the shards' gradients
-are added as a tournament: neighbours in pairs, their sums in pairs, a last one without a partner
+are added as a tournament: neighbors in pairs, their sums in pairs, a last one without a partner
 goes on alone. A rank holds consecutive shards, with 8 over 3 ranks 3, 3 and 2; it adds up those
 whose partner it has, too, and what is left is added on all ranks, element by element in the same
 order.

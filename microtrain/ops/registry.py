@@ -42,7 +42,7 @@ from typing import Any
 from ..autograd.graph import Backward, Node, edge_of, freed, next_seq, record
 from ..backend import MODES, XP
 from ..common.stack_frames import OPERATION
-from ..tensor import INFERENCE, TENSORS, normalise, placed, wrap
+from ..tensor import INFERENCE, TENSORS, as_array, placed, wrap
 from . import coercion
 from .coercion import PUBLIC, REGISTRY, explain, promote, stale, version_of
 
@@ -562,7 +562,7 @@ class Variadic(Backward):
             result = self.kernel(XP[type(arrays[0])], arrays, **attrs)
         except Exception as error:
             raise explain(self, error, arrays) from error
-        out = wrap(normalise(result))
+        out = wrap(as_array(result))
         if MODES.grad and any(t._rg for t in tensors):
             node = out._edge = Node()
             edges, shapes = tuple(edge_of(t) for t in tensors), tuple(a.shape for a in arrays)

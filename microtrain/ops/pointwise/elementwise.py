@@ -250,7 +250,7 @@ trunc = _rounding("trunc", "trunc", "`x` rounded towards 0, elementwise; its gra
 
 @primitive("round", x=lambda g: zeros_like(g))
 def round(xp, x, *, decimals=0):
-    """`x` rounded to `decimals` places, halves to the even neighbour; its gradient is 0.
+    """`x` rounded to `decimals` places, halves to the even neighbor; its gradient is 0.
 
     A negative number of `decimals` rounds to tens, hundreds ...; integers have none to round.
     """

@@ -239,7 +239,7 @@ class _Anomaly(NamedTuple):
 
 
 def autopsy(run: Any, step: int, micro_batches: MicroBatches) -> str:
-    """What to say of the optimiser step `step`, whose update was refused; collective.
+    """What to say of the optimizer step `step`, whose update was refused; collective.
 
     The gradients are overwritten.
 

@@ -145,7 +145,7 @@ def _symmetric(array: Any) -> None:
     """LinAlgError unless the matrices are symmetric, to a thousandth of the largest element."""
     apart = np.abs(array - array.swapaxes(-1, -2)).max() if array.size else 0
     if apart and apart > 1e-3 * np.abs(array).max():
-        text = "the matrix is not symmetric (elements differ by {}); symmetrise it: (x + x.mT) / 2"
+        text = "the matrix is not symmetric (elements differ by {}); symmetrize it: (x + x.mT) / 2"
         raise wrong("cholesky", text, apart, error=LinAlgError)
 
 
