@@ -451,7 +451,7 @@ class Modes(threading.local):
         counts: whether losses say what they divide by, also where no data parallelism listens.
         inference: whether results are marked as unusable in a recorded operation.
         capture: what is told of all that is not arithmetic: does it, or writes a step down.
-        tracer: what writes down whole operations, None otherwise: see `ops.registry.traced`.
+        tracer: what writes down whole operations, None otherwise: see `ops.registry.tracing`.
         anomaly: what `detect_anomaly` set, None while it is off; `switch` sets `grad` by it.
         devices: those of the blocks `with mt.device(...):` around, the innermost last.
         default_dtype: the float type of `tensor([1.0])`, `zeros`, `randn` ...

@@ -17,7 +17,7 @@ import weakref
 from typing import Any
 
 from ..autograd.engine import run
-from ..autograd.graph import MARKS, MEANS, Backward, Node, NodeOfMany, below, edge_of, freed, record
+from ..autograd.graph import MARKS, MEANS, Backward, Node, NodeOfMany, edge_of, freed, record, walk
 from ..backend import LIBRARIES, MODES, owner_of
 from ..errors import CaptureError
 from ..ops.coercion import stale, version_of
@@ -64,7 +64,7 @@ class Outside:
         self.roots = tuple(self._end(edge_of(result), arguments, recorder) for result in results)
         kinds, kept = recorder.program.kinds, list[Any]()
         # Youngest first: the order in which the engine comes to its leaves.
-        found = (node for node in below(self.roots) if type(node) not in TENSORS)
+        found = (node for node in walk(self.roots) if type(node) not in TENSORS)
         nodes = sorted(found, key=lambda node: -node._seq)
         for node in nodes:
             self._take(node, arguments, recorder)

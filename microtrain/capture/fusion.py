@@ -2,7 +2,7 @@
 
 A Program's lines become units. An `Elements` unit is a loop over one shape that does the work of
 all its lines for one element after the other; `Sum`, `Product`, `Scatter` are loops or BLAS calls
-of their own; a `Call` stays a call of NumPy and a `Host` line stays Python. Every unit knows the
+of their own; a `Call` stays a call of NumPy and a `PythonCall` stays Python. Every unit knows the
 memory that it reads and writes, and nothing here relies on more than that: two units change places,
 or become one, only where no element of memory is seen differently.
 """
@@ -19,7 +19,7 @@ import numpy as np
 from ..backend import LIBRARIES, address, owner_of
 from ..numerics.sums import SHORT
 from .elements import DTYPES, Expression, expression
-from .program import DRAWS, Host, Line, Program, arrays_in, may_refuse
+from .program import DRAWS, Line, Program, PythonCall, arrays_in, may_refuse
 
 REACH = 24  # units that a line may be moved ahead of
 STREAMS = 16  # arrays in one loop
@@ -237,9 +237,9 @@ class Scatter(Unit):
 
 @dataclass
 class Call(Unit):
-    """What NumPy does, or the Python of a Host."""
+    """What NumPy does, or the Python of a PythonCall."""
 
-    host: Host | None = None
+    host: PythonCall | None = None
 
 
 def units_of(program: Program, products: bool) -> list[Unit]:
@@ -258,13 +258,13 @@ def units_of(program: Program, products: bool) -> list[Unit]:
     return [unit for unit in found if not _idle(unit)]
 
 
-def _parts(line: Line | Host, products: bool) -> Iterable[Line | Host]:
+def _parts(line: Line | PythonCall, products: bool) -> Iterable[Line | PythonCall]:
     """Joining arrays is copying each to its place; a convolution may be one unit or many lines."""
     if isinstance(line, Line) and line.parts and not (products and _convolution(line)):
         for part in line.parts:
             yield from _parts(part, products)
         return
-    if isinstance(line, Host) or line.name != "concatenate":
+    if isinstance(line, PythonCall) or line.name != "concatenate":
         yield line
         return
     arrays, axis = line.args[0], line.args[1] if len(line.args) > 1 else line.attrs.get("axis", 0)
@@ -276,9 +276,9 @@ def _parts(line: Line | Host, products: bool) -> Iterable[Line | Host]:
         yield Line("copyto", (place, array), place, {}, line.where)
 
 
-def unit_of(line: Line | Host, program: Program, products: bool) -> Unit | None:
+def unit_of(line: Line | PythonCall, program: Program, products: bool) -> Unit | None:
     """What a line becomes; None where it does nothing."""
-    if isinstance(line, Host):
+    if isinstance(line, PythonCall):
         reads, writes = (
             [Place(a) for a in some or () if a.size] for some in (line.reads, line.writes)
         )

@@ -23,7 +23,7 @@ import numpy as np
 
 from ..autograd.engine import ABSENT
 from ..autograd.graph import Backward, Node, record
-from ..autograd.turns import let_go
+from ..autograd.locks import release
 from ..backend import ARRAYS, MODES, XP
 from ..creation import zeros, zeros_like
 from ..errors import need
@@ -236,7 +236,7 @@ SEND, RECV, NOBODY = _Send(), _Recv(), _Nobody()
 def _back(line: _Line) -> _Line:
     """The way back of a message."""
     if type(MODES.direct) is list:
-        let_go(MODES.direct)  # it waits for another rank, perhaps a thread of this process
+        release(MODES.direct)  # it waits for another rank, perhaps a thread of this process
     text = f"backward of {line.text}"
     return _Line(line.comm, line.peer, line, text, line.token, line.shape, line.dtype)
 

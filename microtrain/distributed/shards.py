@@ -188,21 +188,21 @@ class Shards(Reducer):
 
     def reduce(self, passes: Passes, notes: Sequence[float], last: bool) -> Summed | None:
         """As in the base class: keep what the pass left; after those of all shards add them up."""
-        used = self.cleared()
+        used = self.fill_absent()
         if not (last and (self.passes + 1) % self.each == 0):
             notes = *notes[:-1], 0.0  # a rank has one mark in a step
-        self._leave(pack(passes.totals(), notes, used), passes.current)
+        self._leave(pack(passes.totals(), notes, used), passes.samples)
         passes.clear_totals()
         if not (last and self.complete):
             return None
         self._sum()
         return self.summed(self._staged[0].host[self.storage.buffers[0].grad.size :])
 
-    def _leave(self, lane: list[float], rows: int | None) -> None:
+    def _leave(self, footer: list[float], rows: int | None) -> None:
         number = self.passes % self.each
         for place, buffer in enumerate(self.storage.buffers):
             wide = self._staged[place].fetch()
-            wide[buffer.grad.size :] = lane if place == 0 else 0
+            wide[buffer.grad.size :] = footer if place == 0 else 0
             if rows == 0:
                 wide[: buffer.grad.size] = 0
             kept = self.gradients[place][number]
