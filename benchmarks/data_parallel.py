@@ -1,7 +1,7 @@
 """A data-parallel step over MPI against the same step in PyTorch's DistributedDataParallel.
 
 One job: every rank trains with both libraries, PyTorch over gloo, in rounds that take turns, so
-that a busy neighbour slows both alike. A step is zero_grad, forward, MSE, backward with the
+that a busy neighbor slows both alike. A step is zero_grad, forward, MSE, backward with the
 reduction, SGD with momentum; the batch is that of each rank. Both must have learned the same, or
 there are no figures.
 

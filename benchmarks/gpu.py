@@ -1,4 +1,4 @@
-"""One optimiser step on a GPU: microtrain eager and captured, torch, a CUDA graph of it, jax.jit.
+"""One optimizer step on a GPU: microtrain eager and captured, torch, a CUDA graph of it, jax.jit.
 
 All sides start from the same weights and take the same batch, the mean squared error and SGD with
 momentum, in float32 without TF32; their first losses must agree. They are timed in turns, each step

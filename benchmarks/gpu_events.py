@@ -1,7 +1,7 @@
-"""What one optimiser step asks of a GPU, eager and captured: a measure that needs no GPU.
+"""What one optimizer step asks of a GPU, eager and captured: a measure that needs no GPU.
 
 CuPy runs on the processor (scripts/gpu_on_cpu), which counts launches of kernels, products of
-matrices, copies, fills, synchronisations and memory that is asked for. The table has them for a
+matrices, copies, fills, synchronizations and memory that is asked for. The table has them for a
 step that is well under way. `--check` fails where a step asks for more than BUDGETS.
 
     scripts/gpu_on_cpu/run python benchmarks/gpu_events.py

@@ -1,4 +1,4 @@
-"""Normalisation, embedding and attention, forward and backward, against PyTorch eager.
+"""Normalization, embedding and attention, forward and backward, against PyTorch eager.
 
 Both libraries run interleaved, pinned to one core; the table shows medians in microseconds and the
 ratio to PyTorch.
@@ -21,7 +21,7 @@ import numpy as np
 import microtrain as mt
 
 
-def normalise(call: Callable[..., Any], *shape: int) -> Callable[[Any], Callable[[], None]]:
+def normalize(call: Callable[..., Any], *shape: int) -> Callable[[Any], Callable[[], None]]:
     """A step of `call(functional, x, weight, bias)` for an input of `shape`."""
 
     def make(m: Any) -> Callable[[], None]:
@@ -76,12 +76,12 @@ def attend(*shape: int) -> Callable[[Any], Callable[[], None]]:
 
 
 STEPS = {
-    "layer_norm 512x256": normalise(lambda f, x, w, b: f.layer_norm(x, (256,), w, b), 512, 256),
-    "layer_norm 32x64": normalise(lambda f, x, w, b: f.layer_norm(x, (64,), w, b), 32, 64),
-    "rms_norm 512x256": normalise(lambda f, x, w, b: f.rms_norm(x, (256,), w), 512, 256),
-    "batch_norm 64x32x14x14": normalise(batch_norm, 64, 32, 14, 14),
-    "batch_norm 512x256": normalise(batch_norm, 512, 256),
-    "group_norm 8 64x32x14x14": normalise(
+    "layer_norm 512x256": normalize(lambda f, x, w, b: f.layer_norm(x, (256,), w, b), 512, 256),
+    "layer_norm 32x64": normalize(lambda f, x, w, b: f.layer_norm(x, (64,), w, b), 32, 64),
+    "rms_norm 512x256": normalize(lambda f, x, w, b: f.rms_norm(x, (256,), w), 512, 256),
+    "batch_norm 64x32x14x14": normalize(batch_norm, 64, 32, 14, 14),
+    "batch_norm 512x256": normalize(batch_norm, 512, 256),
+    "group_norm 8 64x32x14x14": normalize(
         lambda f, x, w, b: f.group_norm(x, 8, w, b), 64, 32, 14, 14
     ),
     "embedding 65x128, 2048 rows": embed(65, 128, 2048),

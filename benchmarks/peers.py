@@ -1,4 +1,4 @@
-"""The same optimiser step in microtrain and in each of its peers, as a user would write it there.
+"""The same optimizer step in microtrain and in each of its peers, as a user would write it there.
 
 A ReLU network, the mean squared error, SGD with momentum 0.9; float32. Every builder is given the
 same data and the same first weights and returns a `Run`; `check` raises where one computes

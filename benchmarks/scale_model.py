@@ -300,7 +300,7 @@ BACKWARD: Final = 2 / 3  # of a pass
 
 @dataclass(frozen=True)
 class Step:
-    """What an optimiser step takes and sends.
+    """What an optimizer step takes and sends.
 
     Attributes:
         fixed: seconds of a pass, however many rows it has.
@@ -404,7 +404,7 @@ def measured(
 
     Args:
         run: its parts.
-        take_step: takes an optimiser step.
+        take_step: takes an optimizer step.
         settle: learns what other ranks have met; collective.
     """
 

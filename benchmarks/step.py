@@ -1,6 +1,6 @@
-"""One optimiser step against the peers: zero_grad, forward, loss, backward, SGD with momentum.
+"""One optimizer step against the peers: zero_grad, forward, loss, backward, SGD with momentum.
 
-Everything runs interleaved in one process pinned to one core, so that a busy neighbour slows all
+Everything runs interleaved in one process pinned to one core, so that a busy neighbor slows all
 sides alike; the tables show medians in microseconds, and ratios to PyTorch eager and to jax.jit
 beside the ones that must be reached. Before a row is timed all sides take ten steps from the same
 weights, which must do the same. Peers are optional; one that cannot run is named with the reason.

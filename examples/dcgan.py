@@ -47,7 +47,7 @@ def discriminator():
     )
 
 
-def initialise(module):
+def initialize(module):
     """The weights of the paper."""
     if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
         nn.init.normal_(module.weight, 0.0, 0.02)
@@ -116,8 +116,8 @@ def main():
         parser.error("--plot needs matplotlib: pip install matplotlib")
     mt.manual_seed(0)
     draw, judge = generator(), discriminator()
-    draw.apply(initialise)
-    judge.apply(initialise)
+    draw.apply(initialize)
+    judge.apply(initialize)
     losses = np.array(
         [*train(draw, judge, np.random.default_rng(0), options.epochs, options.compile)]
     )

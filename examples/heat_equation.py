@@ -1,7 +1,7 @@
 """How well does each spot of a plate conduct heat? Found from temperatures that were measured.
 
 The plate is a grid of cells over a grid of ranks; each rank has a block of it, steps the heat
-equation there, and learns the conductivity of its own cells. What it needs of its neighbours is
+equation there, and learns the conductivity of its own cells. What it needs of its neighbors is
 their border, `halo`, whose gradient goes back to them. Runs on any number of ranks, also without
 MPI, with the same result: `mpirun -n 4 python examples/heat_equation.py [--plot plate.png]`.
 """
@@ -85,7 +85,7 @@ def main():
     def step():
         optimizer.zero_grad()
         loss = plate.misfit(k, measured)
-        loss.backward()  # every rank's: with the gradients that come from its neighbours
+        loss.backward()  # every rank's: with the gradients that come from its neighbors
         optimizer.step()
         return loss
 

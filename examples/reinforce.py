@@ -59,7 +59,7 @@ def play(policy, rng):
 
 
 def returns(masks):
-    """What each action was still worth: discounted rewards of 1, standardised."""
+    """What each action was still worth: discounted rewards of 1, standardized."""
     found, after = np.zeros(masks.shape, np.float32), 0.0
     for t in reversed(range(len(masks))):
         found[t] = after = masks[t] * (1 + GAMMA * after)

@@ -370,7 +370,7 @@ class _NumpyNamespace(Namespace):
 
 
 # XP finds the namespace of an array, or what writes down its instructions, and LIBRARIES always the
-# namespace; ARRAYS are the types that need no normalising.
+# namespace; ARRAYS are the types that need no normalizing.
 XP: dict[type, Namespace] = {}
 LIBRARIES: dict[type, Namespace] = {}
 ARRAYS: set[type] = set()
@@ -385,7 +385,7 @@ def register(namespace: Namespace) -> Namespace:
 
 NUMPY = register(_NumpyNamespace())
 SCALAR = np.generic
-# NumPy's ufuncs turn 0-d results into scalars; rules may meet them before they are normalised.
+# NumPy's ufuncs turn 0-d results into scalars; rules may meet them before they are normalized.
 for _scalar in (np.bool_, np.uint8, np.int8, np.int16, np.int32, np.int64, np.float16, np.float32):
     XP[_scalar] = NUMPY
 XP[np.float64] = NUMPY
@@ -451,7 +451,7 @@ class Modes(threading.local):
         counts: whether losses say what they divide by, also where no data parallelism listens.
         inference: whether results are marked as unusable in a recorded operation.
         capture: what is told of all that is not arithmetic: does it, or writes a step down.
-        tracer: what writes down whole operations, None otherwise: see `ops.registry.traced`.
+        tracer: what writes down whole operations, None otherwise: see `ops.registry.tracing`.
         anomaly: what `detect_anomaly` set, None while it is off; `switch` sets `grad` by it.
         devices: those of the blocks `with mt.device(...):` around, the innermost last.
         default_dtype: the float type of `tensor([1.0])`, `zeros`, `randn` ...

@@ -21,8 +21,8 @@ class _Options:
 
     Attributes:
         precision: digits after the point.
-        threshold: more elements than this are summarised.
-        edgeitems: elements shown at each end of a summarised dimension.
+        threshold: more elements than this are summarized.
+        edgeitems: elements shown at each end of a summarized dimension.
         linewidth: characters of a line.
         sci_mode: whether floats are written with an exponent; None where their sizes ask for it.
     """
@@ -50,7 +50,7 @@ def set_printoptions(
 
     Args:
         precision: digits after the point (4).
-        threshold: the number of elements above which a Tensor is summarised (1000).
+        threshold: the number of elements above which a Tensor is summarized (1000).
         edgeitems: elements shown at each end of a dimension then (3).
         linewidth: characters of a line (80).
         profile: "default", "short" or "full", which set all of these before the others do.

@@ -62,7 +62,7 @@ def jvp(func: _Func, primals: Any, tangents: Any, *, has_aux: bool = False) -> t
     return _jvp("jvp", func, primals, tangents, has_aux)
 
 
-@differentiate.apart
+@differentiate.setting_messages_aside
 def hvp(func: _Func, x: Any, v: Any) -> Any:
     """The product of the Hessian of a scalar `func` and a vector: forward over reverse.
 

@@ -12,11 +12,11 @@ from .ops import amax, amin, matmul, sum
 from .ops.arguments import want_float
 from .ops.coercion import LinAlgError, cast
 from .ops.fronts import Front, Unchecked, public
-from .ops.matrix import factorisations
+from .ops.matrix import factorizations
 from .ops.matrix.decompositions import eigh, lstsq, matrix_exp, matrix_rank, pinv
 from .ops.matrix.decompositions import linalg_qr as qr
 from .ops.matrix.decompositions import linalg_svd as svd
-from .ops.matrix.factorisations import cholesky, matrix_power, solve, solve_triangular
+from .ops.matrix.factorizations import cholesky, matrix_power, solve, solve_triangular
 from .ops.reduce.norms import norm as _norm
 from .ops.reduce.norms import singular
 from .ops.shape.joining import checked_tensors
@@ -39,11 +39,11 @@ def _front(function: Any, name: str, first: str = "A") -> Any:
     return apply
 
 
-inv, det = _front(factorisations.inverse, "inv"), _front(factorisations.det, "det")
-slogdet = _front(factorisations.slogdet, "slogdet")
-svdvals = _front(factorisations.svdvals, "svdvals")
-vander = _front(factorisations.vander, "vander", "x")
-tensorinv, tensorsolve = factorisations.tensorinv, factorisations.tensorsolve
+inv, det = _front(factorizations.inverse, "inv"), _front(factorizations.det, "det")
+slogdet = _front(factorizations.slogdet, "slogdet")
+svdvals = _front(factorizations.svdvals, "svdvals")
+vander = _front(factorizations.vander, "vander", "x")
+tensorinv, tensorsolve = factorizations.tensorinv, factorizations.tensorsolve
 
 
 def diagonal(A: Any, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
@@ -78,7 +78,7 @@ def cond(A: Any, p: Any = None) -> Any:
 @public
 def cross(input: Any, other: Any, *, dim: int = -1) -> Any:
     """The cross product of vectors of three elements along `dim`, broadcast."""
-    return factorisations.cross(input, other, dim)
+    return factorizations.cross(input, other, dim)
 
 
 def _vecdot(x: Unchecked, y: Any, *, dim: int = -1) -> Any:

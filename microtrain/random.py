@@ -2,7 +2,7 @@
 
 Data synthesis, the train/val/test split and the shuffling of an epoch each take a stream of their
 own from `generator`, so none of them depends on how much another drew, on the number of ranks or
-on a resume. Initialisation and the creation functions share the one stream of `manual_seed`.
+on a resume. Initialization and the creation functions share the one stream of `manual_seed`.
 
 What a forward pass draws (dropout) is a function of the seed, the optimizer steps taken, the epoch
 and number of the loader's batch, the number of the draw since that was taken, and the place of the
@@ -12,7 +12,7 @@ between them, as when gradients are added up by hand or predictions drawn many t
 
 `randn`, `rand_like`, `bernoulli`, `multinomial`, `normal_` ... ask `where_to_draw`:
 
-- Outside of a step (initialisation, plain scripts) they come from the stream of `manual_seed`.
+- Outside of a step (initialization, plain scripts) they come from the stream of `manual_seed`.
 - In a step, which is where a loader has handed out n rows, an evaluation takes n, or a
   `DataParallel` model is called with n:
   - a draw whose leading dimension is n is one of samples: as dropout's, a function of seed, step,
@@ -143,7 +143,7 @@ STREAM = _Stream()
 
 
 def manual_seed(seed: int) -> np.random.Generator:
-    """Restart the stream of creation functions and initialisation; returns its generator.
+    """Restart the stream of creation functions and initialization; returns its generator.
 
     The stream belongs to the calling thread. Until the first call it is that of seed 0 (a fixed
     seed as in PyTorch, not the clock), so ranks that call nothing still draw the same numbers.

@@ -1,8 +1,8 @@
-"""Tensor: an array with a place in the graph. Slots and identity; no mathematics.
+"""Tensor: an array with a place in the graph. Attributes and conversions; no mathematics.
 
-Operators and methods are given to the class by `ops/methods.py`, from one table. A Tensor made by
-an operation knows the node that made it (`_edge`); a leaf that requires grad is itself the place
-where its gradient ends. Nothing here points forward, so dropping a result drops its graph.
+`ops/methods.py` gives the class its operators and the methods that compute. A Tensor made by a
+recorded operation refers to the node of that call (`_edge`), and a node refers to where its inputs
+came from. No reference leads the other way, so dropping a result drops its graph.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from .backend import ARRAYS, MODES, STRUCTURE, XP, device, device_of, looks_at, 
 from .errors import need, wrong
 from .formatting import tensor_text
 
-# The exact types that operations take: Tensor, Parameter. Tests of kind are `type(x) in TENSORS`.
+# The exact types that operations take: Tensor, Parameter. `type(x) in TENSORS` is faster than
+# isinstance, and operations ask it of every input.
 TENSORS: set[type] = set()
 
 
@@ -64,18 +65,18 @@ class Version:
     Attributes:
         n: the number of writes.
         base: weakly, the Tensor that the views were taken from.
-        viewers: weak references to the views, whose history a recorded write to any of them or to
-            the base renews. Those taken under no_grad are outside the graph, and not among them.
-        turn: the lock of what captured steps write; see `autograd.turns`.
+        viewers: weak references to the views that are in the graph: a recorded write to one of
+            them, or to the base, gives all of them a new `grad_fn`.
+        lock: held by the thread that writes, where captured steps write too; see `autograd.locks`.
     """
 
-    __slots__ = ("base", "n", "turn", "viewers")
+    __slots__ = ("base", "lock", "n", "viewers")
 
     def __init__(self, base: Any = None) -> None:
         self.n = 0
         self.base = None if base is None else ref(base)
         self.viewers: list[Any] | None = None
-        self.turn: Any = None
+        self.lock: Any = None
 
 
 class FollowingVersion(Version):
@@ -101,7 +102,7 @@ class FollowingVersion(Version):
 class _InferenceVersion(Version):
     """The version of what `inference_mode` made: to save such a Tensor, or write it, is an error.
 
-    Both read the count; so does a write through what `detach()` returns.
+    Whoever saves or writes reads the count, and reading it outside of that mode raises.
     """
 
     __slots__ = ()
@@ -128,14 +129,14 @@ class _InferenceVersion(Version):
         return None
 
     def __init__(self) -> None:
-        self.viewers = self.turn = None
+        self.viewers = self.lock = None
 
 
 INFERENCE: Version = _InferenceVersion()
 
 
 class Extra:
-    """What few Tensors have: hooks, a slot in a flat gradient, a gradient to retain."""
+    """What few Tensors have: hooks, a slot in flat storage (optim/flat.py), `retain_grad`."""
 
     __slots__ = ("hooks", "post_hooks", "retains_grad", "slot")
 
@@ -268,7 +269,7 @@ class Tensor:
         if self._extra is not None and self._extra.slot is not None and not requires_grad:
             self.grad = None
         self._rg = bool(requires_grad)
-        STRUCTURE[0] += 1
+        STRUCTURE[0] += 1  # captured steps look at flags again
         return self
 
     @property
@@ -332,7 +333,7 @@ class Tensor:
     def retain_grad(self) -> None:
         """Keep the gradient of this computed Tensor in `.grad` during backward.
 
-        Raises RuntimeError where it does not require grad; for a leaf nothing has to be done.
+        Raises RuntimeError where it does not require grad. Has no effect on a leaf.
         """
         text = "can't retain_grad on Tensor that has requires_grad=False"
         need(self._rg, "retain_grad", text)
@@ -387,8 +388,8 @@ class Tensor:
                 text = "expected the shape of .grad, {}, got {}; set .grad = None first"
                 raise wrong("x.data = value", text, tuple(grad.shape), array.shape)
             self._array = array
-            # A count of its own, as views of the old memory look at another, and a higher one, as
-            # nodes that saved this Tensor would find other values in it.
+            # A version of its own, as views of the old memory keep the old one; and a higher
+            # count, as nodes that saved this Tensor would now read different values.
             self._version = Version(self)
             self._version.n = 1 if before is None or before is INFERENCE else before.n + 1
             STRUCTURE[0] += 1
@@ -404,7 +405,7 @@ class Tensor:
     def detach_(self) -> Self:
         """Cut this Tensor from its graph, in place: it becomes a leaf.
 
-        What was computed from it and needs its value raises in backward: it would miss the graph.
+        A node that saved it raises in backward, as it could not go on from here.
         Raises RuntimeError for a view, whose history is that of its base.
         """
         version = self._version
@@ -474,7 +475,7 @@ class Tensor:
 
     def tolist(self) -> Any:
         """The elements as nested lists of Python numbers."""
-        if MODES.tracer is not None:  # a recorder lets pass what it knows
+        if MODES.tracer is not None:  # which allows it for what is constant
             MODES.tracer.look(self, "tolist()")
         return to_host(self._array).tolist()
 
@@ -506,13 +507,13 @@ class Tensor:
     def __dir__(self) -> list[str]:
         return [name for name in object.__dir__(self) if hasattr(type(self), name)]
 
-    def _want_leaf(self) -> None:
+    def _refuse_computed(self) -> None:
         text = "only leaf Tensors can be copied deeply or pickled, and this one was computed: "
         text += "detach() it first. To plot it, or for NumPy, use tensor.detach().numpy()"
         need(self._edge is None, "a copy", text)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        self._want_leaf()
+        self._refuse_computed()
         out = _rebuild(type(self), self._array.copy(order="K"), self._rg)
         grad = self.grad if type(self) is Tensor else None  # a Parameter's copy starts without
         out._grad = None if grad is None else wrap(grad._array.copy(order="K"))
@@ -520,7 +521,7 @@ class Tensor:
         return out
 
     def __reduce__(self) -> Any:
-        self._want_leaf()
+        self._refuse_computed()
         return _rebuild, (type(self), to_host(self._array), self._rg)
 
 
@@ -536,23 +537,23 @@ def wrap(array: Any) -> Tensor:
     return out
 
 
-def placed(array: Any, version: Version | None, edge: Any) -> Tensor:
-    """A Tensor of `array` with this history: a saved result as what it was."""
+def with_history(array: Any, version: Version | None, edge: Any) -> Tensor:
+    """A Tensor over `array` with this version and edge: a saved result, back in the graph."""
     out = wrap(array)
     out._version, out._edge, out._rg = version, edge, True
     return out
 
 
 def is_state(tensor: Any) -> bool:
-    """Whether it is a parameter: what a Module owns, or an optimizer updates."""
+    """Whether `tensor` is a parameter: of a Module, or of an optimizer."""
     kind = type(tensor)
     if kind not in TENSORS:
         return False
     return kind is not Tensor or (tensor._extra is not None and tensor._extra.slot is not None)
 
 
-def normalise(array: Any) -> Any:
-    """`array` as an array: NumPy's scalars, which stand for 0-d results, become 0-d arrays."""
+def as_array(array: Any) -> Any:
+    """`array` itself; a NumPy scalar, which ufuncs return for 0-d results, as a 0-d array."""
     return array if type(array) in ARRAYS else XP[type(array)].asarray(array)
 
 
@@ -568,7 +569,7 @@ def write(tensor: Tensor, value: Tensor, what: str) -> None:
 
 
 def kind_of(value: Any) -> str:
-    """The type of what is no Tensor here, in words: of another library's with the way out."""
+    """For error messages: the type of `value`; for another library's tensor also how to wrap it."""
     kind = type(value)
     ways = {"__dlpack__": "mt.from_dlpack(t)", "numpy": "mt.from_numpy(t.numpy())"}
     ways = {name: way for name, way in ways.items() if hasattr(value, name)}
@@ -581,9 +582,9 @@ def kind_of(value: Any) -> str:
 
 
 def one_dtype(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """`array` with NumPy's one object for its dtype: unpickled arrays bring a copy of their own.
+    """`array` with NumPy's own dtype object; unpickled arrays have a copy of it.
 
-    Operations compare dtypes by identity first, and would take the slow way round.
+    Operations compare dtypes by identity, and take a slow path where the objects differ.
     """
     return array.view(_numpys(array.dtype), np.ndarray)
 

@@ -83,7 +83,7 @@ class Browser:
             raise RuntimeError(json.loads(error.read())["value"]["message"]) from None
 
     def emulate(self, width: int, height: int = 900, *, dark: bool = False, print_: bool = False):
-        """A window of this many CSS pixels, a colour scheme, a medium."""
+        """A window of this many CSS pixels, a color scheme, a medium."""
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self._devtools("Emulation.setDeviceMetricsOverride", metrics)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import microtrain as mt
-from microtrain.autograd import turns
+from microtrain.autograd import locks
 from microtrain.backend import MODES, NUMPY, XP
 from microtrain.capture import recorder, switch
 from microtrain.distributed import communicator
@@ -112,7 +112,9 @@ def test_a_step_that_is_interrupted_ends_its_turn(calls: int, owned: bool) -> No
         return mt.compile(step)(x).item()
 
     compiled = mt.compile(step)
-    codes = code_of(turns.take, turns.broken_off, turns.let_go, type(compiled)._in_turn)
+    codes = code_of(
+        locks.acquire, locks.release_after_error, locks.release, type(compiled)._in_turn
+    )
     for _ in range(calls):
         compiled(x)
     if calls:

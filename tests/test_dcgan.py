@@ -34,7 +34,7 @@ def losses(library: str, epochs: int, dtype: str, compiled: bool = False) -> tup
     """The losses of all steps, and the state of both models in the end."""
     example, ours = program(library, dtype), program("microtrain", dtype)
     mt.manual_seed(3)
-    first = [make().apply(ours.initialise) for make in (ours.generator, ours.discriminator)]
+    first = [make().apply(ours.initialize) for make in (ours.generator, ours.discriminator)]
     models = example.generator(), example.discriminator()
     for model, start in zip(models, first, strict=True):
         state = {name: value.numpy().copy() for name, value in start.state_dict().items()}

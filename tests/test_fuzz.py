@@ -69,7 +69,7 @@ class Files:
         x = rng.standard_normal((24, 2)).round(2)
         names = np.array(["blue", "red"])[(x[:, 0] > 0).astype(int)]
         rows = [f"{a},{b},{name}" for (a, b), name in zip(x, names, strict=True)]
-        (directory / "table.csv").write_text("a,b,colour\n" + "\n".join(rows) + "\n")
+        (directory / "table.csv").write_text("a,b,color\n" + "\n".join(rows) + "\n")
         np.savez(directory / "table.npz", x=x, y=x[:, :1] - x[:, 1:])
         self.tables = {
             ".csv": (directory / "table.csv").read_bytes(),
@@ -79,13 +79,13 @@ class Files:
             import pyarrow
             from pyarrow import parquet
 
-            table = pyarrow.table({"a": x[:, 0], "b": x[:, 1], "colour": names})
+            table = pyarrow.table({"a": x[:, 0], "b": x[:, 1], "color": names})
             parquet.write_table(table, directory / "table.parquet")
             self.tables[".parquet"] = (directory / "table.parquet").read_bytes()
         model = {"type": "mlp", "hidden": [3]}
         self.runs = {
             ".csv": self._train(
-                {"type": "csv", "path": "table.csv", "target": "colour", "standardize": True}, model
+                {"type": "csv", "path": "table.csv", "target": "color", "standardize": True}, model
             ),
             ".npz": self._train({"type": "npz", "path": "table.npz"}, model),
         }
@@ -302,7 +302,7 @@ def csv_damaged(data, content: bytes) -> bytes:
         rows[i] = rows[i][:j] + rows[i][: data.draw(st.integers(0, 3))]
     elif kind == "header":
         rows[0][j] = data.draw(
-            st.sampled_from(("a", "b", "colour", "", "A", "1", "colour ", "b\n", '"'))
+            st.sampled_from(("a", "b", "color", "", "A", "1", "color ", "b\n", '"'))
         )
     elif kind == "size":
         rows = rows[: data.draw(st.integers(0, 3))]
@@ -397,7 +397,7 @@ def tabular(files, data, suffix, damaged):
     elif command == "evaluate":
         answer("evaluate", run, "--data", path)
     else:
-        kind = "" if suffix == ".npz" else ", target: colour"
+        kind = "" if suffix == ".npz" else ", target: color"
         component = f"data={{type: {suffix[1:]}, path: '{path}'{kind}}}"
         model = "model={type: mlp, hidden: [3]}"
         once = ("train.duration=1 steps", f"run_dir={files.place}/runs", "name=fuzz", model)

@@ -66,7 +66,7 @@ def test_what_a_key_expects_is_not_taken_for_an_attribute_list(site):
 
 @looked_at
 @pytest.mark.parametrize("dark", [False, True])
-def test_colours_follow_the_system(site, page, dark):
+def test_colors_follow_the_system(site, page, dark):
     page.emulate(1280, 800, dark=dark)
     page.open(site / "index.html")
     paper = page.run("return getComputedStyle(document.body).backgroundColor")

@@ -1,8 +1,9 @@
 """Anomaly detection: where in your code is the operation whose gradient goes wrong?
 
 While it is on, the creation number of a node carries the stack of the call that made it, and the
-engine looks at all that a node returns. Operations read one mode, whether to record, True or False
-while nothing is detected; otherwise it is an object as true as that, which is shown each result.
+engine checks what every node returns. It costs nothing while it is off: operations read
+`MODES.grad` anyway, which is then True or False. While it is on that is a `_Recording`, as true or
+as false, whose method `result` operations call.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ class AnomalyError(RuntimeError):
 
     Attributes:
         operation: its name, such as `log`, or the name of a Function.
-        arrays: what is wrong of what it returned.
+        arrays: those of its results that are wrong.
         backward: whether it was part of a backward pass.
-        seq: a creation number: of the node whose backward it was, or of a node made just now.
+        seq: the creation number of the node whose backward it was, else the newest one.
         calls: code and line of each call that led to the operation or its node, outermost first.
     """
 
@@ -47,8 +48,8 @@ class detect_anomaly:
 
     Args:
         check_nan: False only remembers calls, for the notes.
-        check_forward: look at what every operation returns as well, and for infinities as well as
-            NaN. What comes from infinities that went in, as in a mask, is none of its doing.
+        check_forward: check the results of operations too, and for infinities as well as NaN. An
+            operation is not blamed for infinities that it was given, as in a mask.
 
     Example:
         >>> with mt.autograd.detect_anomaly():
@@ -96,11 +97,11 @@ def is_anomaly_check_nan_enabled() -> bool:
 
 
 class _Anomaly:
-    """What the mode is while it is on.
+    """The state of anomaly detection while it is on.
 
     Attributes:
         node: the node whose backward runs.
-        modes: what stands for False and for True in `MODES.grad`.
+        modes: the values of `MODES.grad` that stand for False and for True.
     """
 
     def __init__(self, check_nan: bool, check_forward: bool) -> None:
@@ -110,7 +111,7 @@ class _Anomaly:
 
     def remember(self, node: Node) -> None:
         """Note the call that made `node`, just now."""
-        node._seq = traced = _Traced(node._seq)
+        node._seq = traced = _SeqWithCalls(node._seq)
         traced.calls = calls_under_way()
         traced.inducer = None if self.node is None else (self.node._op.node_name, self.node._seq)
 
@@ -201,8 +202,8 @@ def _set(state: _Anomaly | None) -> None:
 # What a node remembers ------------------------------------------------------------------------
 
 
-class _Traced(int):
-    """A creation number that knows its call; it lives and dies with its node.
+class _SeqWithCalls(int):
+    """The creation number of a node, with the call that made the node.
 
     Attributes:
         calls: the code and line of each frame outside this package, the outermost first.
@@ -220,7 +221,7 @@ def _formatted(calls: list[tuple[CodeType, int]]) -> str:
 
 def _history(number: int) -> str:
     """Where the node of this number was made, and the nodes whose backward made it."""
-    if type(number) is not _Traced:
+    if type(number) is not _SeqWithCalls:
         return "No forward pass information available: detect anomalies in the forward pass too.\n"
     text = "Traceback of the forward call that caused it (most recent call last):\n"
     text += _formatted(number.calls)

@@ -1,7 +1,8 @@
 """`backward` and `grad`: what the user asks for, checked, and handed to the engine as one pass.
 
-Listeners (data parallelism) hear of a `backward` before it starts and when it has
-filled the gradients; post-accumulate hooks run after them, when every gradient is final.
+Models in `DataParallel` are listeners: a `backward` that reaches their parameters is run by them
+(`_run_with_listeners`), so that they can scale its seeds and reduce its gradients. Post-accumulate
+hooks are called after that, when every gradient is final.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 
 from ..backend import LISTENERS, MODES, XP
 from ..errors import need, wrong
-from ..tensor import TENSORS, Tensor, normalise, wrap
+from ..tensor import TENSORS, Tensor, as_array, wrap
 from .engine import run
 from .graph import edge_of, next_seq, reaches
 
@@ -64,7 +65,7 @@ def backward(
     if not LISTENERS.refs:
         touched = run(edges, seeds, retain, create_graph, wanted, True)[1]
     else:
-        touched = _announced(roots, edges, seeds, retain, create_graph, wanted)[1]
+        touched = _run_with_listeners(roots, edges, seeds, retain, create_graph, wanted)[1]
     if touched:
         _finish(touched)
 
@@ -124,7 +125,7 @@ def grad(
         value = captured.get(edge_of(tensor))
         if value is not None:
             # A copy: the array may be a constant, or the gradient of another input as well.
-            found.append(value if create_graph else wrap(normalise(value).copy()))
+            found.append(value if create_graph else wrap(as_array(value).copy()))
         elif materialize_grads:
             found.append(wrap(XP[type(tensor._array)].zeros_like(tensor._array)))
         elif allow_unused:
@@ -136,8 +137,8 @@ def grad(
 
 
 @contextmanager
-def messages_apart() -> Iterator[None]:
-    """Let passes that only this rank knows of leave messages alone that were there before."""
+def messages_set_aside() -> Iterator[None]:
+    """Hide earlier messages between ranks from the passes inside, which this rank runs alone."""
     outer, MODES.messages = MODES.messages, []
     try:
         yield
@@ -145,30 +146,30 @@ def messages_apart() -> Iterator[None]:
         MODES.messages = [*outer, *MODES.messages]
 
 
-def apart(function: _F) -> _F:
-    """Call the function in a block of `messages_apart`."""
+def setting_messages_aside(function: _F) -> _F:
+    """Call the function in a block of `messages_set_aside`."""
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        with messages_apart():
+        with messages_set_aside():
             return function(*args, **kwargs)
 
     return wrapper  # type: ignore[return-value]
 
 
-def _announced(
+def _run_with_listeners(
     roots: Any, edges: Any, seeds: Any, retain: bool, create_graph: bool, wanted: Any
 ) -> Any:
-    """`engine.run`, which accumulates, by the listeners whose leaves it reaches."""
-    # A rank may have no loss, but a part of another one's.
+    """`engine.run` with `accumulate`, by the first of the listeners that it reaches."""
+    # A rank without a loss of its own may have a part in another rank's, through messages.
     edges = (*edges, *(node for one in MODES.messages if (node := one.node()) is not None))
-    told = [
+    reached = [
         one
         for one in LISTENERS
         if (reaches(edges, one.members) if wanted is None else one.members & {*wanted})
     ]
-    if told:
-        return told[0].backward(told, roots, edges, seeds, retain, create_graph, wanted)
+    if reached:
+        return reached[0].backward(reached, roots, edges, seeds, retain, create_graph, wanted)
     first = next_seq() if create_graph else 0
     found = run(edges, seeds, retain, create_graph, wanted, True)
     if create_graph:
@@ -177,9 +178,9 @@ def _announced(
 
 
 def derived(edges: Any, first: int, results: Any) -> None:
-    """A pass with `create_graph` from `edges` has made nodes from number `first` on."""
+    """Tell listeners that a pass with `create_graph` has made the nodes from number `first` on."""
     for one in LISTENERS:
-        if reaches(edges, one.members):  # not one of another thread, whose calls are meanwhile
+        if reaches(edges, one.members):  # other threads may be calling other models meanwhile
             one.derived(edges, first, results)
 
 

@@ -1,11 +1,15 @@
 """The backward pass: nodes by descending creation number, a heap, no recursion.
 
-A node runs once everything younger has run, so its gradient is complete. The engine does the three
-things that no gradient rule does for itself: it reduces a gradient to the shape it belongs to
-(un-broadcasting), adds up gradients that meet, and accumulates into leaves.
+A node runs when every younger node has run: by then its gradient is complete. The engine does the
+three things that no gradient rule does for itself: it reduces a gradient to the shape of the value
+it belongs to (un-broadcasting), adds up the gradients that meet at a node, and accumulates into
+leaves. `run` is long, as a call per node or leaf would be a large part of a small step.
 
-Without `create_graph` the rules get raw arrays; with it they get Tensors and what they compute is
+Without `create_graph` the rules get raw arrays; with it they get Tensors, and what they compute is
 recorded like any other computation.
+
+Messages are Tensors that one rank sends to another (`distributed/messages.py`). Each of their nodes
+takes part in the next pass, whatever that starts from, as another rank waits for its gradient.
 """
 
 from __future__ import annotations
@@ -16,19 +20,19 @@ from heapq import heappop, heappush, heappushpop
 from typing import Any
 
 from ..backend import MODES, XP
-from ..tensor import TENSORS, Tensor, normalise, wrap
-from .graph import edge_of, freed, nodes_towards, unbroadcast
+from ..tensor import TENSORS, Tensor, as_array, wrap
+from .graph import edge_of, freed, nodes_between, unbroadcast
 from .hooks import run_hooks
-from .turns import COMMON, broken_off, let_go, take, turn_of
+from .locks import COMMON, acquire, lock_of, release, release_after_error
 
 
 class Scaling:
-    """What the seeds of a pass were multiplied by, to the gradients of some leaves alone.
+    """What data parallelism multiplied the seeds of a pass by, for its parameters alone.
 
     Attributes:
-        leaves: those whose gradients stay multiplied; None: nothing was.
-        home: where most of these gradients lie, a buffer: known without a look at `leaves`.
-        scale: a number; while a step is captured a 0-d array.
+        leaves: the parameters, whose gradients stay multiplied; None: the seeds were not scaled.
+        home: the flat buffer that most of these are in, which is faster to ask than `leaves`.
+        scale: the factor, a number; a 0-d array while a step is captured.
         ready: called with a leaf whenever a gradient has been added to it, so that it can be sent
             while others are computed; or None.
     """
@@ -39,21 +43,21 @@ class Scaling:
         self.leaves, self.home, self.scale, self.ready = leaves, home, scale, ready
 
     def undone(self, leaf: Tensor, g: Any) -> Any:
-        """The gradient `g` of another leaf as if nothing had been multiplied."""
+        """`g` as it would be without the factor, unless `leaf` is one of the parameters."""
         if self.leaves is None or leaf in self.leaves:
             return g
         xp, scale = XP[type(g)], self.scale
         if type(scale) in XP:
             scale = xp.where(xp.equal(scale, 0), xp.constant(1, scale.dtype), scale)
         elif not scale:
-            return xp.zeros_like(g)  # nothing was counted: the pass contributes nothing
+            return xp.zeros_like(g)  # a factor of 0 is a rank without samples
         return xp.divide(g, scale)
 
 
 class _Absent:
-    """A gradient that is 0 because another rank has said so: nothing is computed with it.
+    """The gradient of a message whose receiver did not use it: 0, so no rule is run for it.
 
-    Leaves get zeros, as where they would have been told numbers.
+    Leaves behind it get zeros, as they would if the zeros had been sent.
     """
 
     def __add__(self, g: Any) -> Any:
@@ -73,104 +77,92 @@ def run(
     accumulate: bool,
     scaling: Scaling = UNSCALED,
 ) -> tuple[dict[Any, Any], dict[Tensor, None]]:
-    """One pass from the edges `roots`, which start with the gradients `seeds`.
+    """One pass from the edges `roots`, whose gradients are `seeds`.
 
     With `accumulate`, leaves (all, or the wanted ones) get their `.grad`; without it nothing is
     written. `scaling` says what data parallelism has multiplied the seeds by. Returns the gradients
-    of the `wanted` Tensors by edge, and the leaves that have hooks to be run when all is done.
+    of the `wanted` Tensors by edge, and the leaves whose post-accumulate hooks are to be called.
     """
     pending: dict[Any, Any] = {}  # node -> its gradient, or a list where it has several outputs
-    # Of the nodes that wait the first to come, and all others: a chain needs no heap.
+    # The nodes of `pending`: one in `first`, the others in `heap`. So a chain needs no heap.
     first: Any = None
     heap: list[tuple[int, Any]] = []
-    held: dict[Tensor, Any] = {}  # gradients of leaves that must be complete before they are used
+    held: dict[Tensor, Any] = {}  # gradients of leaves that are added to `.grad` at the end only
     touched: dict[Tensor, None] = {}
-    captured: dict[Any, Any] = {}
+    found: dict[Any, Any] = {}
     needed: Any = None
-    keys: Any = ()
-    targets: Any = ()
-    # Messages of the ranks go back in every pass; those of this one are for the next.
-    modes = MODES.__dict__  # this thread's: asked for once
+    wanted_edges: Any = ()
+    wanted_nodes: Any = ()
+    modes = MODES.__dict__  # this thread's: looked up once
     noted, messages = modes["messages"], []
-    zeros: dict[Any, None] = {}  # what messages lead to: leaves, and nodes that are wanted
+    zeros: dict[Any, None] = {}  # leaves and wanted nodes that an absent gradient has come to
     if noted:
-        modes["messages"] = []
+        modes["messages"] = []  # those sent during this pass are for the next one
         messages = [(one, its) for one in noted if (its := one.node()) is not None]
         _spread([its for _, its in messages], pending, heap, zeros)
     scaled, home, ready = scaling.leaves, scaling.home, scaling.ready
     if wanted is not None:
-        keys = {edge_of(tensor) for tensor in wanted}
-        targets = {k[0] if type(k) is tuple else k for k in keys}
+        wanted_edges = {edge_of(tensor) for tensor in wanted}
+        wanted_nodes = {k[0] if type(k) is tuple else k for k in wanted_edges}
         if messages:
             needed = {its for _, its in messages}
-            needed |= nodes_towards([*roots, *needed], targets | needed)
+            needed |= nodes_between([*roots, *needed], wanted_nodes | needed)
         else:
-            needed = nodes_towards(roots, targets)
-    at_once = wanted is None and not create_graph
-    turns: list[Any] = []  # of the leaves that this pass adds to, until it ends
+            needed = nodes_between(roots, wanted_nodes)
+    at_once = wanted is None and not create_graph  # leaves without hooks need not wait in `held`
+    locks: list[Any] = []  # held until the pass ends: of the gradients that it adds to
     recording, direct = modes["grad"], modes["direct"]
     anomaly, capture = modes["anomaly"], modes["capture"]
     recorded = capture.on
     plain = not create_graph and anomaly is None and not recorded
-    usual = at_once and not recorded and scaling is UNSCALED
+    usual = at_once and not recorded
     if recorded:
         capture.passes += 1
     try:
         modes["grad"] = create_graph if anomaly is None else anomaly.modes[create_graph]
-        modes["direct"] = turns if wanted is None and direct is not False else False
+        # Rules may write into a flat gradient whose lock is held.
+        modes["direct"] = locks if wanted is None and direct is not False else False
         node: Any = None
         edges: Any = roots
         grads: Any = seeds
         while True:
-            # As many of each: rules are generated so, and what users return is checked. Python's
-            # own check (strict=True) would take 7 % of a step of small operations.
+            # The gradients of the inputs of `node`, and where they go: as many of each, as rules
+            # are generated so, and what users return is checked. Python's own check (strict=True)
+            # would take 7 % of a step of small operations.
             for edge, g in zip(edges, grads):  # noqa: B905
                 if edge is None or g is None:
                     continue
                 kind = type(edge)
                 if kind in TENSORS:
-                    if not edge._rg:  # frozen, or detached, since
+                    if not edge._rg:  # frozen or detached since the forward pass
                         continue
                     extra = edge._extra
                     slot = None if extra is None else extra.slot
-                    # What a rule has written into the slot itself has its shape.
+                    # A rule may have written into the slot itself: then the shape is right.
                     if (slot is None or g is not slot.array) and g.shape != edge._array.shape:
                         g = unbroadcast(g, edge._array.shape, node)
-                    if (  # the usual case, faster
+                    if (  # the usual case, without a further call
                         usual
                         and slot is not None
                         and extra.hooks is None
                         and extra.post_hooks is None
-                        and slot.buffer.turn in turns
+                        and slot.buffer.lock in locks
+                        and (scaled is None or slot.buffer is home)
                     ):
                         slot.add(g)
+                        if ready is not None:
+                            ready(edge)
                     elif (
                         at_once
                         and (extra is None or not extra.hooks)
-                        and (
-                            scaled is None
-                            or (slot is not None and slot.buffer is home)
-                            or edge in scaled
-                        )
-                        and (
-                            (slot is not None and slot.buffer.turn in turns)
-                            or recorded
-                            or (
-                                _added(edge, g, turns)
-                                if slot is None
-                                else take(turns, slot.buffer.turn)
-                            )
-                        )
+                        and (scaled is None or edge in scaled)
+                        and _accumulated(edge, g, slot, locks, recorded)
                     ):
-                        if recorded:
-                            accumulate_into(edge, g, False)
-                        elif slot is not None:
-                            slot.add(g)
                         if ready is not None:
                             ready(edge)
                         if extra is not None and extra.post_hooks:
                             touched[edge] = None
-                    elif wanted is None or edge in keys:
+                    elif wanted is None or edge in wanted_edges:
                         held[edge] = held[edge] + g if edge in held else g
                 elif kind is tuple:
                     target, number = edge
@@ -178,9 +170,9 @@ def run(
                         g = unbroadcast(g, target._shapes[number], node)
                     outputs = pending.get(target)
                     if type(outputs) is not list:
-                        waits = outputs is ABSENT
+                        queued = outputs is ABSENT  # the node is in the heap already
                         outputs = pending[target] = [None] * len(target._shapes)
-                        if waits:
+                        if queued:
                             pass
                         elif first is None:
                             first = target
@@ -210,37 +202,37 @@ def run(
             g = pending.pop(node)
             hooks = node._hooks
             if g is ABSENT:
-                if node in targets:
+                if node in wanted_nodes:
                     zeros[node] = None
                 if not node._op.always:
                     edges = grads = ()
                     if needed is None or node in needed:
-                        _spread(_seen_off(node, retain), pending, heap, zeros)
+                        _spread(_without_rules(node, retain), pending, heap, zeros)
                     continue
                 hooks = None
             if hooks is not None:
                 if hooks.users:
                     capture.refuse_hook("a hook of a Tensor or node")
-                if turns:
-                    let_go(turns)  # a hook may wait for another thread, or begin a pass that does
+                if locks:
+                    release(locks)  # a hook may wait for another thread, or start a pass that does
                 g = hooks.before(g, create_graph)
-                if hooks.post:  # which come before what a rule writes is in its place
+                if hooks.post:  # they may replace what a rule would have written to its place
                     modes["direct"] = False
             if wanted is not None:
-                if node in targets and g is not ABSENT:
-                    _capture(node, g, keys, captured)
+                if node in wanted_nodes and g is not ABSENT:
+                    _keep_wanted(node, g, wanted_edges, found)
                 if node not in needed:
                     if node._op.always and node._saved is None:
-                        raise freed(node)  # a message that an earlier pass has seen off
+                        raise freed(node)  # a message whose gradient an earlier pass has sent
                     edges = grads = ()
                     continue
             saved = node._saved
             if saved is None:
                 raise freed(node)
             op = node._op
-            grads = op.backward_arrays(node, g) if plain else _other(node, g, create_graph, anomaly)
+            grads = op.backward_arrays(node, g) if plain else _rules(node, g, create_graph, anomaly)
             if hooks is not None and hooks.post:
-                modes["direct"] = turns if wanted is None and direct is not False else False
+                modes["direct"] = locks if wanted is None and direct is not False else False
                 grads = hooks.after(g, grads, create_graph)
             if saved and not retain and op.saves_arrays:
                 node._saved = None
@@ -248,16 +240,16 @@ def run(
             if grads is ABSENT:
                 _spread(edges, pending, heap, zeros)
                 edges = grads = ()
-        if turns:
-            let_go(turns)  # before it waits for those that others have
-        # Data parallelism sees what is unused by itself, and may be sending what is not.
+        if locks:
+            release(locks)  # before it waits for locks of other threads
+        # With `ready`, data parallelism finds unused parameters itself, and may be sending others.
         if zeros and ready is None:
             for tensor in zeros if wanted is None else wanted:
                 key = edge_of(tensor)
-                if (key[0] if type(key) is tuple else key) in zeros and key not in captured:
+                if (key[0] if type(key) is tuple else key) in zeros and key not in found:
                     g = XP[type(tensor._array)].zeros_like(tensor._array)
                     g = wrap(g) if create_graph else g
-                    (held if key is tensor else captured).setdefault(key, g)
+                    (held if key is tensor else found).setdefault(key, g)
         for leaf, g in held.items():
             g = scaling.undone(leaf, g)
             extra = leaf._extra
@@ -265,31 +257,31 @@ def run(
                 capture.refuse_hook("a hook of a Tensor")
                 g = run_hooks(extra.hooks, g, create_graph)
             if not accumulate:
-                captured[leaf] = g
+                found[leaf] = g
                 continue
             accumulate_into(leaf, g, create_graph)
             if extra is not None and extra.post_hooks:
                 touched[leaf] = None
-        if accumulate and captured:  # backward(inputs=...) of computed Tensors
+        if accumulate and found:  # backward(inputs=...) of computed Tensors
             for tensor in dict.fromkeys(wanted or ()):
-                if tensor._edge in captured and not tensor.retains_grad:  # else it has it already
-                    g = scaling.undone(tensor, captured[tensor._edge])
+                if tensor._edge in found and not tensor.retains_grad:  # which have added it
+                    g = scaling.undone(tensor, found[tensor._edge])
                     accumulate_into(tensor, g, create_graph)
     finally:
         try:
-            if turns:
-                broken_off(turns)
+            if locks:
+                release_after_error(locks)
         finally:
-            if turns:  # a Ctrl-C has come into the first one
-                broken_off(turns)
+            if locks:  # a Ctrl-C has interrupted the first call
+                release_after_error(locks)
             modes["grad"], modes["direct"] = recording, direct
             if retain and messages:
                 modes["messages"] = [*(one for one, _ in messages), *modes["messages"]]
-    return captured, touched
+    return found, touched
 
 
 def _spread(edges: Any, pending: dict[Any, Any], heap: list[Any], zeros: dict[Any, None]) -> None:
-    """Let a gradient that is absent come to `edges`."""
+    """Send an absent gradient to `edges`: nodes join the heap, leaves are noted in `zeros`."""
     for edge in edges:
         if edge is None:
             continue
@@ -302,8 +294,8 @@ def _spread(edges: Any, pending: dict[Any, Any], heap: list[Any], zeros: dict[An
             heappush(heap, (-node._seq, node))
 
 
-def _seen_off(node: Any, retain: bool) -> Any:
-    """The edges of a node whose rules a gradient that is absent does not need."""
+def _without_rules(node: Any, retain: bool) -> Any:
+    """The edges of a node whose gradient is absent; what it saved is freed as after its rules."""
     if node._saved is None:
         raise freed(node)
     if node._saved and not retain and node._op.saves_arrays:
@@ -311,8 +303,8 @@ def _seen_off(node: Any, retain: bool) -> Any:
     return node._edges
 
 
-def _other(node: Any, g: Any, create_graph: bool, anomaly: Any) -> Any:
-    """What the rules of `node` return: under `create_graph`, watched for anomalies, captured."""
+def _rules(node: Any, g: Any, create_graph: bool, anomaly: Any) -> Any:
+    """What the rules of `node` return under `create_graph`, anomaly detection or capture."""
     op, capture = node._op, MODES.capture
     backward = op.backward_tensors if create_graph else op.backward_arrays
     if capture.on and not create_graph:
@@ -326,9 +318,9 @@ def accumulate_into(tensor: Tensor, g: Any, create_graph: bool) -> None:
     if MODES.capture.on and MODES.capture.accumulates(tensor, g, create_graph):
         return
     while True:
-        turn = turn_of(tensor)
-        with turn:
-            if turn is not turn_of(tensor):  # it has got another one meanwhile
+        lock = lock_of(tensor)
+        with lock:
+            if lock is not lock_of(tensor):  # another thread has given it a different one
                 continue
             if extra is not None and extra.slot is not None:
                 extra.slot.add_graph(g) if create_graph else extra.slot.add(g)
@@ -339,18 +331,23 @@ def accumulate_into(tensor: Tensor, g: Any, create_graph: bool) -> None:
             return
 
 
-def _added(leaf: Tensor, g: Any, turns: list[Any]) -> bool:
-    """Whether `g` could be added at once to the `.grad` of a leaf without a flat slot.
-
-    Not while another thread has its turn.
-    """
+def _accumulated(leaf: Tensor, g: Any, slot: Any, locks: list[Any], recorded: bool) -> bool:
+    """Add `g` to the `.grad` of `leaf`; False if that would wait for another thread's lock."""
+    if recorded:
+        accumulate_into(leaf, g, False)
+        return True
+    if slot is not None:
+        if not acquire(locks, slot.buffer.lock):
+            return False
+        slot.add(g)
+        return True
     version = leaf._version
-    if version is None or version.turn is None:
+    if version is None or version.lock is None:
         with COMMON:
-            if turn_of(leaf) is COMMON:
+            if lock_of(leaf) is COMMON:
                 _accumulate(leaf, g)
                 return True
-    if not take(turns, turn_of(leaf)):
+    if not acquire(locks, lock_of(leaf)):
         return False
     _accumulate(leaf, g)
     return True
@@ -366,13 +363,13 @@ def _accumulate(leaf: Tensor, g: Any) -> None:
         have._array += g
         have.version.n += 1
     else:
-        leaf._grad = wrap(normalise(have._array + g))
+        leaf._grad = wrap(as_array(have._array + g))
 
 
-def _capture(node: Any, g: Any, keys: set[Any], captured: dict[Any, Any]) -> None:
+def _keep_wanted(node: Any, g: Any, wanted_edges: set[Any], found: dict[Any, Any]) -> None:
     if type(g) is not list:
-        captured[node] = g
+        found[node] = g
         return
     for number, value in enumerate(g):
-        if value is not None and (node, number) in keys:
-            captured[node, number] = value
+        if value is not None and (node, number) in wanted_edges:
+            found[node, number] = value

@@ -20,7 +20,7 @@ from typing import Any
 from ..backend import LISTENERS, XP
 from ..errors import wrong
 from ..tensor import TENSORS, Tensor, wrap
-from .differentiate import derived, grad, messages_apart
+from .differentiate import derived, grad, messages_set_aside
 from .grad_mode import enable_grad, is_grad_enabled
 from .graph import Underived, edge_of, next_seq, shape_of, unbroadcast
 
@@ -198,7 +198,7 @@ def _pulled_twice(node: Any, tangents: list[Any], lead: tuple[int, ...]) -> Any:
         ]
     gs, wanted = [g for g, _ in pairs], [u for u in us if u is not None]
     further = is_grad_enabled()
-    with messages_apart():
+    with messages_set_aside():
         each = [
             grad(gs, wanted, [t[n] for _, t in pairs], True, further, materialize_grads=True)
             for n in (range(*lead) if lead else (...,))

@@ -14,17 +14,17 @@ from typing import Any, NoReturn
 
 from ..backend import ARRAYS, MODES, XP
 from ..errors import need, wrong
-from ..tensor import TENSORS, Tensor, Version, normalise, placed, wrap
-from .differentiate import messages_apart
+from ..tensor import TENSORS, Tensor, Version, as_array, with_history, wrap
+from .differentiate import messages_set_aside
 from .graph import Backward, Node, Underived, edge_of, modified, next_seq, without_derivative
-from .turns import let_go
+from .locks import release
 
 
 class FunctionCtx(Node):
     """The node of one call of a `Function`; any attribute may be set on it.
 
-    Every Function has a subclass of its own. What most calls have in common stands in the classes,
-    where it hides slots of Node; a call sets the rest.
+    Every Function has a subclass of its own. Values that most calls share are class attributes,
+    which hide the slots of `Node`; a call sets the others.
     """
 
     # No __slots__: `ctx.anything = ...` is part of the interface.
@@ -42,7 +42,7 @@ class FunctionCtx(Node):
 
     @functools.cached_property
     def needs_input_grad(self) -> tuple[bool, ...]:
-        """For each argument of `apply` whether it is a Tensor that requires grad."""
+        """For each argument of `apply`, whether it is a Tensor that requires grad."""
         return tuple(like is not None for like in self._inputs)
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
@@ -54,11 +54,11 @@ class FunctionCtx(Node):
         self._to_save = tensors
 
     def mark_non_differentiable(self, *outputs: Tensor) -> None:
-        """Say that these outputs have no gradient; integer outputs never have."""
+        """Mark outputs as having no gradient; integer outputs never have one."""
         self._non_differentiable = outputs
 
     def mark_dirty(self, *tensors: Tensor) -> NoReturn:
-        """Not there: NotImplementedError that says what to write instead."""
+        """Not supported: NotImplementedError that says what to write instead."""
         text = "writing to inputs is not supported; write to x.clone() in forward"
         raise wrong(self._op.node_name, text, error=NotImplementedError)
 
@@ -78,7 +78,7 @@ class FunctionCtx(Node):
             if version is not None and version.n != then:
                 raise modified(self, f"a tensor of shape {kept.shape}", version.n, then)
             if number is not None:  # an output: give it back its place in the graph
-                kept = placed(kept, version, self if number < 0 else (self, number))
+                kept = with_history(kept, version, self if number < 0 else (self, number))
             found.append(kept)
         return tuple(found)
 
@@ -92,17 +92,17 @@ class FunctionCtx(Node):
 
 def _run(node: FunctionCtx, g: Any, create_graph: bool = False) -> tuple[Any, ...]:
     """Call the user's `backward` on Tensors and check what it returns."""
-    if MODES.messages:  # of this pass: one inside of the user's code is of its own
-        with messages_apart():
+    if MODES.messages:  # they belong to this pass, not to one that the user's code may start
+        with messages_set_aside():
             return _run(node, g, create_graph)
     function, held = node._function, MODES.direct
     if type(held) is list:
-        let_go(held)  # it may wait for another thread, or begin a pass that does
+        release(held)  # it may wait for another thread, or start a pass that does
     if type(g) is list or g is None:
         returned = function.backward(node, *_given(node, g))
     else:
         returned = function.backward(
-            node, g if create_graph else wrap(g if type(g) in ARRAYS else normalise(g))
+            node, g if create_graph else wrap(g if type(g) in ARRAYS else as_array(g))
         )
     grads = returned if type(returned) is tuple else (returned,)
     if len(grads) != len(node._inputs):
@@ -128,18 +128,18 @@ def _run(node: FunctionCtx, g: Any, create_graph: bool = False) -> tuple[Any, ..
 
 
 def _given(node: FunctionCtx, g: Any) -> list[Any]:
-    """What backward gets for several outputs, some of which may have got no gradient."""
+    """The arguments of `backward` where there are several outputs, or a gradient is missing."""
     given = []
     for v, like in zip(g if type(g) is list else [g], node._outputs, strict=True):
         if v is None and like is not None and node._materialize:
             kind, shape, dtype = like
             v = XP[kind].zeros(shape, dtype)
-        given.append(v if v is None or type(v) in TENSORS else wrap(normalise(v)))
+        given.append(v if v is None or type(v) in TENSORS else wrap(as_array(v)))
     return given
 
 
 def _as_many(node: FunctionCtx, grads: tuple[Any, ...]) -> tuple[Any, ...]:
-    """`grads` without the Nones that are too many; RuntimeError where that is not all."""
+    """`grads` without surplus Nones at the end; RuntimeError for any other number."""
     count = len(node._inputs)
     if len(grads) > count and all(v is None for v in grads[count:]):
         return grads[:count]
@@ -148,7 +148,7 @@ def _as_many(node: FunctionCtx, grads: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 class _UserOperation(Backward):
-    """A class of Functions."""
+    """The operation that a subclass of `Function` defines."""
 
     saves_arrays = True
     backward_arrays = staticmethod(_run)
@@ -164,7 +164,7 @@ def _kind(x: Any) -> Any:
 
 
 def _reduces(have: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Whether summing over broadcast dimensions brings shape `have` to `shape`."""
+    """Whether un-broadcasting can bring a gradient of shape `have` to `shape`."""
     lead = len(have) - len(shape)
     return lead >= 0 and all(s in (h, 1) for s, h in zip(shape, have[lead:], strict=True))
 
@@ -193,7 +193,7 @@ class Function:
     """
 
     _node: type[FunctionCtx] = FunctionCtx
-    _separate = False  # whether forward leaves ctx to setup_context
+    _separate = False  # whether the class defines setup_context, and forward gets no ctx
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -286,10 +286,10 @@ class Function:
 
 
 def _result(out: Any, ctx: FunctionCtx, edge: Any) -> Any:
-    """`out` at its place in the graph; itself where it has none.
+    """A Tensor over the memory of `out` whose `grad_fn` is `ctx`; `out` itself without a gradient.
 
-    Another Tensor over the same memory: an output may be an input, or a Tensor that forward keeps
-    somewhere, and neither must change.
+    It is a new Tensor, as an output may be an input, or be kept elsewhere by forward, and neither
+    of these may change.
     """
     if type(out) not in TENSORS or out._array.dtype.kind != "f":
         return out
@@ -298,11 +298,11 @@ def _result(out: Any, ctx: FunctionCtx, edge: Any) -> Any:
     version = out._version
     if version is None:
         version = out._version = Version(out)
-    return placed(out._array, version, edge)
+    return with_history(out._array, version, edge)
 
 
 def _save(ctx: FunctionCtx, args: Any, outputs: Any, results: Any) -> None:
-    """Move what `save_for_backward` was given into the node, which must not hold its outputs."""
+    """Save in the node what `save_for_backward` was given; of outputs the array: no cycles."""
     saved = []
     for tensor in ctx._to_save:
         number = None

@@ -15,10 +15,10 @@ from ..backend import MODES, XP
 from ..errors import need
 from ..tensor import TENSORS, Tensor, wrap
 from . import forward
-from .differentiate import apart, grad
+from .differentiate import grad, setting_messages_aside
 from .forward import full, push, tell
 from .grad_mode import enable_grad, set_grad_enabled
-from .graph import below, edge_of, next_seq
+from .graph import edge_of, next_seq, walk
 
 __all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]
 
@@ -29,7 +29,7 @@ _Tensors = tuple[Tensor, ...]
 _BY_INPUT = "the derivative of the output with respect to input {}"
 
 
-@apart
+@setting_messages_aside
 def vjp(
     func: _Func, inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> tuple[Any, Any]:
@@ -95,7 +95,7 @@ def jvp(
     return _result(ys, single_output, create_graph), _result(found, single_output, create_graph)
 
 
-@apart
+@setting_messages_aside
 def vhp(
     func: _Func, inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> tuple[Any, Any]:
@@ -129,7 +129,7 @@ def vhp(
     return _result((y,), True, create_graph), _result(found, single, create_graph)
 
 
-@apart
+@setting_messages_aside
 def hvp(
     func: _Func, inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> tuple[Any, Any]:
@@ -163,7 +163,7 @@ def hvp(
     return _result((y,), True, create_graph), _result(found, single, create_graph)
 
 
-@apart
+@setting_messages_aside
 def jacobian(
     func: _Func, inputs: Any, create_graph: bool = False, strict: bool = False,
     vectorize: bool = False, strategy: str = "reverse-mode",
@@ -207,7 +207,7 @@ def jacobian(
     return found[0] if single_output else tuple(found)
 
 
-@apart
+@setting_messages_aside
 def hessian(
     func: _Func, inputs: Any, create_graph: bool = False, strict: bool = False,
     vectorize: bool = False, outer_jacobian_strategy: str = "reverse-mode",
@@ -334,7 +334,7 @@ def _pushed_forward(
 ) -> _Tensors:
     """The product of the Jacobian of `ys` and `vs`, in one forward pass."""
     edges, since = [edge_of(y) for y in ys], next_seq()
-    reached = {*below(edges)} if strict else {edge_of(x) for x in xs}
+    reached = {*walk(edges)} if strict else {edge_of(x) for x in xs}
     what = f"the derivative of the {noun} with respect to input {{}}"
     _filled([x if edge_of(x) in reached else None for x in xs], xs, strict, False, what)
     known = {edge_of(x): _ones(x) if v is None else v for x, v in zip(xs, vs, strict=True)}

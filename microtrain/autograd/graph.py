@@ -1,8 +1,9 @@
 """The graph: one node per recorded call, pointing back at what its inputs came from.
 
-An edge is a node, `(node, output number)` for a node with several outputs, a leaf Tensor that
-requires grad, or None. Edges to leaves hold the leaf itself, so no accumulator object is made per
-step; `next_functions` shows it as `AccumulateGrad`, as in PyTorch.
+An edge says where the gradient of an input goes: to a node, to `(node, output number)` of a node
+with several outputs, to a leaf Tensor that requires grad, or nowhere (None). Edges to leaves hold
+the leaf itself, so no accumulator object is made per step; `next_functions` shows it as
+`AccumulateGrad`, as in PyTorch.
 
 Nodes never hold their own output, so there are no reference cycles, and dropping a result frees its
 graph by reference counting alone.
@@ -18,29 +19,30 @@ from typing import Any
 
 from ..backend import MODES
 from ..errors import need, wrong
-from ..tensor import TENSORS, Tensor, normalise, wrap
+from ..tensor import TENSORS, Tensor, as_array, wrap
 from .hooks import NodeHooks, RemovableHandle
 
 # Creation order is a topological order: a node is younger than everything it points to.
 next_seq = itertools.count(1).__next__
-# Operations whose nodes say what a loss was divided by. Each comes in when it is first used: while
-# there is none, nobody has to look for them.
+# Operations whose nodes know what a loss was divided by, which data parallelism asks them. A loss
+# adds its operation when it is first used, so that nobody searches a graph for none.
 MEANS: set[Any] = set()
-# How often something was recorded that data parallelism looks for within forward calls: such nodes,
-# results of compiled steps, and rows selected by a mask.
+# Counts what data parallelism would look for inside a forward call: nodes of MEANS, results of
+# compiled steps, rows selected by a mask. Where the count stays the same it need not look.
 MARKS = [0]
 
 
 class Backward:
-    """What the engine knows of an operation: base of all that stands in the `_op` of a node.
+    """An operation as the engine sees it: the base of everything in the `_op` of a node.
 
     Attributes:
-        node_name: the field's name for its nodes, such as `MulBackward0`.
-        saves_arrays: whether its nodes save what a pass should free.
-        backward_arrays: `backward_arrays(node, g)`, the gradients of the inputs from `g`, that of
-            the output, or the list of those of several, None for none.
-        backward_tensors: the same with Tensors, recorded, under `create_graph`.
-        always: whether they are called where there is no gradient as well.
+        node_name: PyTorch's name for its nodes, such as `MulBackward0`.
+        saves_arrays: whether its nodes save anything that a pass should free.
+        backward_arrays: `backward_arrays(node, g)`: the gradients of the inputs, as arrays, from
+            `g`, the gradient of the output. Of several outputs `g` is a list, with None for those
+            without a gradient.
+        backward_tensors: the same from Tensors to Tensors, recorded: for `create_graph`.
+        always: whether they are called even where no gradient came (messages between ranks).
     """
 
     always = False
@@ -53,15 +55,16 @@ class Backward:
 class Node:
     """One recorded call of an operation.
 
-    All names are private: the node of a Function is its `ctx`, on which users set what they like.
+    Attributes are private, as the node of a Function is its `ctx`, where users set their own.
 
     Attributes:
-        _op: the `Backward`; knows how to run the gradient rules over `saved`.
-        _edges: where each input's gradient goes.
+        _op: the `Backward` that runs the gradient rules over `_saved`.
+        _edges: for each input where its gradient goes.
         _saved: what the rules read; None once freed.
-        _versions: the in-place counters of the saved inputs when they were saved, None for all 0.
+        _versions: the version counters of the saved inputs at that time; None where all were 0.
         _shape: the shape of the output, to which incoming gradients are reduced.
-        _seq: creation number.
+        _seq: the creation number.
+        _hooks: the user's hooks, None while there are none.
 
     Example:
         >>> x = mt.tensor(3.0, requires_grad=True)
@@ -80,7 +83,7 @@ class Node:
     _hooks: NodeHooks | None
 
     def name(self) -> str:
-        """The field's name for this node, such as `MulBackward0`."""
+        """PyTorch's name for this node, such as `MulBackward0`."""
         return str(self._op.node_name)
 
     def __repr__(self) -> str:
@@ -110,7 +113,7 @@ class Node:
         return found[0] if len(found) == 1 else found
 
     def _gradients(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The gradients of the inputs as Tensors; recorded where those given require it."""
+        """The gradients of the inputs, as Tensors; recorded where one of `grads` requires grad."""
         record = bool(MODES.grad) and any(g is not None and g._rg for g in grads)
         values = [g if g is None or record else g._array for g in grads]
         arguments = values if hasattr(self, "_shapes") else values[0]
@@ -126,7 +129,7 @@ class Node:
             ]
         finally:
             MODES.grad, MODES.direct = before
-        return tuple(g if g is None or record else wrap(normalise(g).copy()) for g in found)
+        return tuple(g if g is None or record else wrap(as_array(g).copy()) for g in found)
 
     apply = __call__
 
@@ -142,7 +145,7 @@ class Node:
         return RemovableHandle(self._some_hooks().outputs.setdefault(output_nr, {}), hook)
 
     def _retain(self, tensor: Tensor, wanted: bool = True) -> None:
-        """Put the gradient of the output that `tensor` is into its `.grad`, after all hooks."""
+        """Let a pass put the gradient of `tensor`, an output, into its `.grad`, after all hooks."""
         retained = self._some_hooks().retained
         retained.pop(tensor.output_nr, None)
         if wanted:
@@ -172,9 +175,9 @@ class NodeOfMany(Node):
 def record(
     node: Node, op: Backward, edges: tuple[Any, ...], saved: tuple[Any, ...], *shapes: Any
 ) -> None:
-    """Make a new `node` that of a call of `op` with outputs of these shapes.
+    """Fill in a new `node`: the call of `op` with outputs of these shapes.
 
-    For what is no registered operation; the code of those says the same line by line.
+    Registered operations do the same in their generated code, without a call.
     """
     node._op = op
     node._edges = edges
@@ -189,9 +192,9 @@ def record(
 
 
 class Underived(Backward):
-    """What stands in the graph for a function whose derivative nobody has written.
+    """Stands in the graph for a function that has no derivative: a gradient raises `text`.
 
-    Raises `text`, if `open` only for a gradient that is not 0.
+    With `open` a gradient of 0 passes.
     """
 
     saves_arrays = False
@@ -214,9 +217,9 @@ class Underived(Backward):
 
 
 def without_derivative(result: Tensor, op: Underived, edges: tuple[Any, ...]) -> Tensor:
-    """`result` as one that was computed from what `edges` lead to.
+    """`result` as the output of a node of `op`, with `edges` to its inputs.
 
-    A pass towards one of these alone would otherwise leave it out, and take its share for zero.
+    Without that node a pass would take the derivative of `result` for zero and say nothing.
     """
     out = wrap(result._array)
     out._rg, out._edge = True, Node()
@@ -292,10 +295,10 @@ def edge_of(tensor: Tensor) -> Any:
     return (tensor._edge or tensor) if tensor._rg else None
 
 
-def below(edges: Any) -> Iterator[Any]:
-    """What a backward pass from `edges` comes to: each edge to a leaf, each node once.
+def walk(edges: Any) -> Iterator[Any]:
+    """What a backward pass from `edges` comes to: each node once, leaves once for each edge.
 
-    Usually one of the last layer comes early, so that little of the graph is looked at.
+    Depth first, so a search for any parameter ends early: at one of the last layer.
     """
     seen: set[Any] = set()
     stack = [*edges]
@@ -313,16 +316,16 @@ def below(edges: Any) -> Iterator[Any]:
 
 def reaches(edges: Any, leaves: frozenset[Tensor]) -> bool:
     """Whether a backward pass from `edges` comes to one of `leaves`."""
-    return any(found in leaves for found in below(edges))
+    return any(found in leaves for found in walk(edges))
 
 
 def leaves_of(edges: Any) -> Counter[Tensor]:
     """The leaves that a backward pass from `edges` can reach, and how often."""
-    return Counter(found for found in below(edges) if type(found) in TENSORS)
+    return Counter(found for found in walk(edges) if type(found) in TENSORS)
 
 
-def nodes_towards(edges: Any, targets: set[Any]) -> set[Any]:
-    """The nodes between `edges` and any of `targets` (nodes or leaves), without recursion."""
+def nodes_between(edges: Any, targets: set[Any]) -> set[Any]:
+    """The nodes on the ways from `edges` to any of `targets` (nodes or leaves)."""
     parents: dict[Any, list[Any]] = {}
     reached: list[Any] = []
     seen: set[Any] = set()

@@ -1,4 +1,4 @@
-"""Hooks: functions of the user's that see, and may replace, gradients on their way.
+"""Hooks: the user's functions that see, and may replace, gradients during a pass.
 
 The engine calls them only where a node or a leaf has some; everything here is off its hot path.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import need
-from ..tensor import TENSORS, Tensor, normalise, wrap
+from ..tensor import TENSORS, Tensor, as_array, wrap
 
 _next_hook = itertools.count(1).__next__
 
@@ -46,7 +46,7 @@ class RemovableHandle:
 def add_hook(
     owner: Any, kind: str, hook: Callable[..., Any], prepend: bool = False
 ) -> RemovableHandle:
-    """Put `hook` among those of `owner` under the attribute `kind`: at their end, or in front."""
+    """Add `hook` to the hooks in the attribute `kind` of `owner`, as the last or the first."""
     hooks = vars(owner).setdefault(kind, {})
     before = list(hooks)
     handle = RemovableHandle(hooks, hook)
@@ -59,11 +59,11 @@ class NodeHooks:
     """The hooks of one node.
 
     Attributes:
-        outputs: by output number, hooks on the complete gradient of that output.
-        retained: by output number, the Tensor (weakly) that wants this gradient as its `.grad`.
-        pre, post: hooks before the node runs and after.
-        weigh: what data parallelism makes of the gradient of the one output, an array, as it was
-            before the user's hooks and is after them; or None.
+        outputs: by output number, the hooks on the complete gradient of that output.
+        retained: by output number, weakly, the Tensor whose `retain_grad` asks for this gradient.
+        pre, post: hooks called before the node runs and after.
+        weigh: `weigh(before, g)`, data parallelism's own hook on the one output, an array before
+            the user's hooks and after them: the gradient to go on with; or None.
     """
 
     __slots__ = ("outputs", "post", "pre", "retained", "weigh")
@@ -77,11 +77,11 @@ class NodeHooks:
 
     @property
     def users(self) -> bool:
-        """Whether any is the user's."""
+        """Whether the user has added any."""
         return bool(self.outputs or self.retained or self.pre or self.post)
 
     def before(self, g: Any, create_graph: bool) -> Any:
-        """`g`, the gradient of a node's output or a list of several, after all but `post`."""
+        """What all hooks but `post` make of `g`, the output's gradient or a list of several."""
         many = type(g) is list
         values = g if many else [g]
         for number, found in self.outputs.items():
@@ -100,7 +100,7 @@ class NodeHooks:
         return values if many else values[0]
 
     def after(self, g: Any, grads: Any, create_graph: bool) -> Any:
-        """`grads`, the gradients of a node's inputs, after the `post` hooks."""
+        """What the `post` hooks make of `grads`, the gradients of the node's inputs."""
         outputs = g if type(g) is list else [g]
         for hook in tuple(self.post.values()):
             new = hook(_shown(grads, create_graph), _shown(outputs, create_graph))
@@ -110,7 +110,7 @@ class NodeHooks:
 
 
 def _shown(values: Any, create_graph: bool) -> tuple[Any, ...]:
-    return tuple(v if v is None or create_graph else wrap(normalise(v)) for v in values)
+    return tuple(v if v is None or create_graph else wrap(as_array(v)) for v in values)
 
 
 def _taken(new: Any, count: int, what: str, create_graph: bool) -> list[Any]:
@@ -127,9 +127,9 @@ def _keep(tensor: Tensor, g: Any) -> None:
     if type(g) in TENSORS:
         tensor._grad = g if have is None else have + g
     elif have is None:
-        tensor._grad = wrap(normalise(g).copy())
+        tensor._grad = wrap(as_array(g).copy())
     else:
-        tensor._grad = wrap(normalise(have._array + g))
+        tensor._grad = wrap(as_array(have._array + g))
 
 
 def run_hooks(hooks: dict[int, Any], grad: Any, create_graph: bool) -> Any:
@@ -139,7 +139,7 @@ def run_hooks(hooks: dict[int, Any], grad: Any, create_graph: bool) -> Any:
     or dtype.
     """
     for hook in tuple(hooks.values()):
-        tensor = grad if create_graph else wrap(normalise(grad))
+        tensor = grad if create_graph else wrap(as_array(grad))
         new = hook(tensor)
         if new is None:
             continue

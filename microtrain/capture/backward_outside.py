@@ -17,11 +17,11 @@ import weakref
 from typing import Any
 
 from ..autograd.engine import run
-from ..autograd.graph import MARKS, MEANS, Backward, Node, NodeOfMany, below, edge_of, freed, record
+from ..autograd.graph import MARKS, MEANS, Backward, Node, NodeOfMany, edge_of, freed, record, walk
 from ..backend import LIBRARIES, MODES, owner_of
 from ..errors import CaptureError
 from ..ops.coercion import stale, version_of
-from ..tensor import TENSORS, Tensor, normalise, wrap
+from ..tensor import TENSORS, Tensor, as_array, wrap
 from .arguments_and_results import replaced
 from .recorder import Recorder
 from .trace import Traced
@@ -64,7 +64,7 @@ class Outside:
         self.roots = tuple(self._end(edge_of(result), arguments, recorder) for result in results)
         kinds, kept = recorder.program.kinds, list[Any]()
         # Youngest first: the order in which the engine comes to its leaves.
-        found = (node for node in below(self.roots) if type(node) not in TENSORS)
+        found = (node for node in walk(self.roots) if type(node) not in TENSORS)
         nodes = sorted(found, key=lambda node: -node._seq)
         for node in nodes:
             self._take(node, arguments, recorder)
@@ -165,7 +165,7 @@ class Outside:
         for (node, what, tensor), then in zip(self._watched, versions, strict=True):
             if version_of(tensor) != then:
                 raise stale(node, what, version_of(tensor), (then,), 0)
-        arguments = [v if v is None else wrap(normalise(v)) for v in given]
+        arguments = [v if v is None else wrap(as_array(v)) for v in given]
         before = MODES.anomaly, MODES.apart
         with self.lock:
             now = [array.copy() for array in self._memory] if memory else []

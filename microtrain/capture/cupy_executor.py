@@ -19,7 +19,7 @@ from . import cuda_graphs, fusion
 from .cuda_kernels import THREADS, Kernel, options
 from .numpy_executor import Text, in_pieces
 from .plan import move, moved, reuse
-from .program import DRAWS, Host, Line, Program, works_on
+from .program import DRAWS, Line, Program, PythonCall, works_on
 
 
 def executor(program: Program) -> tuple[Callable[[], None], Text]:
@@ -47,7 +47,7 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
     return text.function(), text
 
 
-def _in_one_piece(line: Line | Host, program: Program) -> Iterable[Line | Host]:
+def _in_one_piece(line: Line | PythonCall, program: Program) -> Iterable[Line | PythonCall]:
     """`line` behind the copies that CuPy's products would make, which share loops and memory so."""
     if isinstance(line, Line) and line.name in ("dot", "matmul"):
         args = []

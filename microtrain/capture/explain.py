@@ -17,7 +17,7 @@ from typing import Any
 from ..backend import LIBRARIES, NUMPY, address, alive, owner_of
 from ..nn.module import MODULES, Module
 from .guard import Fact
-from .program import Host, Line, Program, arrays_in, works_on
+from .program import Line, Program, PythonCall, arrays_in, works_on
 from .python_calls import Count
 from .time_loops import Notes
 
@@ -29,7 +29,7 @@ SMALLEST, LARGEST = 1 << 15, 1 << 26  # bytes: what memory is measured with
 def explain(program: Program, text: Any, reason: str, measure: bool) -> str:
     """Instructions, groups, memory, calls and bounds of one capture; see `Compiled.explain`."""
     lines = [line for line in program.lines if isinstance(line, Line)]
-    hosts = [line.label for line in program.lines if isinstance(line, Host)]
+    hosts = [line.label for line in program.lines if isinstance(line, PythonCall)]
     counted = ", ".join(f"{n} {k}" for n, k in Counter(x.name for x in lines).most_common())
     owners = {id(owner_of(a)): owner_of(a) for line in lines for a in works_on(line)}
     results, apart, kept, shared = program.buffers
@@ -147,7 +147,7 @@ def size(array: Any) -> str:
     return "x".join(map(str, array.shape)) or "0-d"
 
 
-def traffic(lines: Iterable[Line | Host]) -> int:
+def traffic(lines: Iterable[Line | PythonCall]) -> int:
     """The bytes that instructions read and write, one by one."""
     mine = (line for line in lines if isinstance(line, Line))
     return sum(array.nbytes for line in mine for array in works_on(line))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..backend import NUMPY
 from ..common.stack_frames import FIRST_LINE
 from ..ops.coercion import LinAlgError, explain
-from .program import DRAWS, Host, Line, Program, arrays_in
+from .program import DRAWS, Line, Program, PythonCall, arrays_in
 from .python_calls import End, skip
 
 EXCEPT = """\
@@ -15,7 +15,7 @@ EXCEPT = """\
 """  # behind the text of a replay, which is free where nothing is raised
 
 
-def failed(program: Program, origins: list[Line | Host], error: BaseException) -> None:
+def failed(program: Program, origins: list[Line | PythonCall], error: BaseException) -> None:
     """Undo what a replay that raised `error` has begun, and say where in the user's code that was.
 
     `origins` are those of the lines of its text. Raises the error of the eager step where NumPy's
@@ -32,7 +32,7 @@ def failed(program: Program, origins: list[Line | Host], error: BaseException) -
     named: Exception = error
     if isinstance(error, NUMPY.module.linalg.LinAlgError):
         error = LinAlgError(str(error))
-    what = origin.label if isinstance(origin, Host) else origin.name
+    what = origin.label if isinstance(origin, PythonCall) else origin.name
     if isinstance(origin, Line):
         named = explain(origin, error, tuple(arrays_in(origin.args)))
     named.add_note(f"In the replay of a captured step: {what}, at {origin.where}")
@@ -40,7 +40,7 @@ def failed(program: Program, origins: list[Line | Host], error: BaseException) -
         raise named from error
 
 
-def _count_draws(program: Program, origin: Line | Host) -> None:
+def _count_draws(program: Program, origin: Line | PythonCall) -> None:
     """Count the draws before `origin`, which a replay counts at its end."""
     lines = program.lines
     place = next((n for n, line in enumerate(lines) if line is origin), 0)

@@ -2,7 +2,7 @@
 
 A Program's lines become units. An `Elements` unit is a loop over one shape that does the work of
 all its lines for one element after the other; `Sum`, `Product`, `Scatter` are loops or BLAS calls
-of their own; a `Call` stays a call of NumPy and a `Host` line stays Python. Every unit knows the
+of their own; a `Call` stays a call of NumPy and a `PythonCall` stays Python. Every unit knows the
 memory that it reads and writes, and nothing here relies on more than that: two units change places,
 or become one, only where no element of memory is seen differently.
 """
@@ -19,7 +19,7 @@ import numpy as np
 from ..backend import LIBRARIES, address, owner_of
 from ..numerics.sums import SHORT
 from .elements import DTYPES, Expression, expression
-from .program import DRAWS, Host, Line, Program, arrays_in, may_refuse
+from .program import DRAWS, Line, Program, PythonCall, arrays_in, may_refuse
 
 REACH = 24  # units that a line may be moved ahead of
 STREAMS = 16  # arrays in one loop
@@ -241,9 +241,9 @@ class Scatter(Unit):
 
 @dataclass
 class Call(Unit):
-    """What NumPy does, or the Python of a Host."""
+    """What NumPy does, or the Python of a PythonCall."""
 
-    host: Host | None = None
+    host: PythonCall | None = None
 
 
 def units_of(program: Program, products: bool) -> list[Unit]:
@@ -262,13 +262,13 @@ def units_of(program: Program, products: bool) -> list[Unit]:
     return [unit for unit in found if not _idle(unit)]
 
 
-def _parts(line: Line | Host, products: bool) -> Iterable[Line | Host]:
+def _parts(line: Line | PythonCall, products: bool) -> Iterable[Line | PythonCall]:
     """Joining arrays is copying each to its place; a convolution may be one unit or many lines."""
     if isinstance(line, Line) and line.parts and not (products and _convolution(line)):
         for part in line.parts:
             yield from _parts(part, products)
         return
-    if isinstance(line, Host) or line.name != "concatenate":
+    if isinstance(line, PythonCall) or line.name != "concatenate":
         yield line
         return
     arrays, axis = line.args[0], line.args[1] if len(line.args) > 1 else line.attrs.get("axis", 0)
@@ -280,9 +280,9 @@ def _parts(line: Line | Host, products: bool) -> Iterable[Line | Host]:
         yield Line("copyto", (place, array), place, {}, line.where)
 
 
-def unit_of(line: Line | Host, program: Program, products: bool) -> Unit | None:
+def unit_of(line: Line | PythonCall, program: Program, products: bool) -> Unit | None:
     """What a line becomes; None where it does nothing."""
-    if isinstance(line, Host):
+    if isinstance(line, PythonCall):
         reads, writes = (
             [Place(a) for a in some or () if a.size] for some in (line.reads, line.writes)
         )
@@ -535,8 +535,8 @@ def _ordered(units: list[Unit], program: Program) -> list[Unit]:
     # Calls of NumPy are Python's; those of CuPy can be in a graph with kernels.
     first = [type(unit) is Call for unit in units] if program.xp.kind == "cpu" else pythons
     barriers = [_barrier(unit) for unit in units]
-    near = _Neighbours([unit.reads + unit.writes for unit in units])
-    writing = _Neighbours([unit.writes for unit in units])
+    near = _Neighbors([unit.reads + unit.writes for unit in units])
+    writing = _Neighbors([unit.writes for unit in units])
     before: list[list[int]] = []
     for number, unit in enumerate(units):
         # NumPy would warn of what a check refuses.
@@ -570,7 +570,7 @@ def _ordered(units: list[Unit], program: Program) -> list[Unit]:
     return found
 
 
-class _Neighbours:
+class _Neighbors:
     """Which of many units have to do with a stretch of memory, without a look at each of them.
 
     Args:
@@ -596,7 +596,7 @@ class _Neighbours:
 def _mark_stores(units: list[Unit], program: Program) -> None:
     """Find the intermediate results that nobody reads from memory."""
     kept = [Place(a) for a in program.outputs if a.size]
-    near = _Neighbours([loads(unit) + unit.writes for unit in units])
+    near = _Neighbors([loads(unit) + unit.writes for unit in units])
     barriers = {number for number, unit in enumerate(units) if _barrier(unit)}
     for number, unit in enumerate(units):
         if type(unit) is not Elements:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FunctionType
 from typing import Any, NamedTuple, NoReturn
 
-from ..autograd.turns import broken_off
+from ..autograd.locks import release_after_error
 from ..backend import LIBRARIES, MODES, STRUCTURE, address, is_plain, owner_of
 from ..common.recording import EAGER
 from ..common.stack_frames import ENTRY, generated
@@ -33,8 +33,9 @@ VALUE = "Pass what varies as a Tensor"
 OUTSIDE = "Keep it as it is between calls, or do not compile this step"
 SCOPE = {
     "EAGER": EAGER, "MISSING": MISSING, "MODES": MODES, "STRUCTURE": STRUCTURE, "TENSORS": TENSORS,
-    "Tensor": Tensor, "address": address, "broken_off": broken_off, "is_plain": is_plain,
-    "owner_of": owner_of, "rebuilt": rebuilt, "ref": weakref.ref, "step_now": step_now,
+    "Tensor": Tensor, "address": address, "is_plain": is_plain, "owner_of": owner_of,
+    "rebuilt": rebuilt, "ref": weakref.ref, "release_after_error": release_after_error,
+    "step_now": step_now,
 }  # fmt: skip
 
 
@@ -256,7 +257,7 @@ class Guard:
         ]  # fmt: skip
         checks = [fact.condition for fact in others if fact.condition]
         checks += self._layouts(copied) + self._apart(copied, capture) + self._follow(capture)
-        locks = [*capture.turns, *([outside.lock] if outside else ())]
+        locks = [*capture.locks, *([outside.lock] if outside else ())]
         ends = [f"{self.name(lock.release)}()" for lock in reversed(locks)]
         if moved:
             inputs, readable = capture.program.inputs, in_place.moved
@@ -276,7 +277,7 @@ class Guard:
         begins = [f"{self.name(lock.acquire)}()" for lock in locks]
         inner = [*begins, f"if {' and '.join(checks)}:", *_indented(lines), *ends]
         lines = ["try:", *_indented(inner), "except BaseException:"]
-        lines += ["    broken_off([*locks])", "    raise"]
+        lines += ["    release_after_error([*locks])", "    raise"]
         return [f"if {' and '.join(first)}:", *_indented(lines)]
 
     def _layouts(self, tensors: Iterable[int]) -> list[str]:

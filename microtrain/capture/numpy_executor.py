@@ -18,7 +18,7 @@ from ..common.stack_frames import REPLAY, generated
 from .explain import Names, size, traffic
 from .failure import EXCEPT, failed
 from .plan import reuse
-from .program import DRAWS, Host, Line, Program, parts_of, works_on
+from .program import DRAWS, Line, Program, PythonCall, parts_of, works_on
 
 # Instructions by the way they are told where to write.
 REDUCTIONS = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum",
@@ -37,7 +37,7 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
     text = Text(program)
     text.traffic = traffic(lines)
     for line in lines:
-        text.host(line) if isinstance(line, Host) else text.line(line)
+        text.host(line) if isinstance(line, PythonCall) else text.line(line)
     return text.function(), text
 
 
@@ -46,7 +46,7 @@ class Text:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        # Text, whether it is an instruction, and the Line or Host that it comes from.
+        # Text, whether it is an instruction, and the Line or PythonCall that it comes from.
         self.lines: list[tuple[str, bool, Any]] = []
         self.origin: Any = None  # what is being said
         self.said: list[tuple[str, str]] = []  # the same for people: text and comment
@@ -124,7 +124,7 @@ class Text:
         self.scope[name] = value
         return name
 
-    def host(self, line: Host, times: str = "1") -> None:
+    def host(self, line: PythonCall, times: str = "1") -> None:
         texts = line.inline(lambda prefix, value: self.named(prefix, value, id(value)), times)
         self.lines += [(text, False, line) for text in texts]
         self.said.append(("", line.label))

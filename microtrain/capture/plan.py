@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from ..backend import LIBRARIES, address, owner_of, uint8
-from .program import ALIGNED, Host, Line, Program, works_on
+from .program import ALIGNED, Line, Program, PythonCall, works_on
 
 
 def reuse(
-    program: Program, steps: Sequence[Iterable[Any]], lines: Sequence[Line | Host] = ()
+    program: Program, steps: Sequence[Iterable[Any]], lines: Sequence[Line | PythonCall] = ()
 ) -> dict[int, Any]:
     """Move what `program` makes to one piece of memory, where lives that do not meet share.
 
@@ -30,7 +30,7 @@ def reuse(
         By id of what owned it, the memory of a result now.
     """
     for line in program.lines:
-        if isinstance(line, Host):  # its function knows the arrays
+        if isinstance(line, PythonCall):  # its function knows the arrays
             program.fixed.update(id(owner_of(array)) for array in works_on(line))
     made = {id(owner): owner for owner in program.memory if _movable(owner, program)}
     lives: dict[int, list[int]] = {}
@@ -90,7 +90,7 @@ def _nowhere(owners: list[Any]) -> dict[int, Any]:
     return {id(owner): place for owner, place in zip(owners, places, strict=True)}
 
 
-def move(program: Program, places: dict[int, Any], lines: Sequence[Line | Host] = ()) -> None:
+def move(program: Program, places: dict[int, Any], lines: Sequence[Line | PythonCall] = ()) -> None:
     """Let `program` and `lines` work in `places`, by id of what owned the memory until now."""
     for line in (*program.lines, *lines):
         if isinstance(line, Line):

@@ -1,8 +1,8 @@
-"""Program: what one call of a step did, as a list of instructions over memory that does not move.
+"""Program: what one call of a step did, as a list of lines over memory that does not move.
 
 The arrays of the capture stay alive and are the buffers of every replay, so views stay views and
-cost nothing. An instruction is a `Line` (arrays in, an array written) or a `Host` (bookkeeping in
-Python that every step needs: step counts, learning rates, which gradients are there).
+cost nothing. A line is an instruction (`Line`: arrays in, an array written) or a `PythonCall`: the
+bookkeeping that every step needs (step counts, learning rates, which gradients are present).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Line:
         attrs: keyword arguments.
         where: file and line of the user's code that led to it.
         what: the layer and the operation, for people.
-        parts: the instructions that it is, where one is made of others: see `Library.as_one`.
+        parts: the instructions that it stands for, if it is a whole kernel: see `Library.as_one`.
     """
 
     name: str
@@ -52,16 +52,16 @@ Name = Callable[[str, Any], str]  # names a value in a text, by a prefix
 
 
 @dataclass(slots=True)
-class Host:
+class PythonCall:
     """Python that runs between instructions: `function()`.
 
     Attributes:
         label: what that does, for people.
-        writes: the arrays that it writes, where it does nothing else that instructions could
-            notice, and so may run earlier; None: nothing may pass it.
-        reads: the arrays that it looks at; it may raise, and what lasts is written before it or
-            after it as in the step.
-        about: what it is about; one of another type, label or this does something else.
+        where: file and line of the user's code that led to it.
+        writes: the arrays that it writes, if that is all that instructions could notice of it: then
+            it may run earlier. None: no line may be moved past it.
+        reads: the arrays that it looks at. As it may raise, writes to state are not moved past it.
+        about: what it works on. Two calls do the same if their types, labels and this are equal.
     """
 
     label: str
@@ -72,9 +72,9 @@ class Host:
     about: Any = None
 
     def inline(self, name: Name, times: str = "1") -> list[str]:
-        """What it does as lines of Python: here the call.
+        """Lines of Python that do the same: here the call; subclasses spell it out.
 
-        times: the text of how often it is done, where that is all that is done meanwhile.
+        times: how often to do it, as text, where nothing else happens in between.
         """
         return [f"{name('host', self.function)}()"]
 
@@ -88,35 +88,35 @@ class Program:
         lines: the instructions.
         inputs: the arrays that a call's arguments are copied into.
         outputs: the arrays that a call returns copies of.
-        names: what the step calls its arguments, with their arrays.
-        kinds: by id of the memory that owns an array, "input", "state", "constant", "made", or
-            "kept": made for a second program that reads it when this one is done.
-        fixed: ids of "made" memory that others than the program know too: it stays where it is.
-        buffers: how many intermediate results there are and their bytes, how many of them a replay
-            has in memory and the bytes of that.
+        names: the step's names of its arguments, with their arrays.
+        kinds: by id of the array that owns the memory its kind: "input", "state", "constant" or
+            "made" (see recorder.py); "kept" is made memory that a second program reads later.
+        fixed: ids of "made" memory that must not be moved, as it is used outside the program too.
+        buffers: the number of intermediate results and their bytes; the number of buffers that a
+            replay needs for them, and their bytes.
     """
 
     xp: Any = NUMPY
-    lines: list[Line | Host] = field(default_factory=list)
+    lines: list[Line | PythonCall] = field(default_factory=list)
     inputs: list[Any] = field(default_factory=list)
     outputs: list[Any] = field(default_factory=list)
     kinds: dict[int, str] = field(default_factory=dict)
     names: list[tuple[str, Any]] = field(default_factory=list)
     fixed: set[int] = field(default_factory=set)
     buffers: tuple[int, int, int, int] = (0, 0, 0, 0)
-    draw: list[int] = field(default_factory=lambda: [0])  # where the draws of this call begin
-    running: list[Any] = field(default_factory=list)  # listeners of the backward pass now replayed
-    memory: list[Any] = field(default_factory=list)  # keeps the owners, and so their ids, alive
-    description: list[Any] | None = None  # of one that is only to be compared
-    alone: bool = False  # whether it is to do without NumPy: see `standalone.py`
+    draw: list[int] = field(default_factory=lambda: [0])  # the number of the first random draw
+    running: list[Any] = field(default_factory=list)  # DataParallel models in a pass of a replay
+    memory: list[Any] = field(default_factory=list)  # keeps the owners alive, whose ids are keys
+    description: list[Any] | None = None  # kept where the program is only compared any more
+    alone: bool = False  # whether it becomes C without NumPy: see `standalone.py`
 
     def described(self) -> list[Any]:
-        """Its instructions and results as nested tuples, equal to those of an equal program."""
-        numbers: dict[int, int] = {}  # of memory, in the order in which the program comes to it
+        """The lines and results as nested tuples: equal for programs that do the same."""
+        numbers: dict[int, int] = {}  # of memory, by id, in order of first use
         said, found = functools.partial(self._said, numbers), list[Any]()
         said(self.inputs)
         for line in self.lines:
-            if isinstance(line, Host):
+            if isinstance(line, PythonCall):
                 found.append((line.where, line.label, type(line), line.about))
             else:
                 works = map(said, (line.args, line.out, sorted(line.attrs.items())))
@@ -139,7 +139,7 @@ class Program:
         return Memory(kind, value.shape, value.strides, value.dtype, place)
 
     def difference(self, other: Program) -> str | None:
-        """Where `other`, a later capture of the same step, does something else; None if nowhere."""
+        """Where `other`, a later capture of the same step, first differs; None if nowhere."""
         other.description = other.described()
         mine, theirs = self.description or self.described(), other.description
         for (_, *then), (where, *now) in zip(mine, theirs, strict=False):
@@ -150,14 +150,14 @@ class Program:
         return None
 
     def forget(self) -> None:
-        """Let go of its instructions and their memory: all it is needed for is to be compared."""
+        """Drop the lines and their memory, and keep what a comparison needs."""
         self.description = self.description or self.described()
         self.lines, self.inputs, self.outputs, self.names = [], [], [], []
         self.memory = [owner for owner in self.memory if self.kinds.get(id(owner)) == "state"]
 
 
 class Memory(NamedTuple):
-    """An array, as far as it is the same in equal programs; `place`: its values if constant."""
+    """An array as programs are compared by; `place` is where it is, of a constant its values."""
 
     kind: str | None
     shape: Any
@@ -198,7 +198,7 @@ def arrays_in(value: Any) -> list[Any]:
 
 
 def parts_of(line: Any) -> Sequence[Any]:
-    """The instructions that an instruction is made of, or itself."""
+    """The instructions that a line stands for: its parts, or itself."""
     return getattr(line, "parts", ()) or (line,)
 
 
@@ -207,9 +207,9 @@ def may_refuse(line: Line) -> bool:
     return line.name in RAISING or (line.name == "power" and line.out.dtype.kind in "iu")
 
 
-def works_on(line: Line | Host) -> list[Any]:
+def works_on(line: Line | PythonCall) -> list[Any]:
     """The arrays that an instruction reads or writes."""
-    if isinstance(line, Host):
+    if isinstance(line, PythonCall):
         return [*line.reads, *(line.writes or ())]
     return arrays_in((line.args, tuple(line.attrs.values()), line.out))
 

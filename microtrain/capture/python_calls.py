@@ -15,12 +15,12 @@ from typing import Any
 from ..backend import owner_of
 from ..optim.flat import FlatStorage, Slot
 from ..random import STREAM
-from .program import DRAWS, Host, Line, Name, Program, arrays_in, may_refuse, works_on
+from .program import DRAWS, Line, Name, Program, PythonCall, arrays_in, may_refuse, works_on
 
 FORWARD = "a forward call"  # what the note of one begins with
 
 
-class Clear(Host):
+class Clear(PythonCall):
     """`zero_grad()`: the gradients of a storage are absent."""
 
     def __init__(self, storage: FlatStorage, where: str) -> None:
@@ -31,22 +31,22 @@ class Clear(Host):
         """`FlatStorage.zero_grad`."""
         lines = [f"{name('storage', self.storage)}.cleared += {times}"]
         for buffer in self.storage.buffers:
-            it, forget = name("buffer", buffer), name("forget", self.storage.forget)
+            it, forget = name("buffer", buffer), name("forget", self.storage.drop_graphs)
             lines += [f"{it}.epoch += {times}", f"if {it}.graphs: {forget}({it})"]
         return lines
 
 
-class Mark(Host):
+class Mark(PythonCall):
     """The gradients of `slots` are there; in the buffers of `clean` none has a graph by then."""
 
     def __init__(self, slots: Sequence[Slot], where: str, clean: Set[Any] = frozenset()) -> None:
         label = f"{len(slots)} gradients are there"
-        super().__init__(label, lambda: [*map(Slot.mark, slots)], where, (), about=slots)
+        super().__init__(label, lambda: [*map(Slot.set_present, slots)], where, (), about=slots)
         self.slots = slots
         self.clean = clean
 
     def inline(self, name: Name, times: str = "1") -> list[str]:
-        """`Slot.mark` of each."""
+        """`Slot.set_present` of each."""
         lines = []
         for buffer in dict.fromkeys(slot.buffer for slot in self.slots):
             lines.append(f"epoch = {name('buffer', buffer)}.epoch")
@@ -61,7 +61,7 @@ class Mark(Host):
         return lines
 
 
-class Count(Host):
+class Count(PythonCall):
     """An optimizer counts its step, also in `numbers`, constants of its runs."""
 
     def __init__(self, optimizer: Any, numbers: tuple[Any, ...], where: str) -> None:
@@ -85,7 +85,7 @@ class Count(Host):
         return lines
 
 
-class End(Host):
+class End(PythonCall):
     """The end of an optimizer's step: the parameters are new, and the next step begins."""
 
     def __init__(self, optimizer: Any, where: str) -> None:
@@ -102,7 +102,7 @@ class End(Host):
         return [*lines, f'{stream}["step"] += {times}', f'{stream}["draw"] = 0']
 
 
-class Pass(Host):
+class Pass(PythonCall):
     """What a listener notes of a backward pass: the rows before it, its beginning, its end.
 
     Attributes:
@@ -120,7 +120,7 @@ class Pass(Host):
         self.forward = label.startswith(FORWARD)
 
 
-class WholePass(Host):
+class WholePass(PythonCall):
     """All that is noted of a pass which makes a step by itself.
 
     Args:
@@ -133,10 +133,10 @@ class WholePass(Host):
         super().__init__(label, first.whole.by_python(), last.where)
         self.whole, self.complete = first.whole, complete
 
-    def native(self) -> Host:
+    def native(self) -> PythonCall:
         """The same with native code, where that can do it."""
         found = self.whole.by_native_code(self.complete)
-        return Host(f"{self.label}, by native code", found, self.where) if found else self
+        return PythonCall(f"{self.label}, by native code", found, self.where) if found else self
 
 
 def skip(count: int) -> None:
@@ -144,7 +144,7 @@ def skip(count: int) -> None:
     STREAM.draw += count
 
 
-def optimise(program: Program) -> None:
+def optimize(program: Program) -> None:
     """Rewrite the lines of `program`, which has run and whose memory holds its results."""
     program.description = None
     _fold_constants(program)
@@ -161,7 +161,7 @@ def _fold_constants(program: Program) -> None:
         for line in program.lines
         for a in arrays_in(line.out if isinstance(line, Line) else line.writes)
     )
-    kept: list[Line | Host] = []
+    kept: list[Line | PythonCall] = []
     for line in program.lines:
         if type(line) is Line and line.name not in DRAWS:
             outs = [owner_of(a) for a in arrays_in(line.out)]
@@ -180,7 +180,7 @@ def _fold_constants(program: Program) -> None:
 
 def _drop_unread(program: Program) -> None:
     """Drop what makes only what nobody reads, such as gradients that `grad` was not asked for."""
-    kept: list[Line | Host] = []
+    kept: list[Line | PythonCall] = []
     read = {id(owner_of(a)) for a in program.outputs} | program.fixed
     for line in reversed(program.lines):
         if type(line) is Line and line.name not in DRAWS and not may_refuse(line):
@@ -194,7 +194,7 @@ def _drop_unread(program: Program) -> None:
 
 def _join_marks(program: Program) -> None:
     """Mark gradients present together, before the next bookkeeping that may look."""
-    kept: list[Line | Host] = []
+    kept: list[Line | PythonCall] = []
     slots: list[Any] = []
     clean: frozenset[Any] = frozenset()  # buffers whose gradients with a graph have been dropped
     for line in [*program.lines, None]:

@@ -1,7 +1,13 @@
-"""The recorder: what the engine, optimizers and data parallelism tell of a step that is captured.
+"""The recorder: writes down what the engine, optimizers and data parallelism do in a captured step.
 
-What they compute is written down by the array library that it is (`library`); here is the rest,
-as `recording.Recording` lists it: gradients and their bookkeeping, collectives, checks, refusals.
+A recorder is two things. As an array library (`Library` in trace.py) it runs and writes down all
+instructions on arrays. Its own methods are those of `common/recording.py`, by which the package
+tells of the rest: gradients and their bookkeeping, collectives, checks, what must be refused. What
+it writes is a `Program` (program.py): instructions, and calls of Python between them.
+
+Memory has a kind, by which a replay treats it. That of arguments is "input"; what outlives the step
+(parameters, gradients, optimizer states) is "state"; what the step allocates is "made"; what has
+the same values at every replay is "constant". Other memory is unknown, and using it is an error.
 """
 
 from __future__ import annotations
@@ -11,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from ..autograd import graph
-from ..autograd.turns import take
+from ..autograd.locks import acquire
 from ..backend import LIBRARIES, MODES, NUMPY, owner_of, to_host
 from ..common.recording import EAGER
 from ..errors import CaptureError
@@ -20,7 +26,7 @@ from ..optim.flat import owner
 from ..random import default_generator
 from ..tensor import TENSORS, wrap
 from .looks import refuse
-from .program import Host, arrays_in
+from .program import PythonCall, arrays_in
 from .python_calls import Clear, Count, End, Mark, Pass
 from .state import Leaves
 from .trace import Library, Traced
@@ -31,67 +37,70 @@ class Recorder(Library):
 
     Args:
         xp: the library that runs its instructions.
-        state: the owners of memory that outlives the step: parameters, gradients, buffers.
-        leaves: those in the closure of the step.
-        turns: those that this thread has until the step ends.
+        state: arrays whose memory outlives the step: parameters, gradients, buffers.
+        leaves: the leaves that the closure of the step leads to.
+        locks: those that this thread holds until the step ends.
     """
 
-    refuse_look = staticmethod(refuse)  # for plain arrays of the state, which do not do it
+    refuse_look = staticmethod(refuse)  # a Traced array refuses itself; this is for plain arrays
 
-    def __init__(self, xp: Any, state: list[Any], leaves: Leaves, turns: list[Any]) -> None:
+    def __init__(self, xp: Any, state: list[Any], leaves: Leaves, locks: list[Any]) -> None:
         super().__init__(xp)
-        self.turns = turns
+        self.locks = locks
         self.leaves = leaves
         self.passes = 0  # backward passes
-        self.called: set[Any] = set()  # modules
-        self.optimizers: list[Any] = []  # that took a step
-        self.presence: dict[Any, Any] = {}  # by storage; None where the step clears it first
-        self.listeners: dict[Any, None] = {}  # that were told of backward passes
-        self.forwards: list[Any] = []  # calls of wrapped models
+        self.called: set[Any] = set()  # modules that were called
+        self.optimizers: list[Any] = []  # optimizers that took a step
+        # By storage: which gradients were present at first; None if zero_grad() was called first.
+        self.presence: dict[Any, Any] = {}
+        self.listeners: dict[Any, None] = {}  # DataParallel models that had a backward pass
+        self.forwards: list[Any] = []  # forward calls of such models
         self.first_draw = 0
-        self.stream = stream_now()  # of `manual_seed`, as the instructions so far leave it
-        self.moved = False  # by anything else
+        self.stream = stream_now()  # the stream of `manual_seed` after the draws recorded so far
+        self.moved = False  # whether anything unrecorded has drawn from it
         self.exchanged: list[Any] = []  # what other ranks have answered
-        self.born = graph.next_seq()  # nodes that the step makes are younger
+        self.born = graph.next_seq()  # nodes made by the step have higher numbers
         for array in state:
-            self.know(array, "state")
+            self.classify(array, "state")
 
     def _kind(self, array: Any) -> str | None:
-        """What the memory of `array` is: state, where it is first touched and has a name."""
+        """The kind of the memory of `array`: state, if a leaf that the step can reach owns it."""
         kind = super()._kind(array)
         if kind is None and id(owner_of(array)) in self.leaves.owners:
-            self.know(array, kind := "state")
+            self.classify(array, kind := "state")
         return kind
 
     def bookkeeping(self, label: str, function: Callable[[], Any], listener: Any = None) -> None:
         """Call `function` now, and at this place of every replay; for a pass of a `listener`."""
         where = self._where()
-        host = Host(label, function, where) if listener is None else None
+        host = PythonCall(label, function, where) if listener is None else None
         self._do(host or Pass(label, function, where, listener))
 
-    def _do(self, host: Host) -> Any:
+    def _do(self, host: PythonCall) -> Any:
         with paused():
             result = host.function()
         self.program.lines.append(host)
         return result
 
     def later(self, label: str, function: Callable[[], Any], *more: Any) -> bool:
-        """Call `function` at this place of every replay, but not now; `more` as in `Host`."""
-        self.program.lines.append(Host(label, function, self._where(), *more))
+        """Call `function` at this place of replays, but not now; `more` goes to `PythonCall`."""
+        self.program.lines.append(PythonCall(label, function, self._where(), *more))
         return False
 
     def _random(self, name: str, shape: tuple[int, ...], draw: int | None, *how: Any) -> Any:
-        """Drawn anew in every replay, for its step and batch, or next in the user's stream."""
+        """Random values, drawn again by every replay: for its step and batch (`draw` is a number),
+        or from the user's stream (`draw` is None).
+        """
         if draw is None and self.stream != stream_now():
             self.moved = True
-        # A copy: where words lie in those that were drawn depends on the place of the batch.
+        # A copy: this may be a view, whose place depends on which rows of the batch this rank has.
         array = getattr(self.xp, name)(shape, draw, *how).copy()
         if draw is None:
             self.stream = stream_now()
         else:
             draw -= self.draws_before
         fresh = draw is not None and not self.optimizers
-        self._note(name, (shape, draw, *how), array, {"fresh": fresh})
+        self._write(name, (shape, draw, *how), array, {"fresh": fresh})
         return self.traced(array, "made")
 
     random_words = functools.partialmethod(_random, "random_words")
@@ -99,13 +108,13 @@ class Recorder(Library):
 
     @property
     def draws_before(self) -> int:
-        """Where draws began to count: at the call, or at 0 where an optimizer took a step."""
+        """The number of draws before the call; 0 after an optimizer's step, which restarts it."""
         return 0 if self.optimizers else self.first_draw
 
     def examine(self, array: Any, check: Callable[[Any], None]) -> None:
-        """Let `check` look at the values now and at every replay; it may raise. Not on a GPU."""
+        """Let `check` look at the values, now and at every replay; it may raise. Not on a GPU."""
         host = self.host(array)
-        if self.kind != "cpu":  # it would wait for all that was asked of it before
+        if self.kind != "cpu":  # looking would wait for the GPU
             return
         check(host)
         if self.program.kinds[id(owner_of(host))] == "constant":
@@ -114,7 +123,7 @@ class Recorder(Library):
         self.later(label, functools.partial(check, host), (), (host,))
 
     def exchange(self, label: str, function: Callable[[Any], Any], given: Any) -> Traced:
-        """`function(given)`, a new array that other ranks have a part in: anew in every replay."""
+        """`function(given)`, which communicates and returns a new array; replays call it again."""
         host = self.host(given)
         made: Any = None
 
@@ -130,7 +139,7 @@ class Recorder(Library):
         return self.traced(made, "made")
 
     def cleared(self, storage: Any, set_to_none: bool) -> None:
-        """`zero_grad()` of a storage."""
+        """Record `zero_grad()` of a flat storage."""
         self.touch(storage, clears=set_to_none)
         if set_to_none:
             self._do(Clear(storage, self._where()))
@@ -143,24 +152,24 @@ class Recorder(Library):
     # What the engine and the optimizers hand over -------------------------------------------------
 
     def calls(self, module: Module) -> None:
-        """A module is called; its hooks would not be."""
+        """Note that `module` is called; refuse one with hooks, which a replay would not call."""
         self.called.add(module)
         if module._any_hooks():
             self.refuse_hook(f"a hook of {type(module).__name__}")
 
-    def wait(self, turn: Any) -> None:
-        """Let no other thread change something until the step ends."""
+    def wait(self, lock: Any) -> None:
+        """Acquire `lock` until the step ends."""
         if not MODES.apart:
-            take(self.turns, turn, wait=True)
+            acquire(self.locks, lock, wait=True)
 
     def touch(self, storage: Any, clears: bool = False) -> None:
-        """Note which gradients were there when the step first came to `storage`."""
+        """Note which gradients are present when the step first uses `storage`."""
         if storage not in self.presence:
-            self.wait(storage.turn)  # where the closure does not lead to its parameters
+            self.wait(storage.lock)  # the closure of the step may not lead to its parameters
             self.presence[storage] = None if clears else storage.present()
 
     def gradient(self, leaf: Any) -> Any:
-        """What `leaf.grad` reads."""
+        """Record that `leaf.grad` is read; returns it."""
         slot = None if leaf._extra is None else leaf._extra.slot
         if slot is None:
             self.leaves.read(leaf, self, self._where())
@@ -169,7 +178,7 @@ class Recorder(Library):
         return slot.gradient()
 
     def assign(self, leaf: Any, value: Any) -> None:
-        """`leaf.grad = value`, also of None."""
+        """Record `leaf.grad = value`, which may be None."""
         slot = _slot(leaf)
         if slot is not None:
             self.touch(slot.buffer.storage())
@@ -190,7 +199,7 @@ class Recorder(Library):
             )
 
     def accumulates(self, leaf: Any, g: Any, create_graph: bool) -> bool:
-        """Add `g` to the gradient of a parameter; False for other leaves, where the engine does.
+        """Add `g` to the gradient of a flat parameter; False for other leaves: the engine does it.
 
         Raises CaptureError for a leaf of the state that the closure does not lead to.
         """
@@ -210,9 +219,9 @@ class Recorder(Library):
         return False
 
     def backward(self, rules: Callable[..., Any], node: Any, g: Any) -> Any:
-        """What the `rules` of `node` return. Their operators must meet no plain array of the state:
+        """What the `rules` of `node` return, given Traced arrays in place of plain ones.
 
-        beside a number NumPy would compute something that nobody writes down.
+        With a plain array, which state is, and a number NumPy would compute, and record nothing.
         """
         saved = node._saved  # of an operation, or of a user's Function
         try:
@@ -235,7 +244,7 @@ class Recorder(Library):
         return found
 
     def _accumulate(self, slot: Any, g: Any) -> None:
-        """Add `g` to the flat gradient of a parameter; it may be that memory, already written."""
+        """Add `g` to the flat gradient of a parameter; `g` may be that memory, written already."""
         self.touch(slot.buffer.storage())
         if slot.epoch == slot.buffer.epoch:
             self.add(slot.array, g, out=slot.array)
@@ -243,10 +252,11 @@ class Recorder(Library):
             self.copyto(slot.array, g)
         self._do(Mark([slot], self._where()))
 
-    def listen(self, listener: Any, label: str, begin: Any, roots: Any, whole: Any) -> Any:
-        """The beginning of a pass that data parallelism is told of: `begin(roots)`; its result.
+    def begin_pass(self, listener: Any, label: str, begin: Any, roots: Any, whole: Any) -> Any:
+        """Record and call `begin(roots)` of a `DataParallel` model, before a pass; its result.
 
-        whole: how the pass can be noted at its end, by the array of its root, as `Pass` takes it.
+        whole: from the array of the root the attribute `whole` of `Pass` (python_calls.py), or
+            None.
         """
         hosted = [wrap(self.host(root._array)) for root in roots]
         for root in roots:
@@ -261,8 +271,8 @@ class Recorder(Library):
         at_end = None if whole is None else whole(hosted[0]._array)
         return self._do(Pass(label, enter, self._where(), listener, at_end))
 
-    def heard(self, listener: Any, label: str, end: Any) -> None:
-        """The end of a pass that data parallelism was told of."""
+    def end_pass(self, listener: Any, label: str, end: Any) -> None:
+        """Record and call `end()` of a `DataParallel` model, after a pass."""
         running = self.program.running
 
         def leave() -> None:
@@ -283,7 +293,7 @@ class Recorder(Library):
         )
 
     def step(self, optimizer: Any) -> None:
-        """An optimizer's step."""
+        """Record and do a step of `optimizer`."""
         self.touch(optimizer.storage)
         before = optimizer.runs
         with paused():
@@ -295,10 +305,10 @@ class Recorder(Library):
             )
         numbers = tuple(arrays_in([[*run.constants.values()] for run in optimizer.runs]))
         for array in (*numbers, *arrays_in([[*run.states.values()] for run in optimizer.runs])):
-            self.know(array, "state")
+            self.classify(array, "state")
         for run in optimizer.runs:
             for array in optimizer.scratch(run):
-                self.know(array, "made")
+                self.classify(array, "made")
                 self.fixed(array)
         self.optimizers.append(optimizer)
         self.program.lines.append(Count(optimizer, numbers, self._where()))
@@ -310,9 +320,9 @@ class Recorder(Library):
 
 
 class paused:
-    """Nothing that happens inside is recorded.
+    """A context manager: nothing that happens inside is recorded.
 
-    No generator: one that a Ctrl-C left half done would set the recorder when it is collected.
+    Not a generator: after a Ctrl-C one would set the recorder again when it is collected.
     """
 
     def __enter__(self) -> None:
@@ -324,11 +334,11 @@ class paused:
 
 
 def stream_now() -> tuple[Any, str]:
-    """The stream of `manual_seed`, and where it stands."""
+    """The stream of `manual_seed`, and its position."""
     stream = default_generator()
     return stream, repr(stream.bit_generator.state)
 
 
 def _slot(leaf: Any) -> Any:
-    """The place of a leaf's gradient in flat memory, while something owns that."""
+    """The slot of a leaf in flat storage; None if it has none, or nothing owns the storage."""
     return None if owner(leaf) is None else leaf._extra.slot

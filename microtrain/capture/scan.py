@@ -19,7 +19,7 @@ from . import c_compiler
 from .arguments_and_results import Output
 from .native import Native
 from .numpy_executor import Text
-from .program import Host, Program
+from .program import Program, PythonCall
 from .python_calls import Clear, Count, End, Mark
 from .step import COUNTED, GRADIENTS
 
@@ -40,7 +40,7 @@ class Scan:
         self._counts = [line for line in program.lines if type(line) is Count]
         text = Text(program)
         for line in program.lines:
-            if isinstance(line, Host):
+            if isinstance(line, PythonCall):
                 text.host(line, "times")
         body = "".join(f"    {line}\n" for line, *_ in text.lines) or "    pass\n"
         self._note = generated(f"def note(times):\n{body}", "note", ENTRY, text.scope)
@@ -116,7 +116,7 @@ def _numbers(run: Run) -> list[float]:
 
 def scannable(capture: Any) -> bool:
     """Whether nothing of a capture is left to Python but bookkeeping that can be done at once."""
-    hosts = (line for line in capture.program.lines if isinstance(line, Host))
+    hosts = (line for line in capture.program.lines if isinstance(line, PythonCall))
     outputs = capture.program.outputs
     return (
         capture.text.native_code is not None

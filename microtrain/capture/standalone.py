@@ -22,8 +22,8 @@ from .c import Word, Writer, _checked, _for, _index, _lanes, _nested, _sum, _tim
 from .elements import DTYPES
 from .fusion import Call, Product, Unit, units_of
 from .plan import reuse
-from .program import DRAWS, Host, Line, Program, arrays_in
-from .python_calls import Clear, End, Mark, optimise
+from .program import DRAWS, Line, Program, PythonCall, arrays_in
+from .python_calls import Clear, End, Mark, optimize
 from .rows import with_rows
 from .step import ATTEMPTS, Capture, Compiled
 from .time_loops import Loop, with_loops
@@ -88,7 +88,7 @@ class _Recorded(Compiled):
 
     def executed(self, capture: Capture) -> Any:
         self.before(capture.program)
-        optimise(capture.program)
+        optimize(capture.program)
         self.found = capture
         return lambda: None
 
@@ -130,7 +130,7 @@ class Standalone:
 
 def standalone(
     program: Program,
-    hosts: Callable[[Host], list[str] | None] = lambda host: None,
+    hosts: Callable[[PythonCall], list[str] | None] = lambda host: None,
     state: Callable[[Any], int] | None = None,
 ) -> Standalone:
     """The text of `program`.
@@ -147,15 +147,15 @@ def standalone(
     """
     program.alone = True
     found, texts, fixed = Standalone(), dict[int, list[str]](), program.fixed
-    lines: list[Line | Host] = []
+    lines: list[Line | PythonCall] = []
     for line in program.lines:
-        if not isinstance(line, Host):
+        if not isinstance(line, PythonCall):
             lines.append(line)
         elif bounds := getattr(getattr(line.function, "func", None), "bounds", None):
             (index,) = line.reads
             lines.append(Line("check", (index,), index, {"bounds": bounds}, line.where))
         elif said := hosts(line):
-            lines.append(Host(line.label, line.function, line.where))  # which nothing passes
+            lines.append(PythonCall(line.label, line.function, line.where))  # which nothing passes
             texts[id(lines[-1])] = said
         elif type(line) not in NOTED and not OTHERS.match(line.label):
             raise CaptureError(f"{line.where}: {line.label} has no form in C")

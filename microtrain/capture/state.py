@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..autograd.turns import COMMON
+from ..autograd.locks import COMMON
 from ..backend import LIBRARIES, STRUCTURE, alive, is_plain, owner_of
 from ..errors import CaptureError
 from ..nn.module import MODULES, PLAIN, Module
@@ -24,7 +24,7 @@ from ..tensor import INFERENCE, TENSORS, Size, Tensor, wrap
 from .arguments_and_results import copies_like
 from .closure import Closure, is_flat, is_leaf
 from .guard import Guard
-from .program import Host, Line, Program, arrays_in, touched
+from .program import Line, Program, PythonCall, arrays_in, touched
 
 ANY = "any"  # in place of what a gradient was: the step drops it before it reads it
 
@@ -111,7 +111,7 @@ class Leaves:
             assert found is not None  # or the capture would not fit
             memory[...] = found._array
 
-        recorder.program.lines.append(Host("a gradient is read", read, where, (memory,)))
+        recorder.program.lines.append(PythonCall("a gradient is read", read, where, (memory,)))
         self._given[leaf] = leaf._grad = wrap(traced)
 
     def finish(self, recorder: Any) -> None:
@@ -164,7 +164,7 @@ class Leaves:
             label = f"gradients of leaves ({', '.join(map(str, map(int, counts)))})"
             arrays = tuple(a for _, a in self._kept + self._set if a is not None)
             program.outputs += arrays  # which are compared from recording to recording
-            program.lines.append(Host(label, self.close, recorder._where(), reads=arrays))
+            program.lines.append(PythonCall(label, self.close, recorder._where(), reads=arrays))
 
     def restore(self) -> None:
         """Give leaves the gradients that they had, and forget what served the recording."""

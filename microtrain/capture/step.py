@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from .. import random
-from ..autograd.turns import COMMON, broken_off, take, turns
+from ..autograd.locks import COMMON, acquire, in_order, release_after_error
 from ..backend import LIBRARIES, LISTENERS, MODES, NUMPY, alive, owner_of
 from ..errors import CaptureError
 from ..nn.module import MODULES, Module
@@ -36,7 +36,7 @@ from .executors import EXECUTORS, check, choose
 from .explain import explain, varying
 from .guard import MISSING, Fact, Guard, refuse_alias
 from .program import MADE, Program, arrays_in
-from .python_calls import optimise, skip
+from .python_calls import optimize, skip
 from .recorder import Recorder, stream_now
 from .state import Leaves, Structure, look_at_all
 from .switch import ended, recording
@@ -129,7 +129,7 @@ class Capture:
         structure: flags, hooks and places of the modules and leaves.
         optimizers: those that take a step in it, with their runs and these runs' constants.
         written: the ids of the owners of the memory that it writes.
-        turns: held while it is replayed; see `autograd.turns`.
+        locks: held while it is replayed; see `autograd.locks`.
         outside: how results are differentiated; None where they are detached.
         number: captures are numbered as they are made.
         text: the program as Python, by the executor.
@@ -145,7 +145,7 @@ class Capture:
     structure: Structure
     optimizers: list[tuple[Any, Any, Any]]
     written: set[int]
-    turns: tuple[Any, ...]
+    locks: tuple[Any, ...]
     outside: Outside | None
     number: int = field(default_factory=itertools.count().__next__)
     text: Any = None
@@ -312,7 +312,7 @@ class Compiled:
 
     def executed(self, capture: Capture) -> Any:
         """A function that replays the program of a capture."""
-        optimise(capture.program)
+        optimize(capture.program)
         here = self.executor == "auto" and capture.program.xp.kind == "cpu"
         name, capture.reason = choose(self.wish if here else self.executor, capture.program)
         run, capture.text = EXECUTORS[name](capture.program)
@@ -343,17 +343,17 @@ class Compiled:
         """`_record` while no other thread trains: what the step comes to is not known before."""
         closure = Closure(self.function, self.state)
         state = closure.tensors(True)
-        everything = [*turns(state), COMMON, *(storage.turn for storage in alive(STORAGES))]
+        everything = [*in_order(state), COMMON, *(storage.lock for storage in alive(STORAGES))]
         held: list[Any] = []
         try:
             try:
-                for turn in () if MODES.apart else turns((), everything):
-                    take(held, turn, wait=True)
+                for lock in () if MODES.apart else in_order((), everything):
+                    acquire(held, lock, wait=True)
                 return self._record(guard, args, kwargs, named, closure, state, held)
             finally:
-                broken_off(held)
+                release_after_error(held)
         finally:
-            broken_off(held)  # a Ctrl-C may have come into the first one
+            release_after_error(held)  # a Ctrl-C may have come into the first one
 
     def _record(
         self,
@@ -375,7 +375,7 @@ class Compiled:
         recorder = Recorder(xp, _state(xp), leaves, held)
         program = recorder.program
         for array, kind in self.known:
-            recorder.know(array, kind)
+            recorder.classify(array, kind)
         inputs: dict[int, Tensor] = {}
         if tensors and len(found) > 1:
             raise CaptureError(
@@ -416,7 +416,7 @@ class Compiled:
         problem = None
         if recorder.moved or recorder.stream != stream_now():
             problem = (
-                "it seeds the random stream or initialises weights from it (manual_seed, nn.init), "
+                "it seeds the random stream or initializes weights from it (manual_seed, nn.init), "
                 "which a replay would not; do that outside (randn, dropout ... are drawn anew)"
             )
         leaves.close(now=True)
@@ -439,8 +439,8 @@ class Compiled:
             )
         written &= {key for key, kind in program.kinds.items() if kind == "state"}
         changed = [t for t in (*_of_modules(), *state) if id(owner_of(t._array)) in written]
-        locks = [s.turn for s in recorder.presence] + [COMMON] * leaves.of_arguments
-        shared = () if MODES.apart else turns([*leaves.changed, *changed], locks)
+        locks = [s.lock for s in recorder.presence] + [COMMON] * leaves.of_arguments
+        shared = () if MODES.apart else in_order([*leaves.changed, *changed], locks)
         leaves.changed = []
         structure.tell(guard)
         for storage, present in recorder.presence.items():

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..autograd.turns import broken_off, take
+from ..autograd.locks import acquire, release_after_error
 from ..backend import ARRAYS, LIBRARIES, MODES, NUMPY, XP
 from ..common.recording import EAGER
 from .recorder import Recorder
@@ -65,12 +65,12 @@ def _locked(recorder: Recorder, change: Callable[[Recorder], None]) -> None:
     held: list[Any] = []
     try:
         try:
-            take(held, _LOCK, wait=True)
+            acquire(held, _LOCK, wait=True)
             change(recorder)
         finally:
-            broken_off(held)
+            release_after_error(held)
     finally:
-        broken_off(held)  # a Ctrl-C may have come into the first one
+        release_after_error(held)  # a Ctrl-C may have come into the first one
 
 
 def _switch(recorder: Recorder) -> None:

@@ -17,7 +17,7 @@ from ..backend import owner_of
 from . import fusion
 from .elements import SLOW
 from .fusion import Call, Unit
-from .program import Host, Line, Program, arrays_in
+from .program import Line, Program, PythonCall, arrays_in
 from .routines import routine_of
 
 
@@ -43,20 +43,20 @@ class Notes:
 
     def __init__(self, about: Line) -> None:
         self.about = about
-        self.lines: list[Line | Host] = []
+        self.lines: list[Line | PythonCall] = []
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def instruction(*args: Any, out: Any, **attrs: Any) -> Any:
-            self._note(name, args, out, attrs)
+            self._write(name, args, out, attrs)
             return out
 
         return instruction
 
     def copyto(self, target: Any, source: Any, **attrs: Any) -> None:
         """Copy values."""
-        self._note("copyto", (target, source), target, attrs)
+        self._write("copyto", (target, source), target, attrs)
 
-    def _note(self, name: str, args: tuple[Any, ...], out: Any, attrs: dict[str, Any]) -> None:
+    def _write(self, name: str, args: tuple[Any, ...], out: Any, attrs: dict[str, Any]) -> None:
         if out.size:
             self.lines.append(Line(name, args, out, attrs, self.about.where, self.about.what))
 

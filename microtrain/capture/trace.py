@@ -1,13 +1,14 @@
-"""The arrays of a step that is captured, and the library whose instructions write it down.
+"""The arrays of a captured step, and the array library that records what is done with them.
 
-While a step is captured its arrays are Traced: an array library of its own, as CuPy's is, whose
-every instruction runs on another one, NumPy, and is written down. So whatever computes, a kernel, a
-gradient rule on plain operators, an update, is recorded without knowing of it, and what would look
-at a value (`item()`, `float`, `if`, NumPy) is an error that says so.
+While a step is captured its arrays are `Traced`. To kernels they belong to one more array library,
+beside NumPy and CuPy: each of its instructions runs on one of these, and is written down. So
+whatever computes (a kernel, a gradient rule with plain operators, an optimizer's update) is
+recorded without a line about capture in it. What would look at a value (`item()`, `float`, `if`, a
+function of NumPy) raises an error that says so.
 
-While a thread captures, plain arrays lead to the library too, so that an instruction over state (a
-parameter's flat memory) is recorded as well as one over Traced arrays. Memory that is neither an
-argument, nor made in the step, nor state, is an error that names the user's line.
+State, such as a parameter's flat memory, stays in plain arrays. While a thread captures, these lead
+to the same library, so instructions on them are recorded too. Memory that is neither an argument,
+nor made in the step, nor state, is an error that names the user's line.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from .program import DRAWS, Line, Program
 
 
 class Traced:
-    """An array whose instructions are recorded; `host` is where it really is."""
+    """An array whose instructions are recorded; `host` is the NumPy or CuPy array behind it."""
 
     __slots__ = ("__weakref__", "host", "recorder")
     __array_priority__ = 1000  # CuPy's arrays leave operators to it, as NumPy's do
@@ -60,7 +61,7 @@ class Traced:
         return self.recorder.copy(self) if found is self else found
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        """What plain NumPy arrays (the state) and Traced ones make together is recorded."""
+        """NumPy calls this where a plain array (state) meets a Traced one: recorded as well."""
         out = options.pop("out", None)
         if method != "__call__" or (out is not None and len(out) != 1):
             refuse(f"numpy.{ufunc.__name__}.{method}")
@@ -141,10 +142,10 @@ UNWRITTEN = {"input": "its argument", "constant": "a constant",
 
 
 class Library(Eager):
-    """Runs and writes down instructions.
+    """An array library, like a `Namespace`, that runs instructions and writes them down.
 
     Args:
-        xp: the library that runs them; arrays of others are from outside the step.
+        xp: the library that runs them; the step uses arrays of no other.
     """
 
     array_type = Traced
@@ -155,7 +156,7 @@ class Library(Eager):
         self.kind = xp.kind
         self.program = Program(xp)
         self.layers = layers()
-        self.doing = ""  # a gradient rule, an update
+        self.doing = ""  # the gradient rule or update under way, for people
 
     def __getattr__(self, name: str) -> Any:
         """An instruction without a method of its own here: run it, write it down."""
@@ -169,29 +170,33 @@ class Library(Eager):
                 *args, out = args  # type: ignore[assignment]
             return self._run(name, function, args, out, attrs)
 
-        return instruction  # not kept: it would hold the recorder, and the recorder it
+        return instruction  # not kept as an attribute: a reference cycle
 
     # Memory -------------------------------------------------------------------------------------
 
-    def know(self, array: Any, kind: str) -> None:
-        """Note what the memory of `array` is."""
+    def classify(self, array: Any, kind: str) -> None:
+        """Note the kind of the memory of `array`; the first one stays."""
         owner = owner_of(array)
         if self.program.kinds.setdefault(id(owner), kind) == kind:
             self.program.memory.append(owner)
 
     def fixed(self, array: Any) -> Any:
-        """The memory of `array`, which it keeps: Python, or another program, works on it too."""
+        """The array behind `array`, whose memory must not be moved: others use it as well."""
         host = self.host(array)
         self.program.fixed.add(id(owner_of(host)))
         return host
 
     def traced(self, array: Any, kind: str) -> Traced:
-        """`array` as one of this capture."""
-        self.know(array, kind)
+        """`array`, of this kind, as a Traced array."""
+        self.classify(array, kind)
         return Traced(array, self)
 
     def host(self, value: Any, written: bool = False) -> Any:
-        """The library's array behind a Traced `value`; CaptureError for unknown memory."""
+        """The array behind a Traced `value`; CaptureError for unknown memory.
+
+        Other values are returned as they are, after the same checks; `written` refuses memory that
+        a step must not write to.
+        """
         if type(value) is Traced:
             if value.recorder is not self or MODES.capture is not self:
                 raise CaptureError(
@@ -202,7 +207,7 @@ class Library(Eager):
         elif isinstance(value, tuple | list):
             return type(value)(self.host(v) for v in value)
         elif type(value) is not self.xp.array_type:
-            if isinstance(value, SCALAR):  # of 0-d arrays that NumPy computed with unseen
+            if isinstance(value, SCALAR):  # from 0-d arrays, which NumPy computed unrecorded
                 raise CaptureError(
                     f"{self._where()}: the number {value!r} is NumPy's, of an array of the state "
                     "or from outside, and would be the same at every call; use operations on "
@@ -239,27 +244,27 @@ class Library(Eager):
         if out is not None:
             target = self.host(out, written=True)
             function(*hosts, out=target, **attrs)
-            self._note(name, hosts, target, attrs)
+            self._write(name, hosts, target, attrs)
             return out
         result = function(*hosts, **attrs)
         if type(result) is tuple:
             made = tuple(self.xp.asarray(part) for part in result)
-            self._note(name, hosts, made, attrs)
+            self._write(name, hosts, made, attrs)
             return tuple(self.traced(part, "made") for part in made)
         found = result if type(result) in LIBRARIES else self.xp.asarray(result)
         if any(_shares(found, h) for h in hosts):
             return Traced(found, self)
-        return self._new(name, hosts, found, **attrs)
+        return self._written(name, hosts, found, **attrs)
 
     def loop(self, step: Any, moving: Any, fixed: Any, out: Any, scratch: Any = ()) -> None:
-        """A loop is one instruction."""
+        """`Namespace.loop`, as one instruction."""
         moving, fixed, scratch = self.host(moving), self.host(fixed), self.host(scratch)
         out = tuple([self.host(array, written=True) for array in out])
         self.xp.loop(step, moving, fixed, out, scratch)
-        self._note("loop", (step, moving, fixed), out, {"scratch": scratch})
+        self._write("loop", (step, moving, fixed), out, {"scratch": scratch})
 
     def as_one(self, kernel: Any, arrays: Any, settings: Any, out: Any = None) -> Any:
-        """Join the instructions of a kernel on the CPU: native code has its own way to do it."""
+        """`kernel`, on the CPU as one `Line` with `parts`: native code has its own version."""
         lines = self.program.lines
         start = len(lines)
         found = kernel(self, *arrays, out=out, **settings)
@@ -270,30 +275,30 @@ class Library(Eager):
             lines[start:] = [Line(name, hosts, self.host(found), settings, where, what, parts)]
         return found
 
-    def _new(self, name: str, args: Any, array: Any, /, **attrs: Any) -> Traced:
-        """Of an instruction that has made `array`."""
-        self._note(name, args, array, attrs)
+    def _written(self, name: str, args: Any, array: Any, /, **attrs: Any) -> Traced:
+        """Write down an instruction that has made `array`; returns it Traced."""
+        self._write(name, args, array, attrs)
         return self.traced(array, "made")
 
-    def _note(self, name: str, args: Any, out: Any, attrs: dict[str, Any]) -> None:
-        if type(out) is tuple or out.size or name in DRAWS:  # these are counted
+    def _write(self, name: str, args: Any, out: Any, attrs: dict[str, Any]) -> None:
+        if type(out) is tuple or out.size or name in DRAWS:  # also empty draws, which are counted
             self.program.lines.append(Line(name, args, out, attrs, self._where(), self._what()))
 
     def ufunc(self, function: Any, inputs: Any, out: Any, attrs: dict[str, Any]) -> Any:
-        """A ufunc that NumPy was asked for, of plain and Traced arrays."""
+        """A ufunc that was called by NumPy's own name or operator: `Traced.__array_ufunc__`."""
         if not hasattr(self.xp, function.__name__):
             raise CaptureError(f"{self._where()}: numpy.{function.__name__} cannot be captured")
         return self._run(function.__name__, function, inputs, out, attrs)
 
     def power_of(self, x: Any, y: Any) -> Any:
-        """`x ** y`, with the library's spellings of common exponents."""
+        """`x ** y`; common exponents are other instructions, as in the library."""
         if type(y) in (int, float) and y in self.xp.powers and x.dtype.kind == "f":
             function = self.xp.powers[y]
             return self._run(function.__name__, function, (x,), None, {})
         return self.power(x, y)
 
     def sum(self, x: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
-        """A sum, or the instructions that make it exact."""
+        """A sum; where the library's own is not exact enough, several instructions."""
         way = self.xp.way_of_sum and self.xp.way_of_sum(self.host(x), axis, dtype)
         if way is not None:
             return blocked_sum(self, x, way, keepdims)
@@ -306,10 +311,10 @@ class Library(Eager):
         found = host.reshape(shape)
         if _shares(found, host) or not found.size:
             return self._view(found)
-        return self._new("copyto", (found.reshape(host.shape), host), found)
+        return self._written("copyto", (found.reshape(host.shape), host), found)
 
     def _view(self, array: Any) -> Traced:
-        self.know(array, self.program.kinds.get(id(owner_of(array)), "made"))
+        self.classify(array, self.program.kinds.get(id(owner_of(array)), "made"))
         return Traced(array, self)
 
     def getitem(self, x: Any, index: Any) -> Any:
@@ -320,7 +325,7 @@ class Library(Eager):
         found = self.xp.asarray(host[where])
         if _shares(found, host) or not found.size:
             return self._view(found)
-        return self._new("getitem", (host, where), found)
+        return self._written("getitem", (host, where), found)
 
     def setitem(self, x: Any, index: Any, value: Any) -> None:
         """`x[index] = value`."""
@@ -328,13 +333,13 @@ class Library(Eager):
         if _masks(where) and type(given) in LIBRARIES and given.ndim:
             self.nonzero()
         target[where] = given
-        self._note("setitem", (target, where, given), target, {})
+        self._write("setitem", (target, where, given), target, {})
 
     def scatter_add(self, x: Any, index: Any, values: Any) -> None:
         """`x[index] += values`, where repeated places add every time."""
         target, where, given = self.host(x, written=True), self.host(index), self.host(values)
         self.xp.scatter_add(target, where, given)
-        self._note("scatter_add", (target, where, given), target, {})
+        self._write("scatter_add", (target, where, given), target, {})
 
     def copyto(
         self, target: Any, source: Any, casting: Any = "same_kind", where: Any = True
@@ -343,13 +348,13 @@ class Library(Eager):
         to, given, mask = self.host(target, written=True), self.host(source), self.host(where)
         self.xp.copyto(to, given, casting=casting, where=mask)
         attrs = {"casting": casting, **({} if where is True else {"where": mask})}
-        self._note("copyto", (to, given), to, attrs)
+        self._write("copyto", (to, given), to, attrs)
 
     def copy(self, x: Any, order: str = "C") -> Any:
         """A copy of `x`."""
         host = self.host(x)
         made = host.copy(order=order)
-        return self._new("copyto", (made, host), made)
+        return self._written("copyto", (made, host), made)
 
     def asarray(self, value: Any, dtype: Any = None) -> Any:
         """A number as a constant, an array in another dtype as a copy."""
@@ -360,22 +365,22 @@ class Library(Eager):
             if dtype is None or host.dtype == dtype:
                 return value
             made = host.astype(dtype)
-            return self._new("copyto", (made, host), made, casting="unsafe")
+            return self._written("copyto", (made, host), made, casting="unsafe")
         return self.traced(self.xp.asarray(value, dtype), "constant")
 
     operand = asarray
 
     def made(self, array: Any) -> Traced:
-        """A new array with the values it has now at the start of its life in every replay."""
+        """`array`, which Python has filled: every replay copies these values into it first."""
         if type(array) is not self.xp.array_type:  # of the host, in a step on a GPU
-            self.know(array, "constant")
+            self.classify(array, "constant")
             return array
         start = array.copy()
-        self.know(start, "constant")
-        return self._new("copyto", (array, start), array)
+        self.classify(start, "constant")
+        return self._written("copyto", (array, start), array)
 
     def looked_at(self, array: Any) -> Any:
-        """`array`, which the step has made on the host, while it computes on a GPU."""
+        """`array`, which is on the host in a step on a GPU: allowed if constant."""
         if type(array) not in LIBRARIES or type(array) is self.xp.array_type:
             refuse("NumPy or Python")
         if self.program.kinds.get(id(owner_of(array))) != "constant":
@@ -390,7 +395,7 @@ class Library(Eager):
         )
 
     def _filled(self, array: Any, value: Any) -> Traced:
-        return self._new("copyto", (array, value), array, casting="unsafe")
+        return self._written("copyto", (array, value), array, casting="unsafe")
 
     def full(self, shape: Any, value: Any, dtype: Any = None) -> Traced:
         """`value` everywhere."""
@@ -438,7 +443,7 @@ class Library(Eager):
 
 
 def _masks(index: Any) -> bool:
-    """Whether how much an index chooses depends on values."""
+    """Whether an index has a mask: how much it selects depends on values."""
     parts = index if isinstance(index, tuple) else (index,)
     return any(type(part) in LIBRARIES and part.dtype.kind == "b" for part in parts)
 

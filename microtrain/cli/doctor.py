@@ -28,7 +28,7 @@ from ..capture.c_compiler import FLAGS, absent, compiler, directory
 from ..common import job, threads
 from ..common.threads import LAUNCH
 from ..common.version import __version__
-from ..common.words import labelled, listed, plural, printable, size, table
+from ..common.words import labeled, listed, plural, printable, size, table
 from ..distributed import Communicator, mpi, world
 from ..distributed.communicator import ranks_named
 from ..errors import LaunchError, install
@@ -137,7 +137,7 @@ def wrong_sums(comm: Communicator, nbytes: int) -> tuple[int, ...]:
     return tuple(np.flatnonzero(failed).tolist())
 
 
-# ----------------------------------------------------------------------------------- the judgement
+# ----------------------------------------------------------------------------------- the judgment
 
 
 def judge_ranks(ranks: Sequence[Rank], wrong: Mapping[int, tuple[int, ...]]) -> list[Finding]:
@@ -299,7 +299,7 @@ def _report(
         text += "compiled anew in every process"
         findings.append(Finding(text, "name one with XDG_CACHE_HOME=PATH in the environment"))
     broken = sum(finding.broken for finding in findings)
-    lines = labelled(facts)
+    lines = labeled(facts)
     lines += ["", *_rank_rows(ranks)] if ranks else []
     lines.append("")
     for finding in findings:

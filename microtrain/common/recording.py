@@ -1,8 +1,9 @@
-"""What the package asks and tells of a step that may be captured: `MODES.capture`.
+"""`MODES.capture`: what the rest of the package tells a recorder while a step is captured.
 
-Arithmetic is recorded without being told, because the arrays of the step lead to the recorder. What
-else a replay must do, or must refuse, is said here, in one place: `Eager` does it at once, and is
-there as long as nobody records; `capture/recorder.py` writes it down.
+Arithmetic needs no call: the arrays of a captured step lead to the recorder. What else a replay
+must repeat, or must refuse, goes through the methods here. Outside of capture `MODES.capture` is
+`EAGER`, which does it at once; while a step is captured it is the `Recorder` of
+`capture/recorder.py`, which also writes it down.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds what a misspelt name was meant to be, for every `did you mean`.
+"""Finds what a misspelled name was meant to be, for every `did you mean`.
 
 A slip of the fingers goes before likeness, which would be undecided: `mrse` is rmse with two
 letters swapped, not mse with a stray one; `adamm` is adam, not adamw.
@@ -43,7 +43,7 @@ def closest(word: str, candidates: Iterable[str]) -> str | None:
 
 
 def is_slip(word: str, meant: str) -> bool:
-    """Whether `word` is `meant` but for two neighbours swapped, a letter dropped or doubled."""
+    """Whether `word` is `meant` but for two neighbors swapped, a letter dropped or doubled."""
     word, meant = _normal(word), _normal(meant)
     cuts = [(meant[:i], meant[i:]) for i in range(len(meant))]
     swapped = [before + after[1::-1] + after[2:] for before, after in cuts]

@@ -106,7 +106,7 @@ def html_table(rows: Sequence[Sequence[str]], title: str) -> str:
     return f"<table><caption>{escape(printable(title))}</caption>{''.join(lines)}</table>"
 
 
-def labelled(facts: Mapping[str, str]) -> list[str]:
+def labeled(facts: Mapping[str, str]) -> list[str]:
     """Lines of names and texts in two columns."""
     return table([*facts.items()])
 

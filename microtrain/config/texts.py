@@ -60,7 +60,7 @@ class Duration(str):
         return {**handler(schema), "title": cls.EXPECTED}
 
     def steps(self, steps_per_epoch: int, total_steps: int | None = None) -> int:
-        """The duration in optimiser steps, rounded up; `5%` is a part of `total_steps`.
+        """The duration in optimizer steps, rounded up; `5%` is a part of `total_steps`.
 
         Raises ValueError for minutes, which only a clock can count, and for a percentage when
         `total_steps` is not given.

@@ -196,7 +196,7 @@ class TargetScaling:
         return cls(Preprocessing.from_json(state), state["log"], ends, state["exp"])
 
 
-SCALED = 2**20  # bytes that are standardised at a time
+SCALED = 2**20  # bytes that are standardized at a time
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ class Known:
 
 
 class Rows(Source):
-    """Some rows of another source, standardised and cast while they are read.
+    """Some rows of another source, standardized and cast while they are read.
 
     Args:
         source: where the rows are.
@@ -284,7 +284,7 @@ class Rows(Source):
         return tuple(as_trained(array, self.dtype, i < last) for i, array in enumerate(arrays))
 
     def _scale(self, x: Array) -> Array:
-        """`x` standardised; of many rows the float64 between are never there at once."""
+        """`x` standardized; of many rows the float64 between are never there at once."""
         assert self.preprocessing is not None
         step = max(1, len(x) * SCALED // max(x.nbytes, 1))
         if len(x) <= step or self.dtype is None:

@@ -1,7 +1,7 @@
 """One rank fails, the whole job ends: promptly, with that rank's traceback and an exit code.
 
 A rank that raises would otherwise wait in MPI_Finalize while the others wait for it in a
-collective, forever. So every script under a launcher has this behaviour: an uncaught exception in
+collective, forever. So every script under a launcher has this behavior: an uncaught exception in
 any thread, or SystemExit with a non-zero code, is printed once, whole, with its rank, and ends the
 job. MPI_Abort runs neither atexit handlers nor destructors, so streams are flushed first. Exits
 that all ranks have agreed on go through `agreed_exit` and end in MPI_Finalize.
@@ -103,7 +103,7 @@ def install(place: Callable[[], tuple[int, int | None]], kill: Callable[[int], o
     """Make failures of this process end the job.
 
     place: gives rank and size when asked. kill: ends all ranks with the exit code it is given.
-    Called once, before the first collective. A forked child keeps Python's own behaviour.
+    Called once, before the first collective. A forked child keeps Python's own behavior.
     """
     pid = os.getpid()
     ending = threading.Lock()

@@ -47,14 +47,16 @@ def backward(
                 members = members.union(*(one.members for one in told))
             home = first.storage.buffers[0]
         ready, passes = None, first.passes
-        if not several and wanted is None and passes.sync and passes.empty is None:
+        if not several and wanted is None and passes.sync and passes.undo is None:
             ready = first.reducer.readiness(edges)
         scaling = Scaling(members, home, scale, ready)
         found = run(edges, seeds, retain, create_graph, wanted, True, scaling)
         parts = None if shared is None else shared.parts(roots[0]._array, given[0])
         for one in told:
             if parts is not None and not one.passes.not_scalar:
-                one.note("shares of the loss", functools.partial(_correct, one.passes, parts))
+                one.bookkeeping(
+                    "shares of the loss", functools.partial(_correct, one.passes, parts)
+                )
             _end(one)
     except BaseException:
         for one in told:
@@ -80,7 +82,7 @@ def _counted(told: Sequence[Any], edges: Any, retain: bool) -> list[tuple[Any, A
         if means is not None and (not means or means == [*edges]):  # usually
             if not retain:
                 passes.free()
-            if not means or first.reduction == "sum" or passes.given is not None:
+            if not means or first.reduction == "sum" or passes.samples_given is not None:
                 return [(call.rows, None)]
             return [(call.rows, Denominators([Term(means[0])], [], base=call.rows or 0))]
     freed = [call for one in told for call in one.passes.freed]
@@ -101,7 +103,7 @@ def _counted(told: Sequence[Any], edges: Any, retain: bool) -> list[tuple[Any, A
         found.base = base
     result = []
     for one, count in zip(told, counts, strict=True):
-        own = one.reduction == "mean" and one.passes.given is None
+        own = one.reduction == "mean" and one.passes.samples_given is None
         result.append((count, found if own else None))
         one.passes.settle(seen.calls, not retain)
     return result
@@ -115,13 +117,13 @@ def _begin(one: Any, roots: Any, create_graph: bool, n: Any, weights: Any) -> An
     at_end = None
     if weights is None and not create_graph and len(roots) == 1:
         at_end = functools.partial(whole, one, rows=n)
-    given = one.passes.given
+    given = one.passes.samples_given
     label = f"a backward pass over {n if given is None else given} samples"
 
     def begin(roots: Any) -> Any:
         return one.begin(roots, create_graph, n, weights)
 
-    scale = capture.listen(one, label, begin, roots, at_end)
+    scale = capture.begin_pass(one, label, begin, roots, at_end)
     single = None if weights is None or one.shares(weights) else weights.single
     return scale if single is None else single
 
@@ -133,7 +135,7 @@ def _end(one: Any) -> None:
         one.end(sync)
         return
     label = "gradients are shared" if sync else "gradients wait"
-    capture.heard(one, label, functools.partial(one.end, sync))
+    capture.end_pass(one, label, functools.partial(one.end, sync))
 
 
 def _share(told: Sequence[Any], weights: Sequence[Any], like: Any) -> Any:
@@ -144,7 +146,7 @@ def _share(told: Sequence[Any], weights: Sequence[Any], like: Any) -> Any:
     text = "with losses of several denominators reaches several DataParallel models, and not all "
     text += "may take part in weighing them: give all the same ranks, and none or all "
     need(len(taking) == len(told), "one backward", text + "model.count(n)")
-    weights[0].share(told[0].comm, told[0].passes.current or 0, like)
+    weights[0].share(told[0].comm, told[0].passes.samples or 0, like)
     return weights[0]
 
 

@@ -108,7 +108,7 @@ def batch_norm(
 
 
 class _BatchNorm(Function):
-    """The normalised rows of this rank; `found` is given what `_combined` returns."""
+    """The normalized rows of this rank; `found` is given what `_combined` returns."""
 
     @staticmethod
     def forward(
@@ -143,7 +143,7 @@ class _BatchNorm(Function):
         shape = tuple(stats.shape[1:])
         scale, share = stats[_SCALE], stats[_SHARE]
         if MODES.grad:  # create_graph: what was computed from the input is so again, in the graph
-            normal, scale = _standardised(input, share, ctx.eps, ctx.comm)
+            normal, scale = _standardized(input, share, ctx.eps, ctx.comm)
         along_one, along_normal = sum_to(g, shape), sum_to(g * normal, shape)
         for_input = None
         if ctx.needs_input_grad[0]:
@@ -154,8 +154,8 @@ class _BatchNorm(Function):
         return for_input, along_normal, along_one, None, None, None
 
 
-def _standardised(x: Any, share: Any, eps: float, comm: Any) -> tuple[Any, Any]:
-    """The normalised values and 1 / standard deviation as functions of `x` on all ranks."""
+def _standardized(x: Any, share: Any, eps: float, comm: Any) -> tuple[Any, Any]:
+    """The normalized values and 1 / standard deviation as functions of `x` on all ranks."""
 
     def mean(values: Any) -> Any:
         return Collective.apply(sum_to(values, share.shape), "all_reduce", comm) * share

@@ -34,20 +34,20 @@ def nothing_owed(comm: Communicator, gradient: Array) -> Array:
 
 
 def all_reduce(
-    comm: Communicator, kind: str, gradient: Array, owed: Array, lane: Sequence[float] = ()
+    comm: Communicator, kind: str, gradient: Array, owed: Array, footer: Sequence[float] = ()
 ) -> Any:
     """Add up `gradient` over the ranks, in place; the same bits on every rank. Collective.
 
     Args:
         kind: "fp16" or "bf16".
         owed: what earlier calls have cut off, from `nothing_owed` on; it changes.
-        lane: a few numbers that are added up exactly as they are, with no messages of their own;
+        footer: a few numbers that are added up exactly as they are, with no messages of their own;
             their sums are returned.
     """
     own, total = owed[:-1], owed[-1:]
     own.reshape(-1)[: gradient.size] += gradient
     stop = _HEAD + owed.shape[1]
-    received = comm.all_to_all(_packed(kind, own, lane))
+    received = comm.all_to_all(_packed(kind, own, footer))
     for values in _unpacked(kind, received[:, :stop], owed.dtype):  # in rank order
         total += values
     sums = comm.all_gather(_packed(kind, total)[0])
@@ -55,7 +55,7 @@ def all_reduce(
     return np.ascontiguousarray(received[:, stop:]).view(np.float64).sum(axis=0)
 
 
-def _packed(kind: str, values: Array, lane: Sequence[float] = ()) -> Array:
+def _packed(kind: str, values: Array, footer: Sequence[float] = ()) -> Array:
     """A message for each row of `values`, in 16-bit words; what that cuts off stays in `values`."""
     scales = np.ones((len(values), 1))
     with np.errstate(all="ignore"):
@@ -69,7 +69,7 @@ def _packed(kind: str, values: Array, lane: Sequence[float] = ()) -> Array:
             short = (values * scales.astype(values.dtype)).astype(np.float16).view(np.uint16)
         else:
             short = to_bfloat16(values)
-        exact = np.tile(np.asarray(lane, np.float64).view(np.uint16), (len(values), 1))
+        exact = np.tile(np.asarray(footer, np.float64).view(np.uint16), (len(values), 1))
         message = np.hstack([scales.view(np.uint16), short, exact])
         values -= _unpacked(kind, message[:, : _HEAD + values.shape[1]], values.dtype)
     np.copyto(values, 0, where=~np.isfinite(values))  # nothing is owed of inf and NaN

@@ -25,7 +25,7 @@ LIVING: Final[list[Communicator]] = []  # where a rank was lost: of those that a
 def world() -> Communicator:
     """The communicator of this process: all ranks of the job. The same object at every call.
 
-    The first call under a launcher is collective: it initialises MPI, limits the BLAS threads of a
+    The first call under a launcher is collective: it initializes MPI, limits the BLAS threads of a
     program that imported NumPy first, and makes an uncaught exception on any rank end the whole
     job (see `microtrain.distributed.abort`). Raises LaunchError (exit code 5) when MPI is absent
     or belongs to another launcher.

@@ -1,10 +1,10 @@
 """DataParallel: every rank computes on its rows, every rank gets the gradient of the whole batch.
 
-The objective is L = sum(n l) / sum(n) over all ranks and all backward passes since the last
-synchronising one: l is the value that `backward` started from, a mean over n local samples. So
-`backward` starts with n in place of 1, gradients add up over passes and ranks, and one division by
-sum(n) at the end makes the result exact for uneven batches, for ranks without samples and for
-micro-batches, with no collective besides the gradient's own.
+The objective is L = sum(n l) / sum(n), summed over all ranks and over the backward passes of one
+step, the last of which synchronizes (see `no_sync`): l is the value that `backward` starts from, a
+mean over n local samples. So `backward` starts with n in place of 1, gradients add up over passes
+and ranks, and one division by sum(n) at the end makes the result exact for uneven batches, for
+ranks without samples and for micro-batches, with no collective besides the gradient's own.
 
 The gradient is one flat array per dtype (optim/flat.py) with a short footer behind it
 (footer.py), so one all_reduce carries the gradients, the counts, the loss and which
@@ -51,16 +51,17 @@ class DataParallel(Module):
     Construction is collective: names, shapes and dtypes must agree, and rank 0's values are taken
     by all. It makes the flat storage of the parameters, or shares an optimizer's.
 
-    n is the leading dimension of the first Tensor argument (that has dimensions) of those forward
-    calls, made with grad enabled, that the root of a backward pass depends on, summed over calls; a
-    call that no pass follows counts nothing. Where the loss divides by the weights of what counts
-    (class weights, `ignore_index`, `weighted_mean`), n is their sum, by itself; where it is a mean
-    over rows that were selected, as many. `count(n)` replaces all of these. A rank with n = 0 takes
-    part and contributes exactly nothing. Every rank must call backward equally often: one that does
-    not leaves the others waiting.
+    n is the leading dimension of the first Tensor argument that has dimensions, summed over those
+    forward calls with grad enabled that the root of the backward pass depends on; other calls do
+    not count. Where the loss divides by a sum of weights (class weights, `ignore_index`,
+    `weighted_mean`), n is that sum; where it is a mean over selected rows, their number. This is
+    found in the graph; `count(n)` overrides it. A rank with n = 0 takes part and contributes
+    exactly nothing. Every rank must call backward equally often: one that does not leaves the
+    others waiting.
 
-    Leaves outside the model that the same backward reaches get their ordinary local gradient; where
-    a root has several denominators, that of this rank's share of the whole, for one row of n.
+    Leaves outside the model that the same backward reaches get their ordinary local gradient. If
+    the root is a sum of losses with different denominators, they get N / n times the gradient of
+    this rank's share of the global loss, where N is the sum of n over the ranks.
 
     Args:
         module: the model; `state_dict` names are its own.
@@ -89,20 +90,21 @@ class DataParallel(Module):
             and these options are known to be the same; False: they are compared now.
 
     Attributes:
-        loss: the global loss of the last synchronised step, a float; None before it and where
+        loss: the global loss of the last synchronized step, a float; None before it and where
             `backward` did not start from a scalar.
         samples: the global number of samples behind it; None under "sum" where it is not known.
-        weight: what it is the mean over: as many, or the global sum of the weights of its loss.
-        notes: three numbers that travel with the next reduction, at no cost; set on any rank.
-        noted: for each of them the sum over ranks (and shards), as of the last reduction.
-        alike: what has to stay the same on all ranks.
+        weight: what it is the mean over: `samples`, or the global sum of the weights of its loss.
+        notes: three numbers that are summed over ranks with the next reduction, at no cost.
+        noted: their sums over ranks (and shards), as of the last reduction.
+        alike: checks that what has to be the same on all ranks stays so (`replicas.py`).
         local_batch_norm: whether there are batch norm layers that see this rank's rows only.
         comm_seconds: time this rank has spent in gradient reductions so far (with buckets, in
             waiting for them) and in the collectives of batch norm layers.
         on_reduced: called after each of these with "reduce" or "batch norm", its start and its
-            end, as `time.perf_counter` has them; None: nobody wants to know.
-        reducer: how gradients are added up over the ranks.
-        passes: what is counted on the way to a step.
+            end in the time of `time.perf_counter`; or None.
+        reducer: adds up the gradients over the ranks (`reducer.py`).
+        passes: the forward calls and backward passes of the step under way (`step_counts.py`).
+        members: the parameters.
         overlap: whether reductions run beside the backward pass, and why, as text.
 
     Raises:
@@ -121,7 +123,7 @@ class DataParallel(Module):
         >>> loss.backward()                # gradients are global and final when this returns
     """
 
-    _structural = False  # a replay keeps what is counted up to date
+    _structural = False  # its numbers do not decide what forward does, and replays update them
 
     def __init__(
         self,
@@ -173,14 +175,14 @@ class DataParallel(Module):
         if shards and shards % self.comm.size:
             self._uneven = f"{shards} shards are dealt to {self.comm.size} ranks; start a number "
             self._uneven += "of ranks that divides the shards for a model that communicates"
-        self._synchronise_batch_norms(sync_batchnorm)
+        self._synchronize_batch_norms(sync_batchnorm)
         self.alike = Alike(self.comm, module, self.storage, self.reducer.in_place)
         self.members = frozenset(self.storage.params)
         self.passes = Passes()
         self._reset()
         LISTENERS.add(self)
 
-    def _synchronise_batch_norms(self, sync: bool) -> None:
+    def _synchronize_batch_norms(self, sync: bool) -> None:
         """Let batch norm layers take the statistics of all ranks; warn where they do not."""
         layers = [(n, m) for n, m in self.module.named_modules() if isinstance(m, BatchNorm)]
         several = self.comm.size > 1 and self.reducer.in_place
@@ -197,7 +199,7 @@ class DataParallel(Module):
             )
 
     def _reset(self) -> None:
-        """Forget the passes since the last synchronising one."""
+        """Begin a new step: forget the passes of the last one."""
         self.passes.reset()
         self.passes.cleared = self.storage.cleared
         self.reducer.reset()
@@ -211,7 +213,7 @@ class DataParallel(Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model; with grad enabled, count the rows of the first Tensor that has some."""
         if self.training and not self.reducer.in_place:
-            self.note("a shard begins", self.reducer.enter)
+            self.bookkeeping("a shard begins", self.reducer.enter)
         first, marks = graph.next_seq(), graph.MARKS[0]
         shapes = (v._array.shape for v in (*args, *kwargs.values()) if type(v) in TENSORS)
         rows = next((shape[0] for shape in shapes if shape), None)
@@ -233,22 +235,22 @@ class DataParallel(Module):
 
     @property
     def waits(self) -> bool:
-        """Whether a backward pass is to follow a forward call."""
+        """Whether a forward call still waits for its backward pass."""
         return self.passes.waits
 
-    def note(self, label: str, function: Any, *args: Any) -> None:
+    def bookkeeping(self, label: str, function: Any, *args: Any) -> None:
         """Call `function(*args)`, also whenever a captured step is replayed."""
         label = ": ".join([label, *map(str, args)])
         MODES.capture.bookkeeping(label, functools.partial(function, *args), self)
 
     def _give(self, rows: int) -> None:
-        self.passes.given = rows
+        self.passes.samples_given = rows
 
     def counted(self) -> Any:
-        """What a captured step takes as given where it begins."""
+        """The counts that a captured step depends on: it is replayed where these are equal."""
         passes = self.passes
-        waiting = passes.open and passes.cleared == self.storage.cleared
-        return passes.sync, passes.waits, passes.given, waiting
+        waiting = passes.pending and passes.cleared == self.storage.cleared
+        return passes.sync, passes.waits, passes.samples_given, waiting
 
     def count(self, n: int) -> None:
         """Set the number of samples (tokens, unmasked rows) of the next backward.
@@ -260,10 +262,10 @@ class DataParallel(Module):
         except TypeError:
             rows = -1
         need(rows >= 0, "count", "expected a whole number of at least 0", n, error=ValueError)
-        self.note("count", self._give, rows)
+        self.bookkeeping("count", self._give, rows)
 
     def train(self, mode: bool = True) -> Self:
-        """Switch mode; no pass is to follow what was called before (a validation, with grad)."""
+        """Switch mode; forward calls so far (a validation, with grad) no longer wait for a pass."""
         self.passes.waits = False
         return super().train(mode)
 
@@ -271,7 +273,8 @@ class DataParallel(Module):
     def no_sync(self) -> Iterator[None]:
         """Backward passes inside add to the gradients without reducing them.
 
-        The next backward outside reduces them all. In between `p.grad` is this rank's n-fold sum.
+        The next backward outside reduces them all. Until then `p.grad` is this rank's sum of the
+        gradients of the passes, each times its n.
         """
         before = self.passes.sync
         try:
@@ -286,9 +289,9 @@ class DataParallel(Module):
         An optimizer that decides from the loss decides alike on all ranks. Raises RuntimeError
         unless the closure makes one synchronized backward pass, from a scalar.
         """
-        before = self.passes.made
+        before = self.passes.steps
         result = closure()
-        made = self.passes.made - before
+        made = self.passes.steps - before
         found = f"{made} of them" if made != 1 else "one that does not start from a scalar"
         text = "expected one synchronized backward pass from the loss in the closure, got "
         text += f"{found}; add losses up, or accumulate under no_sync()"
@@ -299,11 +302,11 @@ class DataParallel(Module):
     # Backward: called by backward_pass.py ---------------------------------------------------------
 
     def backward(self, *args: Any) -> Any:
-        """A pass into parameters of some models, of which this is the first."""
+        """A pass that reaches parameters of one or several models, of which this is the first."""
         return backward(*args)
 
     def cancel(self) -> None:
-        """A backward pass failed: forget it, and those that waited to be reduced with it."""
+        """A backward pass failed: forget it, and those that it would have been reduced with."""
         if self.passes.running and self.passes.sync and not MODES.capture.on:
             self.reducer.cancel()
         self.passes.forget()
@@ -324,7 +327,7 @@ class DataParallel(Module):
             call = Call(passes, first, None, results, origins=calls)
             kept = MODES.capture.forwards if MODES.capture.on else passes.forwards
             while kept and kept[-1].first > first and kept[-1].origins:
-                kept.pop()  # a pass within this one
+                kept.pop()  # a pass inside this one
             kept.append(call)
 
     def begin(
@@ -341,8 +344,8 @@ class DataParallel(Module):
             text += "without their graph; use autograd.grad for penalties on gradients"
             raise wrong("backward(create_graph=True)", text)
         passes, mean = self.passes, self.reduction == "mean"
-        n = n if passes.given is None else passes.given
-        passes.given = None
+        n = n if passes.samples_given is None else passes.samples_given
+        passes.samples_given = None
         passes.waits = False
         if n is None and mean:
             text = "into the parameters of a DataParallel model from a value that depends on no "
@@ -352,15 +355,15 @@ class DataParallel(Module):
         if STRUCTURE[0] != passes.structure:
             self.refuse_new_parameters()
         reducer, storage = self.reducer, self.storage
-        if passes.open and (
+        if passes.pending and (
             passes.cleared != storage.cleared or (reducer.in_place and not storage.any_present())
         ):
             self.discard()
         if weights is not None:
-            passes.alone = passes.sync and not passes.open and reducer.in_place
-        if not passes.open:
-            passes.open, passes.cleared = True, storage.cleared
-            passes.kept = self._set_aside()
+            passes.alone = passes.sync and not passes.pending and reducer.in_place
+        if not passes.pending:
+            passes.pending, passes.cleared = True, storage.cleared
+            passes.earlier = self._set_aside()
         base = n if weights is None else weights.base
         weight: float | None = base
         if weights is not None and base:
@@ -374,27 +377,24 @@ class DataParallel(Module):
         passes.counted = passes.counted and n is not None
         passes.rows += n or 0
         passes.weight += weight or 0.0
-        passes.current = base
+        passes.samples = base
         reducer.begin()
         passes.running = True
         if base == 0 and reducer.in_place:
-            passes.empty = [
-                None if slot.epoch != slot.buffer.epoch else slot.array.copy()
-                for slot in storage.slots
-            ]
+            passes.undo = [slot.array.copy() if slot.present else None for slot in storage.slots]
         return weight if mean else None
 
     def shares(self, weights: Denominators | None) -> bool:
-        """Whether a root has terms that ranks have to weigh together."""
+        """Whether the root has terms whose denominators have to be added up over the ranks."""
         return weights is not None and self.passes.alone and self.comm.size > 1 and weights.shared
 
     def discard(self) -> None:
-        """zero_grad() has discarded the passes that waited to be reduced."""
+        """zero_grad() has discarded the gradients of passes that were not reduced yet."""
         self.reducer.discard()
         self._reset()
 
     def refuse_new_parameters(self) -> None:
-        """RuntimeError for parameters that the model got since it was wrapped."""
+        """RuntimeError if the model has parameters that it did not have when it was wrapped."""
         for name, parameter in self.module.named_parameters():
             text = f"the model did not have the parameter {name} when it was wrapped, so its "
             text += "gradient would be this rank's own; change models before"
@@ -406,14 +406,14 @@ class DataParallel(Module):
         """After a backward pass; `sync`: reduce, divide, publish the global gradients and loss."""
         passes, slots = self.passes, self.storage.slots
         passes.running = False
-        if passes.empty is not None:
+        if passes.undo is not None:
             # Zero rows contribute exactly nothing: a mean over nothing is NaN, and so is 0 * NaN.
-            for slot, before in zip(slots, passes.empty, strict=True):
-                if slot.epoch == slot.buffer.epoch:
+            for slot, before in zip(slots, passes.undo, strict=True):
+                if slot.present:
                     slot.array[...] = 0 if before is None else before
-            passes.empty = None
+            passes.undo = None
         started = time.perf_counter()
-        notes = *self.notes, self.alike.mark(passes.made) if sync else 0.0
+        notes = *self.notes, self.alike.mark(passes.steps) if sync else 0.0
         reduced = self.reducer.reduce(passes, notes, sync)
         if reduced is not None:
             if self.reducer.communicates:
@@ -425,20 +425,20 @@ class DataParallel(Module):
     def finish(self, values: Summed) -> None:
         """The gradients are summed, and `values` with them: divide, and publish the loss."""
         passes, mean = self.passes, self.reduction == "mean"
-        passes.made += 1
+        passes.steps += 1
         if mean and (weight := values[1]):
             for buffer in self.storage.buffers:
                 xp = XP[type(buffer.grad)]
                 xp.divide(buffer.grad, weight, out=buffer.grad)
-        if passes.kept is not None:
-            for slot, earlier in zip(self.storage.slots, passes.kept, strict=True):
+        if passes.earlier is not None:
+            for slot, earlier in zip(self.storage.slots, passes.earlier, strict=True):
                 if earlier is not None:
                     slot.add(earlier)
         self.publish(values, passes.counted)
 
     def publish(self, values: Summed, counted: bool) -> None:
-        """Say what a step has come to; `counted`: whether the rows of all are known."""
-        # Not by assignment, for which a Module looks at what the value is.
+        """Set what `loss`, `samples`, `weight` and `noted` read; `counted`: rows were all known."""
+        # Not by assignment, which a Module checks for parameters and modules.
         self.__dict__["_summed"], self.__dict__["_counted"] = values, counted
 
     @property
@@ -461,13 +461,12 @@ class DataParallel(Module):
         return self._summed[4:7]
 
     def _set_aside(self) -> list[Any] | None:
-        """Gradients of earlier steps, taken away: they are global and not to be reduced again."""
+        """Remove and return gradients of earlier steps, which must not be reduced a second time."""
         if not self.storage.any_present():
             return None
         kept = []
         for slot in self.storage.slots:
-            there = slot.epoch == slot.buffer.epoch
-            kept.append(slot.array.copy() if there else None)
+            kept.append(slot.array.copy() if slot.present else None)
             slot.drop()
         return kept
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..autograd.differentiate import grad, messages_apart
+from ..autograd.differentiate import grad, messages_set_aside
 from ..capture.backward_outside import CompiledNode
 from ..tensor import TENSORS, Tensor
 from .calls import NO_ROWS, WEIGHED, Rows, Survey
@@ -41,7 +41,7 @@ def of_batch(
         return [(n * value, n)]
     for term in found.terms:
         term.begin()
-    with messages_apart():
+    with messages_set_aside():
         grad(loss, [*given], allow_unused=True)
     parts = []
     for term in found.terms:

@@ -1,8 +1,8 @@
-"""What travels behind the gradients: the rows, the loss, notes, and which parameters were used.
+"""The footer behind the gradients: the rows, the loss, notes, and which parameters were used.
 
     [ rows rows  nl nl  non-scalar roots  n n  notes ...  mark | used(param 0) ... ]
 
-The ranks' lanes are added up with the gradients. Counts and the loss travel as a high and a low
+The ranks' footers are added up with the gradients. Counts and the loss travel as a high and a low
 part, because float32 has 24 bits. The mark (replicas.py) is the last of the notes of a rank.
 """
 
@@ -11,20 +11,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..optim.flat import LANE
+from ..optim.flat import FOOTER
 
 NOTES = 7  # the place of the first
-SILENT = (0.0,) * (LANE - NOTES)  # notes that say nothing, and a mark that does not
+SILENT = (0.0,) * (FOOTER - NOTES)  # notes that say nothing, and a mark that does not
 
 
 class Totals(NamedTuple):
-    """What backward passes add up to: of one rank, or of all.
+    """Sums over the backward passes of a step: of one rank, or of all.
 
     Attributes:
         rows: of the forward calls.
         weight: the sum of n, what the values that the passes started from are means over.
         loss: the sum of n times that value.
-        not_scalar: how many started from something else, which `loss` is without.
+        not_scalar: how many passes did not start from a scalar, and are not in `loss`.
     """
 
     rows: int
@@ -38,15 +38,15 @@ NOTHING: Summed = (0, 0.0, 0.0, 1, *SILENT)  # before the first step
 
 
 def pack(totals: Totals, notes: Sequence[float], used: Sequence[bool]) -> list[float]:
-    """The lane of a rank; `used`: of each parameter whether it has a gradient."""
+    """The footer of a rank; `used`: of each parameter whether it has a gradient."""
     rows, weight, loss, not_scalar = totals
     return [*divmod(rows, 4096), *split(loss), not_scalar, *split(weight), *notes, *used]
 
 
-def values_of(lane: Sequence[float]) -> list[float]:
-    """What a sum of lanes says; behind it are the uses."""
-    high, low, loss, rest, not_scalar, weight, more = lane[:NOTES]
-    return [high * 4096 + low, weight + more, loss + rest, not_scalar, *lane[NOTES:LANE]]
+def values_of(footer: Sequence[float]) -> list[float]:
+    """The values in a sum of footers, without the flags of the parameters."""
+    high, low, loss, rest, not_scalar, weight, more = footer[:NOTES]
+    return [high * 4096 + low, weight + more, loss + rest, not_scalar, *footer[NOTES:FOOTER]]
 
 
 def split(value: float) -> tuple[float, float]:

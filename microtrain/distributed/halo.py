@@ -1,4 +1,4 @@
-"""Halos: the part of a field that a rank has, with the borders of its neighbours around it."""
+"""Halos: the part of a field that a rank has, with the borders of its neighbors around it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def halo(
     periodic: bool | Sequence[bool] | None = None, grid: int | Sequence[int] | None = None,
     comm: Communicator | Any = None,
 ) -> Tensor:  # fmt: skip
-    """`x` with `width` rows of its neighbours in front and behind, in each of `dims`.
+    """`x` with `width` rows of its neighbors in front and behind, in each of `dims`.
 
     The ranks are a grid over a field of which each has a block, `x`. Rank 0 is at its beginning,
     and the number of the rank grows fastest along the last dimension, as in MPI's Cartesian
-    communicators. Corners come from the neighbours across them. At the end of a dimension that is
-    not periodic there is no neighbour, and its rows are zeros there, so the result has the same
+    communicators. Corners come from the neighbors across them. At the end of a dimension that is
+    not periodic there is no neighbor, and its rows are zeros there, so the result has the same
     shape as on the other ranks: write a boundary condition into it, or leave these rows out.
 
     Args:
-        x: this rank's block; neighbours have the same sizes but in the dimension between them.
+        x: this rank's block; neighbors have the same sizes but in the dimension between them.
         dims: which dimensions of `x` are divided, one for each dimension of the grid.
         width: of the halo on both sides, one number, or one for each of `dims`; 0: none.
         periodic: whether the last rank of a dimension is before the first one, one answer, or one
@@ -45,7 +45,7 @@ def halo(
 
     Raises TypeError for what is not a Tensor; ValueError for a grid of a different number of ranks
     or dimensions, or one that is not the communicator's, for a dimension that `x` does not have, or
-    a width over that of this block; RuntimeError where a neighbour's block does not fit.
+    a width over that of this block; RuntimeError where a neighbor's block does not fit.
 
     Example:
         >>> u, comm = mt.ones(8, 8), mt.distributed.world()
@@ -71,7 +71,7 @@ def halo(
     for place, (d, w) in enumerate(zip(where, widths, strict=True)):
         if not w:
             continue
-        before, after = (_neighbour(here, place, step, ranks, rings) for step in (-1, 1))
+        before, after = (_neighbor(here, place, step, ranks, rings) for step in (-1, 1))
         last, first = x.narrow(d, x.shape[d] - w, w), x.narrow(d, 0, w)
         front = shift("halo", last, after, before, "up", comm)
         back = shift("halo", first, before, after, "down", comm)
@@ -105,7 +105,7 @@ def _grid(
     return ranks, rings
 
 
-def _neighbour(
+def _neighbor(
     here: Sequence[int], place: int, step: int, ranks: Sequence[int], rings: Sequence[bool]
 ) -> int | None:
     """The rank that is `step` further along one dimension of the grid; None where it ends."""

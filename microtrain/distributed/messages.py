@@ -23,12 +23,12 @@ import numpy as np
 
 from ..autograd.engine import ABSENT
 from ..autograd.graph import Backward, Node, record
-from ..autograd.turns import let_go
+from ..autograd.locks import release
 from ..backend import ARRAYS, MODES, XP
 from ..creation import zeros, zeros_like
 from ..errors import need, wrong
 from ..ops.shape.joining import unbind
-from ..tensor import TENSORS, Tensor, normalise, wrap
+from ..tensor import TENSORS, Tensor, as_array, wrap
 from .collectives import exchange
 from .communicator import NEVER, Array, Communicator, Message, check_peer, check_root
 from .connection import ranks_of
@@ -208,7 +208,7 @@ class _Recv(Backward):
     @staticmethod
     def backward_arrays(node: Node, g: Any) -> tuple[Any, ...]:
         known = g is ABSENT or type(g) in ARRAYS
-        array = g if known else normalise(g)
+        array = g if known else as_array(g)
         _back(node._saved[0]).send(None if g is ABSENT else array, False)
         return ()
 
@@ -238,7 +238,7 @@ SEND, RECV, NOBODY = _Send(), _Recv(), _Nobody()
 def _back(line: _Line) -> _Line:
     """The way back of a message."""
     if type(MODES.direct) is list:
-        let_go(MODES.direct)  # it waits for another rank, perhaps a thread of this process
+        release(MODES.direct)  # it waits for another rank, perhaps a thread of this process
     text = f"backward of {line.text}"
     return _Line(line.comm, line.peer, line, text, line.token, line.shape, line.dtype)
 

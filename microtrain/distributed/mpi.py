@@ -441,7 +441,7 @@ def _place(launch: Launch) -> tuple[int, int | None]:
 
 
 def connect(launch: Launch) -> MpiCommunicator:
-    """Initialise MPI where nobody has, check it against `launch`, and install the abort behaviour.
+    """Initialize MPI where nobody has, check it against `launch`, and install the abort behavior.
 
     Collective: every rank of the job calls it. Raises LaunchError when mpi4py or its MPI is absent,
     when they do not belong to the launcher, or when the ranks have different settings in their

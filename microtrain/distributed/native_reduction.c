@@ -1,10 +1,10 @@
 /* The gradients of a step, added up over the ranks of a host and divided. Called with a table, the
  * word that says which call this is, and whether it begins; returns whether it has to wait.
  *
- * Words: the addresses of the gradients, of the loss, of the lane without it (footer.py) and
- * of where sums go, in the order of `Outcome`; how many gradients, how many numbers in the lane,
+ * Words: the addresses of the gradients, of the loss, of the footer without it (footer.py) and
+ * of where sums go, in the order of `Outcome`; how many gradients, how many numbers in the footer,
  * the rows, the bytes of the loss; the rest is from `SharedMemory.turns`. `split` is footer.py's,
- * and so are NOTES and LANE, which Python says before this text.
+ * and so are NOTES and FOOTER, which Python says before this text.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -37,11 +37,11 @@ static void say(int64 place, int64 word) {
 #define REDUCE(name, real)                                                                        \
     static bool name##_(const int64 *t, int64 word, bool first, void **thread) {                  \
         real *wide = (real *)t[0], *sums = wide + t[4];                                           \
-        int64 size = t[4], lane = t[5], count = size + lane;                                      \
+        int64 size = t[4], footer = t[5], count = size + footer;                                      \
         long (*system_call)(long, ...) = (long (*)(long, ...))t[11];                              \
         if (first) {                                                                              \
             const double *before = (const double *)t[2];                                          \
-            for (int64 i = 0; i < lane; i++) sums[i] = (real)before[i];                           \
+            for (int64 i = 0; i < footer; i++) sums[i] = (real)before[i];                           \
             double rest, loss = t[7] == 4 ? *(float *)t[1] : *(double *)t[1];                     \
             sums[2] = (real)split(0.0 + t[6] * loss, &rest);                                      \
             sums[3] = (real)rest;                                                                 \
@@ -77,7 +77,7 @@ static void say(int64 place, int64 word) {
         found[1] = weight;                                                                        \
         found[2] = (double)sums[2] + sums[3];                                                     \
         found[3] = sums[4];                                                                       \
-        for (int64 n = NOTES; n < LANE; n++) found[n - NOTES + 4] = sums[n];                      \
+        for (int64 n = NOTES; n < FOOTER; n++) found[n - NOTES + 4] = sums[n];                      \
         if (weight != 0)                                                                          \
             for (int64 i = 0; i < size; i++) wide[i] /= (real)weight;                             \
         return false;                                                                             \

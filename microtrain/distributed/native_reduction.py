@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..capture import c_compiler
-from ..optim.flat import LANE, FlatStorage
+from ..optim.flat import FOOTER, FlatStorage
 from .communicator import FORBIDDEN, Array, Communicator, refuse_alone
 from .footer import NOTES, SILENT, Summed, Totals, pack
 
@@ -27,7 +27,7 @@ def _library() -> Any:
     if c_compiler.absent():
         return None
     text = Path(__file__).with_suffix(".c").read_text(encoding="utf-8")
-    return c_compiler.load(f"enum {{ NOTES = {NOTES}, LANE = {LANE} }};\n{text}")
+    return c_compiler.load(f"enum {{ NOTES = {NOTES}, FOOTER = {FOOTER} }};\n{text}")
 
 
 def native_step(
@@ -44,12 +44,12 @@ def native_step(
         return None
     code, run = c_compiler.builtin(_library(), name, c_compiler.SEVERAL), memory.run
     used = (True,) * len(storage.slots)
-    lane = np.array(pack(Totals(rows, float(rows), 0.0, 0), SILENT, used))
-    found = np.zeros(4 + LANE - NOTES)
-    places = [array.ctypes.data for array in (wide, root, lane, found)]
-    tables = memory.turns(wide, [*places, size, len(lane), rows, root.itemsize])
+    footer = np.array(pack(Totals(rows, float(rows), 0.0, 0), SILENT, used))
+    found = np.zeros(4 + FOOTER - NOTES)
+    places = [array.ctypes.data for array in (wide, root, footer, found)]
+    tables = memory.turns(wide, [*places, size, len(footer), rows, root.itemsize])
     turns = [(plan, table.ctypes.data) for plan, table in tables]
-    place: Any = lane[NOTES:LANE].data  # views are faster than arrays
+    place: Any = footer[NOTES:FOOTER].data  # views are faster than arrays
     sums: Any = found.data
     doing = "all_reduce", (wide,)
 

@@ -98,14 +98,14 @@ class Nccl(Reducer):
             self._ranks = _called(nccl.NcclCommunicator, comm.size, unique, comm.rank)
         self._dtypes = {"f": nccl.NCCL_FLOAT32, "d": nccl.NCCL_FLOAT64}
         self._sum = nccl.NCCL_SUM
-        self._lane = Staging(self.lane())
+        self._footer = Staging(self.footer())
 
     def reduce(self, passes: Passes, notes: Sequence[float], last: bool) -> Summed | None:
         """As in the base class."""
         if not last:
             return None
-        self._lane.host[...] = pack(passes.totals(), notes, self.cleared())
-        self._lane.put()
+        self._footer.host[...] = pack(passes.totals(), notes, self.fill_absent())
+        self._footer.put()
         stream = cuda().module.cuda.get_current_stream().ptr
         self.comm._doing = "all_reduce by NCCL", ()  # for the watchdog
         try:
@@ -113,8 +113,8 @@ class Nccl(Reducer):
                 array = buffer.wide
                 place, kind = array.data.ptr, self._dtypes[array.dtype.char]
                 self._ranks.allReduce(place, place, array.size, kind, self._sum, stream)
-            lane = self._lane.fetch()  # waits for the stream
+            footer = self._footer.fetch()  # waits for the stream
         finally:
             self.comm._doing = None
         self.comm._done += 1
-        return self.summed(lane)
+        return self.summed(footer)

@@ -138,10 +138,10 @@ class Overlap(Reducer):
             return None
         self.send_rest()
         self._arrive()
-        lane = self.lane()
-        lane[...] = pack(passes.totals(), notes, self.used())
-        self.comm.all_reduce(lane)
-        return self.summed(lane)
+        footer = self.footer()
+        footer[...] = pack(passes.totals(), notes, self.used())
+        self.comm.all_reduce(footer)
+        return self.summed(footer)
 
     def cancel(self) -> None:
         """As in the base class: where it failed on all ranks, not all had sent as much."""

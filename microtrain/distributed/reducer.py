@@ -1,7 +1,8 @@
-"""How the gradients of all ranks become their sum: with one rank, or all at once after the pass.
+"""Reducers add up the gradients of all ranks: for a single rank, or all at once after the pass.
 
-A `Reducer` is told when a backward pass begins and ends. Two others are in files of their own:
-`overlap.py`, beside the pass, and `shards.py`, in an order that no number of ranks changes.
+`DataParallel` calls its reducer when a backward pass begins and ends. Further reducers have files
+of their own: `overlap.py` reduces during the pass, `shards.py` in an order that does not depend on
+the number of ranks, `nccl.py` on GPUs.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..backend import Staging
-from ..optim.flat import LANE, FlatStorage
+from ..optim.flat import FOOTER, FlatStorage
 from . import compression
 from .communicator import Communicator
 from .footer import Summed, Totals, pack, values_of
@@ -18,11 +19,11 @@ from .step_counts import Passes
 
 
 class Reducer:
-    """The reduction of one rank: its gradients are the sum. The base of the others.
+    """The base class, and the reducer of a single rank, whose gradients are the sum already.
 
     Attributes:
-        communicates: whether time spent in it is communication.
-        in_place: whether gradients stay where they are between the passes of one step.
+        communicates: whether time spent in it counts as communication.
+        in_place: whether gradients stay in the slots between the passes of one step.
     """
 
     communicates = False
@@ -32,54 +33,54 @@ class Reducer:
         self.comm, self.storage = comm, storage
 
     def enter(self) -> None:
-        """Before a forward call in training."""
+        """Called before a forward call in training."""
 
     def begin(self) -> None:
-        """Before a backward pass."""
+        """Called before a backward pass."""
 
     def readiness(self, edges: Any) -> Any:
-        """What that pass, from `edges`, is to call with a leaf that it has added to; or None."""
+        """What the pass from `edges` is to call with each leaf that it has added to; or None."""
 
     def reduce(self, passes: Passes, notes: Sequence[float], last: bool) -> Summed | None:
-        """After a backward pass: the sums over all ranks, collective.
+        """Called after a backward pass: the sums over all ranks, collective.
 
-        None where the step goes on: unless `last` nothing is reduced.
+        Only the `last` pass of a step is reduced; others return None.
         """
         return (*passes.totals(), *notes) if last else None
 
     def discard(self) -> None:
-        """zero_grad() has discarded what earlier passes of the step left. May raise."""
+        """Called when zero_grad() has discarded earlier passes of the step. May raise."""
 
     def reset(self) -> None:
-        """Begin a step anew."""
+        """Called when a new step begins."""
 
     def cancel(self) -> None:
-        """A pass failed that was to be reduced."""
+        """Called when a pass has failed that was to be reduced."""
 
     def used(self) -> tuple[bool, ...]:
-        """Of each parameter whether its gradient is there."""
+        """For each parameter, whether its gradient is present."""
         return self.storage.present()
 
-    def cleared(self) -> tuple[bool, ...]:
-        """The same; those that are not there are zeros now."""
+    def fill_absent(self) -> tuple[bool, ...]:
+        """Write zeros into the memory of absent gradients; returns `used`."""
         used = self.used()
         if False in used:
-            for slot, there in zip(self.storage.slots, used, strict=True):
-                if not there:
+            for slot, present in zip(self.storage.slots, used, strict=True):
+                if not present:
                     slot.array[...] = 0
         return used
 
-    def lane(self) -> Any:
+    def footer(self) -> Any:
         """The memory of the footer, behind the first buffer's gradients."""
         first = self.storage.buffers[0]
         return first.wide[first.grad.size :]
 
-    def summed(self, lane: Any) -> Summed:
-        """What a reduced lane says; which parameters any rank used is taken over."""
-        values = lane.tolist()
+    def summed(self, footer: Any) -> Summed:
+        """The values of a reduced footer; parameters that any rank used become present here."""
+        values = footer.tolist()
         if False in self.used():
-            for slot, flag in zip(self.storage.slots, values[LANE:], strict=True):
-                if flag and slot.epoch != slot.buffer.epoch:
+            for slot, flag in zip(self.storage.slots, values[FOOTER:], strict=True):
+                if flag and not slot.present:
                     slot.epoch = slot.buffer.epoch
                     slot.graph = None
         return values_of(values)
@@ -91,10 +92,10 @@ class AtOnce(Reducer):
     Gradients of a GPU are staged through the host: MPI may not know its memory.
 
     Args:
-        kind: "none", or the form of 16 bits in which gradients travel.
+        kind: "none", or the 16-bit format in which gradients are sent.
 
     Attributes:
-        plain: whether all there is to add up is one array in the host's memory.
+        plain: whether one all_reduce of one array in the host's memory does everything.
     """
 
     communicates = True
@@ -106,7 +107,7 @@ class AtOnce(Reducer):
             staged.host[: buffer.grad.size]
             for staged, buffer in zip(self._staged, storage.buffers, strict=True)
         ]
-        self._lane = self._staged[0].host[self._gradients[0].size :]
+        self._footer = self._staged[0].host[self._gradients[0].size :]
         self.kind = kind
         one = len(self._staged) == 1 and self._staged[0].host is storage.buffers[0].wide
         self.plain = one and kind == "none"
@@ -119,23 +120,23 @@ class AtOnce(Reducer):
 
     def added_up(self, totals: Totals, notes: Sequence[float]) -> Summed:
         """The sums of gradients and footers over all ranks, collective."""
-        lane = pack(totals, notes, self.cleared())
+        footer = pack(totals, notes, self.fill_absent())
         if self.plain:  # the usual case, in less time
-            self._lane[...] = lane
+            self._footer[...] = footer
             self.comm.all_reduce(self._staged[0].host)
-            return self.summed(self._lane)
+            return self.summed(self._footer)
         for number, (staged, gradient) in enumerate(
             zip(self._staged, self._gradients, strict=True)
         ):
             host = staged.fetch()
             if self.kind != "none":
-                owed, exact = self._owed[number], () if number else lane
+                owed, exact = self._owed[number], () if number else footer
                 sums = compression.all_reduce(self.comm, self.kind, gradient, owed, exact)
-                self._lane[: len(sums)] = sums
+                self._footer[: len(sums)] = sums
             elif number:
                 self.comm.all_reduce(gradient)
             else:
-                self._lane[...] = lane
+                self._footer[...] = footer
                 self.comm.all_reduce(host)
             staged.put()
-        return self.summed(self._lane)
+        return self.summed(self._footer)

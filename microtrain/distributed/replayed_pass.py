@@ -20,7 +20,7 @@ from .reducer import AtOnce, Reducer
 def whole(parallel: Any, root: Any, rows: int | None) -> Whole | None:
     """How to note the next pass of a `DataParallel`, from the array `root`; None: step by step."""
     passes = parallel.passes
-    if not rows or passes.given is not None or not passes.sync or passes.open:
+    if not rows or passes.samples_given is not None or not passes.sync or passes.pending:
         return None
     at_once = type(parallel.reducer) in (Reducer, AtOnce)
     usual = at_once and parallel.reduction == "mean" and root.size == 1
@@ -68,7 +68,7 @@ class Whole:
         passes = parallel.passes
 
         def done(values: Summed) -> None:
-            passes.made += 1
+            passes.steps += 1
             parallel.publish(values, True)
 
         return self._sharing(reduce, done)
@@ -78,7 +78,7 @@ class Whole:
 
         def share() -> None:
             started = time.perf_counter()
-            mark = alike.mark(passes.made) if alike.watching else 0.0
+            mark = alike.mark(passes.steps) if alike.watching else 0.0
             values = reduce(parallel.notes, mark)
             parallel.communicated(started)
             if mark or values[-1]:
@@ -93,7 +93,7 @@ class Whole:
         def note() -> None:
             if STRUCTURE[0] != passes.structure:
                 parallel.refuse_new_parameters()
-            if passes.open:  # by passes that zero_grad() has discarded
+            if passes.pending:  # by passes that zero_grad() has discarded
                 parallel.discard()
             passes.waits = False
             if passes.forwards:

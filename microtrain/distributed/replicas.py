@@ -34,7 +34,7 @@ from .connection import ranks_of
 
 SAMPLE: Final = 2**16  # bytes of a buffer that are looked at in a step, each time others
 STEPS: Final = 24  # for so many a new choice of what requires grad is compared
-BITS: Final = 24  # of a number of the lane
+BITS: Final = 24  # of a number of the footer
 
 
 def difference(comm: Communicator, module: Module, options: dict[str, Any]) -> str:
@@ -61,7 +61,7 @@ def take_values_of_rank_0(comm: Communicator, module: Module, storage: FlatStora
         comm.broadcast(host)
         if host is not array:
             array[...] = XP[type(array)].asarray(host)
-    storage.stamp()
+    storage.bump_versions()
 
 
 def check_replicas(

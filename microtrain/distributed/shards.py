@@ -3,7 +3,7 @@
 Floating-point sums depend on their order, and a product of matrices on how many rows it has. So a
 run whose bits must not depend on the number of ranks may do neither differently: every global batch
 is cut into S shards, each is a pass of its own on whichever rank has it, and the shards' gradients
-are added as a tournament: neighbours in pairs, their sums in pairs, a last one without a partner
+are added as a tournament: neighbors in pairs, their sums in pairs, a last one without a partner
 goes on alone. A rank holds consecutive shards, with 8 over 3 ranks 3, 3 and 2; it adds up those
 whose partner it has, too, and what is left is added on all ranks, element by element in the same
 order.
@@ -188,21 +188,21 @@ class Shards(Reducer):
 
     def reduce(self, passes: Passes, notes: Sequence[float], last: bool) -> Summed | None:
         """As in the base class: keep what the pass left; after those of all shards add them up."""
-        used = self.cleared()
+        used = self.fill_absent()
         if not (last and (self.passes + 1) % self.each == 0):
             notes = *notes[:-1], 0.0  # a rank has one mark in a step
-        self._leave(pack(passes.totals(), notes, used), passes.current)
+        self._leave(pack(passes.totals(), notes, used), passes.samples)
         passes.clear_totals()
         if not (last and self.complete):
             return None
         self._sum()
         return self.summed(self._staged[0].host[self.storage.buffers[0].grad.size :])
 
-    def _leave(self, lane: list[float], rows: int | None) -> None:
+    def _leave(self, footer: list[float], rows: int | None) -> None:
         number = self.passes % self.each
         for place, buffer in enumerate(self.storage.buffers):
             wide = self._staged[place].fetch()
-            wide[buffer.grad.size :] = lane if place == 0 else 0
+            wide[buffer.grad.size :] = footer if place == 0 else 0
             if rows == 0:
                 wide[: buffer.grad.size] = 0
             kept = self.gradients[place][number]

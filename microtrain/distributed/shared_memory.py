@@ -10,7 +10,7 @@ on every rank, so that all get the same bits. A rank that is one call ahead uses
 cannot be two ahead: before that the slowest would have had to begin the call between. Over several
 hosts the first rank of each adds up, exchanges the sums over MPI, and hands the result on.
 
-The order is that of recursive doubling: neighbours, then pairs of these. So the bits are those of
+The order is that of recursive doubling: neighbors, then pairs of these. So the bits are those of
 MPICH's Allreduce.
 
 A rank that sees the number of the call must see what was written before it. On x86-64 stores become
@@ -260,7 +260,7 @@ class _Plan:
 
 
 def _doubling(combine: Any, rows: Array) -> list[Step]:
-    """Neighbours are combined, then pairs of these; the last step, without a place, is the result.
+    """Neighbors are combined, then pairs of these; the last step, without a place, is the result.
 
     Where their number is no power of two, as many pairs as make it one are combined before.
     """

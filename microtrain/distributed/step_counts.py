@@ -1,4 +1,8 @@
-"""What a wrapped model counts on the way to a step: forward calls, and backward passes so far."""
+"""What a `DataParallel` model counts during a step: its forward calls and backward passes.
+
+A step ends with the pass whose gradients are reduced; under `no_sync` several passes precede it,
+which are pending until then.
+"""
 
 from __future__ import annotations
 
@@ -7,77 +11,79 @@ from typing import Any
 from .calls import Call
 from .footer import Totals
 
-MOST = 64  # calls that are kept without a look at who has their results
+MOST = 64  # forward calls that are kept before those whose results are gone are dropped
 
 
 class Passes:
-    """Of the forward calls since the last backward pass, and of the passes since the last step.
+    """The forward calls that wait for a backward pass, and the passes since the last step.
 
     Attributes:
-        sync: whether the next pass makes a step, so that gradients are reduced after it.
-        waits: whether a pass is to follow a forward call.
-        given: what `count` was told the samples are; None: nothing.
-        forwards: the calls that a pass may depend on, freed: those whose graphs a pass has freed.
+        sync: whether the next pass ends a step: gradients are reduced after it.
+        waits: whether a forward call waits for its backward pass.
+        samples_given: the samples of the next pass, by `count`; None: they are to be found.
+        forwards: the calls that a pass may depend on.
+        freed: calls whose graphs a pass has freed, to recognize an attempt to use them again.
         running: whether a backward pass is under way.
-        alone: whether that one makes a step by itself.
-        current: its samples.
-        empty: where that is 0, what the gradients were before it.
-        open: whether passes wait to be reduced with others.
-        cleared: how often gradients had been cleared when the first of them began.
-        rows, weight, loss, not_scalar: as in `Totals`.
-        counted: whether the samples of all of them are known.
-        made: how many made a step.
-        structure: `STRUCTURE` when all parameters were known to be those that were wrapped.
-        kept: gradients of earlier steps, to be added to; None: there were none.
+        alone: whether that pass is the only one of its step.
+        samples: those of that pass.
+        undo: where that is 0: the gradients before the pass, which it must not change.
+        pending: whether passes have been made that are not reduced yet.
+        cleared: the storage's `cleared` when the first of these began: if it has changed since,
+            zero_grad() has discarded them.
+        rows, weight, loss, not_scalar: the sums over these, as in `Totals`.
+        counted: whether the samples of all these are known.
+        steps: how many steps were made.
+        structure: the value of `STRUCTURE` when the parameters were last compared with the model's.
+        earlier: gradients of earlier steps, set aside to be added again; None: there were none.
     """
 
     def __init__(self) -> None:
         self.sync = self.alone = True
-        self.cleared, self.structure, self.made = 0, -1, 0
+        self.cleared, self.structure, self.steps = 0, -1, 0
         self._most = MOST
-        self.kept: list[Any] | None = None
-        self.current: int | None = None
+        self.earlier: list[Any] | None = None
+        self.samples: int | None = None
         self.forwards: list[Call] = []
         self.freed: list[Call] = []
         self.forget()
         self.reset()
 
     def forget(self) -> None:
-        """Forget what the next pass is told, and the pass under way."""
+        """Forget the pass under way, and what was said of the next one."""
         self.waits = False
-        self.given: int | None = None
-        self.empty: list[Any] | None = None
+        self.samples_given: int | None = None
+        self.undo: list[Any] | None = None
         self.running = False
 
     def reset(self) -> None:
-        """Forget the passes that wait."""
-        self.open, self.counted, self.kept = False, True, None
+        """Forget the pending passes."""
+        self.pending, self.counted, self.earlier = False, True, None
         self.clear_totals()
 
     def clear_totals(self) -> None:
-        """Count from 0 again."""
+        """Set the sums to 0."""
         self.rows, self.weight, self.loss, self.not_scalar = 0, 0.0, 0.0, 0
 
     def totals(self) -> Totals:
-        """What the passes that wait add up to."""
+        """The sums over the pending passes."""
         return Totals(self.rows, self.weight, self.loss, self.not_scalar)
 
     def wait(self) -> None:
-        """A pass is to follow a forward call."""
+        """Note a forward call that waits for its backward pass."""
         self.waits = True
 
     def called(self, call: Call) -> None:
         """Keep a forward call for the pass that may follow."""
         self.waits = True
         self.forwards.append(call)
-        if len(self.forwards) > self._most:  # whose results nobody has any more
+        if len(self.forwards) > self._most:  # of some the results may be gone
             self.forwards[:] = [one for one in self.forwards if one.alive]
             self._most = max(MOST, 2 * len(self.forwards))
 
     def settle(self, reached: Any = (), freed: bool = True) -> None:
-        """A pass has depended on the calls `reached`, and `freed` their graphs.
+        """Note that a pass has depended on the calls `reached`, and has `freed` their graphs.
 
-        Others wait on if somebody has what they returned.
+        The others keep waiting while what they returned is alive.
         """
         forwards = self.forwards
         used = [call for call in forwards if call in reached]
@@ -89,7 +95,7 @@ class Passes:
         forwards[:] = sorted((*used, *left), key=lambda call: call.first)
 
     def free(self) -> None:
-        """As `settle` where a pass has depended on all calls."""
+        """`settle` of a pass that has depended on all calls, and freed their graphs."""
         freed = self.freed
         freed += self.forwards
         self.forwards.clear()

@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from ..autograd import no_grad
-from ..autograd.graph import below, freed, shape_of, unbroadcast
+from ..autograd.graph import freed, shape_of, unbroadcast, walk
 from ..backend import ARRAYS, MODES, XP
 from ..capture.backward_outside import CompiledNode
 from ..errors import ConfigError
@@ -191,7 +191,7 @@ PLAIN: dict[Any, tuple[Callable[..., int], Callable[..., Any]]] = {
 
 def _leads(value: Any, goal: Any) -> bool:
     """Whether a Tensor is computed from the result of the node `goal`."""
-    return type(value) in TENSORS and any(node is goal for node in below([value._edge]))
+    return type(value) in TENSORS and any(node is goal for node in walk([value._edge]))
 
 
 def _dot(flat: Any) -> Any:

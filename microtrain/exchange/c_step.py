@@ -15,7 +15,7 @@ import numpy as np
 
 from ..backend import owner_of, to_host
 from ..capture.elements import DTYPES
-from ..capture.program import ALIGNED, Host, Program
+from ..capture.program import ALIGNED, Program, PythonCall
 from ..capture.python_calls import Count, Mark
 from ..capture.standalone import array_of, numbers, recorded, standalone
 from ..capture.step import Compiled
@@ -121,8 +121,8 @@ class _State:
         for count in [line for line in program.lines if isinstance(line, Count)]:
             at = program.lines.index(count)
             marks = [n for n, line in enumerate(program.lines[:at]) if isinstance(line, Mark)]
-            place = marks[-1] + 1 if marks else at
-            program.lines.insert(place, Host("reduce", lambda: None, count.where, about=count))
+            here = marks[-1] + 1 if marks else at
+            program.lines.insert(here, PythonCall("reduce", lambda: None, count.where, about=count))
 
     def places(self) -> None:
         """Room for counts and rates."""
@@ -145,7 +145,7 @@ class _State:
         far = self.place(owner) + array.ctypes.data - owner.ctypes.data
         return f"({DTYPES[array.dtype]} *)(kept + {far})"
 
-    def text(self, host: Host) -> list[str] | None:
+    def text(self, host: PythonCall) -> list[str] | None:
         """Bookkeeping in C."""
         if isinstance(host, Count):
             return self._count(host)

@@ -69,12 +69,12 @@ def export_run(
         if left := [name for name in state if name not in tensors]:
             note(f"left out, since it is not a Tensor: {', '.join(left)}")
         content = WRITERS[suffix](tensors)
-        _say_standardisation(model, note)
+        _say_standardization(model, note)
     write_output(Path(output), content)
     return output
 
 
-def _say_standardisation(model: TrainedModel, note: Callable[[str], None]) -> None:
+def _say_standardization(model: TrainedModel, note: Callable[[str], None]) -> None:
     """What must be done to inputs and outputs before the weights are of use."""
     used = {
         "expect standardized inputs, (x - mean) / scale": (model.preprocessing, "preprocessing")
@@ -95,7 +95,7 @@ def _say_standardisation(model: TrainedModel, note: Callable[[str], None]) -> No
 
 
 def _onnx(model: TrainedModel, note: Callable[[str], None]) -> bytes:
-    """The graph of what `predict` does with arrays: standardisation, model, link or unit."""
+    """The graph of what `predict` does with arrays: standardization, model, link or unit."""
     from ..onnx.exporter import graph_of
     from ..onnx.graph import Graph
 
@@ -114,8 +114,8 @@ def _onnx(model: TrainedModel, note: Callable[[str], None]) -> bytes:
             return name
         dtype = np.dtype(model.signature.inputs[0].dtype)
         wide = graph.cast(name, np.float64)
-        centred = graph.node("Sub", wide, graph.constant(model.preprocessing.mean, "mean"))
-        scaled = graph.node("Div", centred, graph.constant(model.preprocessing.scale, "scale"))
+        centered = graph.node("Sub", wide, graph.constant(model.preprocessing.mean, "mean"))
+        scaled = graph.node("Div", centered, graph.constant(model.preprocessing.scale, "scale"))
         return graph.cast(scaled, dtype)
 
     def finish(graph: Graph, results: list[str]) -> dict[str, tuple[Any, Any]]:

@@ -186,7 +186,7 @@ def load_file(
 
 
 def load_data_again(model: TrainedModel, found: Any = None) -> Prepared:
-    """The data of a run, split and standardised as it did; DataError where they do not fit.
+    """The data of a run, split and standardized as it did; DataError where they do not fit.
 
     found: what another rank of the host has found in the same rows.
     """

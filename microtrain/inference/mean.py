@@ -1,6 +1,6 @@
 """Several runs as one model: the mean of what they predict, and how far they are apart.
 
-Runs of different folds were standardised by different rows, so each prepares raw rows itself. A
+Runs of different folds were standardized by different rows, so each prepares raw rows itself. A
 block of rows goes through one after the other: what is kept is a mean and a sum of squares.
 """
 

@@ -76,7 +76,7 @@ class TrainedModel:
         chosen: which checkpoint that is, in words.
 
     Called with Tensors it is the module alone: inputs already prepared, raw scores out (of a target
-    that was standardised, standardised numbers).
+    that was standardized, standardized numbers).
     """
 
     def __init__(self, saved: Saved, model: Module | None = None) -> None:
@@ -313,7 +313,7 @@ class TrainedModel:
     def prepare(
         self, *inputs: Any, note: Note = warn_user, kept: Iterable[str] = ()
     ) -> list[Array]:
-        """Raw inputs as the module wants them: by name, checked, standardised and cast."""
+        """Raw inputs as the module wants them: by name, checked, standardized and cast."""
         wanted = self.signature.inputs
         if any(isinstance(value, str | os.PathLike) for value in inputs):
             raise DataError(

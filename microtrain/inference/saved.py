@@ -1,6 +1,6 @@
 """What a run saved: one of its checkpoints, its configuration, and what its model takes and gives.
 
-Column names, the standardisation, the kinds of the arrays and the names of the classes belong to a
+Column names, the standardization, the kinds of the arrays and the names of the classes belong to a
 model as much as its weights do: with them a table of raw values is enough for a prediction.
 """
 

@@ -1,4 +1,4 @@
-"""Initialisation of parameters, in place, from the random stream that is equal on all ranks."""
+"""Initialization of parameters, in place, from the random stream that is equal on all ranks."""
 
 from __future__ import annotations
 

@@ -448,7 +448,7 @@ class Module:
     # Modes, dtype and device ----------------------------------------------------------------------
 
     def train(self, mode: bool = True) -> Self:
-        """Switch this module and all below it to training (or evaluation) behaviour."""
+        """Switch this module and all below it to training (or evaluation) behavior."""
         if not isinstance(mode, bool):
             raise ValueError(f"train(mode): expected True or False, got {mode!r}")
         MODES.capture.bookkeeping(f"train({mode})", functools.partial(self._switch, mode))
@@ -460,7 +460,7 @@ class Module:
                 module.training = mode
 
     def eval(self) -> Self:
-        """Switch to evaluation behaviour: `train(False)`."""
+        """Switch to evaluation behavior: `train(False)`."""
         return self.train(False)
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:

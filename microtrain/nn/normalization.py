@@ -1,4 +1,4 @@
-"""Layers that normalise: by sample, batch, group or root mean square; distances."""
+"""Layers that normalize: by sample, batch, group or root mean square; distances."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
 
 
 class _Norm(Module):
-    """What the normalisations share: `weight` of ones and `bias` of zeros, or None."""
+    """What the normalizations share: `weight` of ones and `bias` of zeros, or None."""
 
     weight: Parameter | None
     bias: Parameter | None
@@ -81,7 +81,7 @@ class LayerNorm(_Norm):
         self._make_trailing(normalized_shape, eps, elementwise_affine, bias, device, dtype)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalise an input of shape (..., *normalized_shape)."""
+        """Normalize an input of shape (..., *normalized_shape)."""
         return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
@@ -105,7 +105,7 @@ class RMSNorm(_Norm):
         self._make_trailing(normalized_shape, eps, elementwise_affine, False, device, dtype)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalise an input of shape (..., *normalized_shape)."""
+        """Normalize an input of shape (..., *normalized_shape)."""
         return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
 
 
@@ -141,7 +141,7 @@ class GroupNorm(_Norm):
         self.reset_parameters()
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalise an input of shape (n, num_channels, ...)."""
+        """Normalize an input of shape (n, num_channels, ...)."""
         return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
 
 
@@ -203,7 +203,7 @@ class BatchNorm(_Norm):
             init.ones_(self.running_var)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalise an input of shape (n, num_features, ...)."""
+        """Normalize an input of shape (n, num_features, ...)."""
         if input.ndim not in self._ndims:
             expected = " or ".join(f"{n}D" for n in self._ndims)
             raise wrong(type(self).__name__, f"expected {expected} input", input, error=ValueError)
@@ -272,7 +272,7 @@ class _InstanceNorm(_Norm):
         self.reset_parameters()
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalise an input of shape (n, num_features, *sizes) or (num_features, *sizes)."""
+        """Normalize an input of shape (n, num_features, *sizes) or (num_features, *sizes)."""
         single, name = input.ndim == self._dims + 1, type(self).__name__
         fits = single or input.ndim == self._dims + 2
         text = f"expected {self._dims + 1}D or {self._dims + 2}D input"
@@ -300,7 +300,7 @@ class InstanceNorm3d(_InstanceNorm):
 
 
 class LocalResponseNorm(Applied, function=F.local_response_norm):
-    """Elements divided by the squares of neighbours; see `functional.local_response_norm`."""
+    """Elements divided by the squares of neighbors; see `functional.local_response_norm`."""
 
     _shown = ("*size", "alpha", "beta", "k")
     size: int

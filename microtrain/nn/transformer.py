@@ -125,7 +125,7 @@ class TransformerStack(Module):
 class TransformerEncoder(TransformerStack):
     """Copies of an encoder layer, one after the other.
 
-    The copies start with equal values, as in PyTorch; initialise them anew where that matters.
+    The copies start with equal values, as in PyTorch; initialize them anew where that matters.
 
     Args:
         encoder_layer: what is copied; it is no part of the encoder itself.

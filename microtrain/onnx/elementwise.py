@@ -55,8 +55,8 @@ def _var(s: Step) -> str:
         if not isinstance(size, int):
             s.refuse("a variance over the rows")
         count *= size
-    centred = s.node("Sub", x, s.node("ReduceMean", x, axes, keepdims=1))
-    total = s.node("ReduceSum", s.node("Mul", centred, centred), axes, keepdims=keep)
+    centered = s.node("Sub", x, s.node("ReduceMean", x, axes, keepdims=1))
+    total = s.node("ReduceSum", s.node("Mul", centered, centered), axes, keepdims=keep)
     return s.node("Div", total, s.number(count - s.attributes["correction"]))
 
 

@@ -123,13 +123,13 @@ def _linear(s: Step) -> str:
     return s.node("Add", found, s["bias"]) if s.has("bias") else found
 
 
-def _normalise(s: Step) -> str:
+def _standardize(s: Step) -> str:
     """Layer, group and batch norm by their formula: the statistics of what `shape` leaves out."""
     shape, wanted = s.shape("input"), s.attributes["shape"]
     lead = len(shape) - len(wanted)
     axes = s.ints([i for i in range(len(shape)) if i < lead or wanted[i - lead] == 1])
     x = s["input"]
-    if s.attributes["centre"]:
+    if s.attributes["center"]:
         x = s.node("Sub", x, s.node("ReduceMean", x, axes, keepdims=1))
     variance = s.node("ReduceMean", s.node("Mul", x, x), axes, keepdims=1)
     root = s.node("Sqrt", s.node("Add", variance, s.number(s.attributes["eps"])))
@@ -309,7 +309,7 @@ TABLE: dict[str, Callable[[Step], str]] = {
     "index": _index,
     "linear": _linear,
     "max_along": _max_along,
-    "normalise": _normalise,
+    "standardize": _standardize,
     "one_hot": _one_hot,
     "permute": _permute,
     "recurrent": _recurrent,

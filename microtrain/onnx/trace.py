@@ -17,7 +17,7 @@ import numpy as np
 from ..backend import LIBRARIES, to_host
 from ..capture.looks import look
 from ..ops.coercion import PUBLIC, version_of
-from ..ops.registry import traced
+from ..ops.registry import tracing
 from ..tensor import TENSORS
 from ..train.models_and_losses import leaves
 
@@ -144,7 +144,7 @@ def trace(model: Any, inputs: tuple[Any, ...], named: dict[str, Any]) -> Trace:
     for name, tensor in named.items():
         if id(tensor._array) not in found.known:  # a tied one has several names
             found.add("parameter", tensor, name)
-    with _layers(model, found), traced(found):
+    with _layers(model, found), tracing(found):
         outputs = model(*inputs)
     for output in leaves(outputs):
         if output is None:

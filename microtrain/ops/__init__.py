@@ -15,7 +15,7 @@ from .loss.classification_losses import cross_entropy as cross_entropy
 from .loss.regression_losses import mse_loss as mse_loss
 from .matrix.decompositions import *  # noqa: F403
 from .matrix.einstein import *  # noqa: F403
-from .matrix.factorisations import *  # noqa: F403
+from .matrix.factorizations import *  # noqa: F403
 from .matrix.linear_algebra import *  # noqa: F403
 from .nn.normalization import *  # noqa: F403
 from .pointwise import elementwise

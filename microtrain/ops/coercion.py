@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..autograd.graph import Underived, edge_of, modified, without_derivative
-from ..autograd.turns import take
+from ..autograd.locks import acquire
 from ..backend import ARRAYS, MODES, XP, address, bool_, int64, promote_dtypes
 from ..errors import CaptureError
 from ..tensor import INFERENCE, TENSORS, Tensor, Version, kind_of, wrap
@@ -210,7 +210,7 @@ def slot_of(edge: Any) -> Any:
     buffer, held = slot.buffer, MODES.direct
     if slot.epoch == buffer.epoch or type(held) is not list:
         return None
-    if buffer.turn in held or (take(held, buffer.turn) and slot.epoch != buffer.epoch):
+    if buffer.lock in held or (acquire(held, buffer.lock) and slot.epoch != buffer.epoch):
         return slot.array
     return None
 

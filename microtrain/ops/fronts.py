@@ -4,7 +4,7 @@
     def narrow(input: T, dim: Int, start: Int, length: Int) -> Any: ...
 
 Where an argument is not what the annotation says, the front raises an error of PyTorch's kind that
-names the function and the argument; else it hands the arguments on, normalised. A None that is the
+names the function and the argument; else it hands the arguments on, normalized. A None that is the
 default goes unchecked. Where a front has `dim` or `keepdim` it takes NumPy's names of them too:
 `axis`, `keepdims`. Fronts are generated as text at the first call, as operations are;
 `narrow.front.source` shows it.

@@ -24,7 +24,7 @@ from .fronts import need, public, wrong
 from .index import gathering, indexing, masking, reducing
 from .inplace import change_shape, in_place, put
 from .inspection import allclose, equal, is_complex, is_nonzero, is_same_size, is_signed
-from .matrix import decompositions, factorisations, linear_algebra
+from .matrix import decompositions, factorizations, linear_algebra
 from .nn import windows
 from .pointwise import elementwise as e
 from .pointwise import gamma, special
@@ -82,7 +82,7 @@ def _as_type(self: Tensor, dtype: Any) -> Tensor:
 # The modules whose public functions are methods of the same name, but for these.
 MODULES = (
     e, special, gamma, reductions, norms, scans, sorting, statistics,
-    gathering, masking, reducing, linear_algebra, factorisations,
+    gathering, masking, reducing, linear_algebra, factorizations,
     sampling, shapes, joining, rearranging, likeness, decompositions,
 )  # fmt: skip
 FUNCTIONS_ONLY = (

@@ -21,9 +21,27 @@ Rules use operators and the functions of `ops`, which take arrays and return arr
 and return Tensors. So one rule serves the fast pass over raw arrays and, given Tensors, is recorded
 for higher derivatives.
 
-For every operation one `apply` function and two backward functions are generated as source text: a
-straight line of attribute reads, without loops over inputs. `Operation.source` shows it. They are
-generated at the first call: all of them at once would be half the time of `import microtrain`.
+For every operation one `apply` function and two backward functions are generated as source text:
+straight lines, without loops over inputs. `Operation.source` is that text; of `exp` without its
+error handling it reads
+
+    def apply(input):
+        a_x = input._array
+        r = XP[type(a_x)].exp(a_x)
+        t = new(Tensor)                     # around r
+        if M.grad and input._rg:            # record the call
+            t._edge = n = new(Node)
+            n._op = OP
+            n._edges = (input._edge or input,)
+            n._saved = (r, v)               # what the rule asks for: its result, with a version
+        return t
+
+    def backward_arrays(n, g):
+        result, v = n._saved
+        return (rule_x(g, result),)
+
+Generating all at once would be half the time of `import microtrain`. So the public function begins
+as a stub with the right signature, whose first call replaces its code object by the generated one.
 """
 
 from __future__ import annotations
@@ -42,7 +60,7 @@ from typing import Any
 from ..autograd.graph import Backward, Node, edge_of, freed, next_seq, record
 from ..backend import MODES, XP
 from ..common.stack_frames import OPERATION
-from ..tensor import INFERENCE, TENSORS, normalise, placed, wrap
+from ..tensor import INFERENCE, TENSORS, as_array, with_history, wrap
 from . import coercion
 from .coercion import PUBLIC, REGISTRY, explain, promote, stale, version_of
 
@@ -57,19 +75,20 @@ class Operation(Backward):
 
     Attributes:
         name: its name in PyTorch, which it is registered under.
-        kernel: `kernel(xp, *arrays, **attrs)`; returns the result, or the result and the extra
-            outputs.
+        kernel: `kernel(xp, *arrays, **attrs)`; returns the result, or a tuple of the result and
+            the extra outputs.
         inputs: names of the array inputs; `optional` may be None.
         attrs: names of the attributes, with `defaults`.
         rules: gradient rule by input.
-        extras: names of the kernel's further outputs; `recompute` has their formulas. The `small`
-            ones of them stay when a pass frees what it has used.
-        promote: the inputs that take numbers and are brought to one dtype.
+        extras: names of the kernel's extra outputs; `recompute` has their formulas. A node that
+            saves `small` ones only is not freed by a pass.
+        promote: the inputs that may be Python numbers and are brought to one dtype.
         floating: whether integers and booleans become floats first.
         view: whether the result shares the memory of the first input; VIEW_IF_SHARED where that
             depends on the memory.
         apply: the public function.
-        needs, source, saves_arrays, backward_arrays, backward_tensors: made when first used.
+        needs: for each rule the names of its parameters. This and the following are made when
+            first used: source, saves_arrays, backward_arrays, backward_tensors.
     """
 
     needs: dict[str, tuple[str, ...]]
@@ -111,9 +130,9 @@ class Operation(Backward):
         REGISTRY[name] = self
 
     def _declare(self) -> Callable[..., Any]:
-        """The public function with its signature, whose first call generates its code."""
+        """The public function as a stub: the code of `_stub` with the operation's parameters."""
         names = (*(PUBLIC.get(i, i) for i in self.inputs), *self.attrs)
-        code = _entry.__code__.replace(
+        code = _stub.__code__.replace(
             co_argcount=len(names),
             co_nlocals=len(names),
             co_varnames=names,
@@ -124,7 +143,7 @@ class Operation(Backward):
         order = (*self.inputs, *self.attrs)
         defaults = tuple(given[name] for name in order if name in given)
         apply = FunctionType(code, self._scope, self.name, defaults)
-        self._entry = code
+        self._stub = code
         apply.__module__ = self.kernel.__module__
         apply.__doc__ = self._doc
         apply.operation = self  # type: ignore[attr-defined]
@@ -148,17 +167,17 @@ class Operation(Backward):
                 self.saves_arrays = not large.isdisjoint(self._needed())
                 self._compile()
 
-    def enter(self, arguments: dict[str, Any]) -> Any:
-        """A call that has come to `_entry`: the first one, and all while somebody traces."""
+    def from_stub(self, arguments: dict[str, Any]) -> Any:
+        """A call of the stub: the first call, and every call while some thread traces."""
         self.generate()
         with _LOCK:
             if not _TRACING:
                 self.apply.__code__ = self._scope["apply"].__code__
-        return _entered(self, self._scope["apply"], arguments)
+        return _run_or_trace(self, self._scope["apply"], arguments)
 
-    def trace(self) -> None:
-        """Let calls come to `enter`."""
-        self.apply.__code__ = self._entry
+    def restore_stub(self) -> None:
+        """Make the public function a stub again, as each call of it is to be traced."""
+        self.apply.__code__ = self._stub
 
     def _check(self) -> None:
         known = {"g", "result", "out", *self.inputs, *self.extras, *self.attrs}
@@ -190,7 +209,7 @@ class Operation(Backward):
                 version = next(saved)
                 if version.n:
                     raise stale(node, "its result", version.n, None, 0)
-                value = placed(value, version, node)
+                value = with_history(value, version, node)
             found[name] = value
         for extra in self.extras:
             if extra in found:
@@ -279,7 +298,7 @@ class Operation(Backward):
             emit("        if grad is not False:")
             emit(f"            grad.result(OP, t, ({arguments}))")
         emit("    return t")
-        # Callers have other names for the inputs than formulas.
+        # Rules say x and y; the parameters of the public function are PyTorch's input and other.
         lines = [re.sub(r"\b[xy]\b", lambda found: PUBLIC[found[0]], line) for line in lines]
         emit = lines.append
         for mode in ("arrays", "tensors"):
@@ -337,7 +356,7 @@ class Operation(Backward):
             elif name == "result":
                 emit("        t._version = v = new(Version)")  # without a call
                 emit("        v.n = 0")
-                emit("        v.base = v.viewers = v.turn = None")
+                emit("        v.base = v.viewers = v.lock = None")
                 kept += ["r", "v"]
             elif name in self.extras:
                 kept.append(f"x_{name}")
@@ -391,7 +410,7 @@ class Operation(Backward):
             emit("    if v.n:")
             emit("        raise stale(n, 'its result', v.n, None, 0)")
             if mode == "tensors":
-                emit("    result = placed(result, v, n)")
+                emit("    result = with_history(result, v, n)")
         if mode == "tensors":
             for name in (e for e in self.extras if e in saved):
                 formula = ", ".join(names_of(self.recompute[name]))
@@ -425,7 +444,7 @@ class Operation(Backward):
         scope |= {
             **vars(coercion), "KERNEL": self.kernel, "RECOMPUTE": self.recompute,
             "DEFAULTS": self.defaults, "new": object.__new__, "Node": Node, "M": MODES,
-            "placed": placed, "ref": weakref.ref,
+            "with_history": with_history, "ref": weakref.ref,
         }  # fmt: skip
         source, file = self.source, f"{OPERATION}{self.name}>"
         linecache.cache[file] = len(source), None, source.splitlines(True), file  # for tracebacks
@@ -434,30 +453,30 @@ class Operation(Backward):
         self.backward_tensors = scope["backward_tensors"]
 
 
-def _entry() -> Any:
-    return OP.enter(locals())  # type: ignore[name-defined]  # noqa: F821
+def _stub() -> Any:
+    return OP.from_stub(locals())  # type: ignore[name-defined]  # noqa: F821
 
 
-_TRACING: list[Any] = []  # who traces, of all threads
+_TRACING: list[Any] = []  # the tracers of all threads
 
 
-def _entered(operation: Any, run: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+def _run_or_trace(operation: Any, run: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     tracer = MODES.tracer
     return run(**arguments) if tracer is None else tracer.call(operation, run, arguments)
 
 
 @contextlib.contextmanager
-def traced(tracer: Any) -> Iterator[None]:
-    """Let `tracer.call` have every call of an operation in this thread.
+def tracing(tracer: Any) -> Iterator[None]:
+    """Hand every call of an operation in this thread to `tracer.call`.
 
-    Operations then begin as they did before their first call, which is where they ask; each leaves
-    that at its first call afterwards. So they ask nobody while nobody traces.
+    All operations become stubs, which look for a tracer; afterwards each gets its generated code
+    back at its first call. So generated code has no question whether somebody traces.
     """
     before = MODES.tracer
     with _LOCK:
         _TRACING.append(tracer)
         for operation in REGISTRY.values():
-            operation.trace()
+            operation.restore_stub()
     try:
         MODES.tracer = tracer
         yield
@@ -467,7 +486,7 @@ def traced(tracer: Any) -> Iterator[None]:
 
 
 def names_of(formula: Callable[..., Any]) -> tuple[str, ...]:
-    """What a rule, or a formula of an extra output, needs, in the order of its arguments."""
+    """The parameters of a rule, or of the formula of an extra output: what it needs, by name."""
     if hasattr(formula, "operation"):
         return formula.operation.inputs
     return tuple(inspect.signature(formula).parameters)
@@ -486,15 +505,15 @@ def primitive(name: str, kernel: Any = None, doc: str | None = None, **more: Any
 def ufunc(name: str, instruction: str, doc: str, *, floating: bool = False, **rules: Any) -> Any:
     """Declare an elementwise operation whose kernel is one instruction over its inputs.
 
-    The inputs are the names of the rules; see `comparison` for those without rules.
+    The inputs are the names of the rules; see `no_gradient` for those without rules.
     """
     kernel, inputs = _ufunc_kernel(instruction, tuple(rules)), tuple(rules)
     shared = {"call": instruction, "promote": inputs, "floating": floating}
     return primitive(name, kernel, doc, **shared, **rules)
 
 
-def comparison(name: str, instruction: str, doc: str, inputs: tuple[str, ...] = ("x", "y")) -> Any:
-    """Declare an elementwise operation without a gradient."""
+def no_gradient(name: str, instruction: str, doc: str, inputs: tuple[str, ...] = ("x", "y")) -> Any:
+    """Declare an elementwise operation that has no gradient, such as a comparison."""
     kernel, doc = _ufunc_kernel(instruction, inputs), f"{doc}, elementwise."
     return primitive(name, kernel, doc, call=instruction, promote=inputs)
 
@@ -539,17 +558,17 @@ class Variadic(Backward):
         self.node_name = name[:1].upper() + name[1:] + "Backward0"
         REGISTRY[name] = self
 
-    def enter(self, tensors: tuple[Any, ...], **attrs: Any) -> Any:
-        """In the place of `apply` while somebody traces."""
+    def from_stub(self, tensors: tuple[Any, ...], **attrs: Any) -> Any:
+        """A call of `apply` while some thread traces."""
         with _LOCK:
             if not _TRACING:
                 vars(self).pop("apply", None)
         run = functools.partial(Variadic.apply, self)
-        return _entered(self, run, {"tensors": tuple(tensors), **attrs})
+        return _run_or_trace(self, run, {"tensors": tuple(tensors), **attrs})
 
-    def trace(self) -> None:
-        """Let calls come to `enter`."""
-        self.apply = self.enter  # type: ignore[method-assign]
+    def restore_stub(self) -> None:
+        """Hide `apply`, as each call of it is to be traced."""
+        self.apply = self.from_stub  # type: ignore[method-assign]
 
     def apply(self, tensors: tuple[Any, ...], **attrs: Any) -> Any:
         """Run the kernel on all `tensors` (or arrays) and record the call."""
@@ -562,7 +581,7 @@ class Variadic(Backward):
             result = self.kernel(XP[type(arrays[0])], arrays, **attrs)
         except Exception as error:
             raise explain(self, error, arrays) from error
-        out = wrap(normalise(result))
+        out = wrap(as_array(result))
         if MODES.grad and any(t._rg for t in tensors):
             node = out._edge = Node()
             edges, shapes = tuple(edge_of(t) for t in tensors), tuple(a.shape for a in arrays)

@@ -116,7 +116,7 @@ def geometric_(self: Tensor, p: float) -> Tensor:
 def random_(self: Tensor, low_or_to: int | None = None, to: int | None = None) -> Tensor:
     """Whole numbers in place: `random_(to)` from 0 to before `to`, `random_(low, to)` from `low`.
 
-    Without an argument all that the dtype tells from its neighbours, not below 0: up to 2**24 in
+    Without an argument all that the dtype tells from its neighbors, not below 0: up to 2**24 in
     float32. Raises RuntimeError for an empty range and bounds beyond that.
     """
     if self.dtype.kind == "f":

@@ -1,11 +1,12 @@
 """Flat storage: all parameters of one dtype and device in one buffer, all gradients in another.
 
 `param.data` and `param.grad` are views into them, so an update is a few passes over one array, a
-gradient allreduce needs no packing, and a checkpoint has one array per state. The first optimizer
-or DataParallel that is given a set of parameters makes it; a second one shares it.
+gradient all_reduce needs no packing, and a checkpoint has one array per state. The first optimizer
+or DataParallel that is given a set of parameters makes the storage; the next one shares it.
 
 A parameter keeps its memory order: a weight stored transposed stays so, and so does its gradient.
-`zero_grad()` raises one number, the buffer's epoch: a gradient of an earlier epoch is absent.
+`zero_grad()` writes no zeros: it raises the buffer's epoch, a number, and gradients of an earlier
+epoch are absent (`param.grad` is None). "Present" is the opposite.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from ..backend import MODES, STRUCTURE, XP, device_of
 from ..errors import need
 from ..tensor import TENSORS, Tensor, Version, wrap
 
-# Extra elements behind the flat gradient, which one allreduce carries along: sample counts, the
-# loss, flags. Data parallelism gives them their meaning.
-LANE = 11
+# Elements behind the flat gradient that the same all_reduce carries along: sample counts, the loss,
+# and, behind these, a flag for each parameter. See `distributed/footer.py`.
+FOOTER = 11
 
 
 class Buffer:
@@ -30,26 +31,33 @@ class Buffer:
     Attributes:
         data: all parameters, one after the other.
         grad: their gradients, in the same places.
-        wide: `grad` with the footer behind it: LANE elements and one for each parameter.
+        wide: `grad` with the footer behind it: FOOTER elements and one for each parameter.
         epoch: raised by `zero_grad()`.
-        graphs: the slots whose gradient has a graph of its own.
-        turn: held by the thread that changes it; see `autograd.turns`.
+        graphs: the slots whose gradient has a graph, from `backward(create_graph=True)`.
+        lock: held by the thread that changes it; see `autograd.locks`.
     """
 
-    __slots__ = ("__weakref__", "data", "epoch", "grad", "graphs", "storage", "turn", "wide")
+    __slots__ = ("__weakref__", "data", "epoch", "grad", "graphs", "lock", "storage", "wide")
 
-    def __init__(self, xp: Any, size: int, count: int, dtype: Any, turn: Any) -> None:
+    def __init__(self, xp: Any, size: int, count: int, dtype: Any, lock: Any) -> None:
         self.data = xp.zeros(size, dtype)
-        self.wide = xp.zeros(size + LANE + count, dtype)
+        self.wide = xp.zeros(size + FOOTER + count, dtype)
         self.grad = self.wide[:size]
         self.epoch = 0
         self.graphs: list[Slot] = []
         self.storage: Any = None
-        self.turn = turn
+        self.lock = lock
 
 
 class Slot:
-    """The place of one parameter in a buffer, and whether its gradient is there."""
+    """The place of one parameter in a buffer, and whether its gradient is present.
+
+    Attributes:
+        start, stop: the place; `array` is the gradient's memory there, `tensor` a Tensor over it.
+        version, grad_version: of the parameter and of the gradient.
+        epoch: the buffer's when the gradient was last added to: where they differ it is absent.
+        graph: the gradient as a Tensor with a graph; None where it has none.
+    """
 
     __slots__ = (
         "array", "buffer", "epoch", "grad_version", "graph", "start", "stop", "tensor", "version",
@@ -63,8 +71,13 @@ class Slot:
         self.tensor = wrap(self.array)
         self.grad_version = self.tensor.version
         self.version = version
-        self.graph: Tensor | None = None  # a gradient with a graph, until the next zero_grad()
+        self.graph: Tensor | None = None
         self.epoch = -1
+
+    @property
+    def present(self) -> bool:
+        """Whether `param.grad` is not None; hot code compares the epochs itself."""
+        return bool(self.epoch == self.buffer.epoch)
 
     def gradient(self) -> Tensor | None:
         """What `param.grad` reads."""
@@ -84,14 +97,14 @@ class Slot:
         self.grad_version.n += 1
         self.graph = None
 
-    def mark(self) -> None:
-        """Say that the gradient is there."""
+    def set_present(self) -> None:
+        """Mark the gradient as present: something else has written its values."""
         self.epoch = self.buffer.epoch
         self.grad_version.n += 1
         self.graph = None
 
     def add_graph(self, g: Tensor) -> None:
-        """Accumulate a gradient that has a graph of its own; its values live in the slot too."""
+        """Accumulate a gradient that has a graph; its values are in the slot's memory as well."""
         before = self.gradient()
         total = g.clone() if before is None else before + g
         self.array[...] = total._array
@@ -116,13 +129,13 @@ class Slot:
 
 
 def shaped_like(flat: Any, like: Any) -> Any:
-    """A piece of a buffer in the shape and memory order of the array `like`."""
+    """`flat`, a piece of a buffer, in the shape and memory order of the array `like`."""
     if like.ndim == 2 and like.flags.f_contiguous and not like.flags.c_contiguous:
         return flat.reshape(like.shape[::-1]).T
     return flat.reshape(like.shape)
 
 
-# All there are: a captured step may read and write them.
+# All storages: a captured step may read and write any of them.
 STORAGES: weakref.WeakSet[FlatStorage] = weakref.WeakSet()
 
 
@@ -131,12 +144,13 @@ class FlatStorage:
 
     Attributes:
         params: the parameters in definition order, tied ones once.
-        place: the number of each parameter.
-        slots: their places, in the same order.
+        index: the position of each parameter in `params`.
+        slots: the slot of each parameter, in the same order.
         buffers: one for each dtype and device, in order of first use.
-        rows: for each buffer the numbers of its parameters, in the order of the buffer.
-        holders: who was given this storage: names, and weakly the objects where they are known.
-        turn: that of its buffers.
+        by_buffer: for each buffer the positions of its parameters, in the order of the buffer.
+        holders: the optimizers and DataParallel that share it: names, with weak references.
+        lock: that of its buffers.
+        cleared: how often `zero_grad` was called.
 
     Example:
         >>> net = mt.nn.Linear(4, 2)
@@ -147,21 +161,21 @@ class FlatStorage:
 
     def __init__(self, params: tuple[Tensor, ...]) -> None:
         self.params = params
-        self.cleared = 0  # how often `zero_grad` was called
-        self.place = {param: number for number, param in enumerate(params)}
+        self.cleared = 0
+        self.index = {param: number for number, param in enumerate(params)}
         self.holders: list[tuple[str, Any]] = []
-        self.turn = threading.RLock()  # the collector may come by while this thread holds it
+        self.lock = threading.RLock()  # the collector may come by while this thread holds it
         groups: dict[Any, list[int]] = {}
         for number, param in enumerate(params):
             key = (param._array.dtype, device_of(param._array))
             groups.setdefault(key, []).append(number)
         slots: list[Any] = [None] * len(params)
         self.buffers: list[Buffer] = []
-        self.rows = list(groups.values())
+        self.by_buffer = list(groups.values())
         for (dtype, _), numbers in groups.items():
             size = sum(params[n]._array.size for n in numbers)
             xp = XP[type(params[numbers[0]]._array)]
-            buffer = Buffer(xp, size, len(params), dtype, self.turn)
+            buffer = Buffer(xp, size, len(params), dtype, self.lock)
             buffer.storage = weakref.ref(self)
             self.buffers.append(buffer)
             start = 0
@@ -175,9 +189,9 @@ class FlatStorage:
 
     @staticmethod
     def of(params: Iterable[Tensor], who: str, holder: Any = None) -> FlatStorage:
-        """The storage of exactly these parameters, made now or shared with another owner.
+        """The storage of exactly these parameters: a new one, or that of another holder.
 
-        `who` is the name of the new one, and `holder` the object, which may be gone some day.
+        `who` is the name of the new holder, for errors, and `holder` the object, kept weakly.
 
         Raises:
             TypeError: not Tensors.
@@ -197,11 +211,11 @@ class FlatStorage:
 
     @property
     def owners(self) -> list[str]:
-        """The names of those who were given this storage and are there still."""
+        """The names of the holders that are alive."""
         return [who for who, alive in self.holders if alive is None or alive() is not None]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Mark every gradient absent, or set those that are present to zeros."""
+        """Make every gradient absent, or set those that are present to zeros."""
         if MODES.capture.on:
             MODES.capture.cleared(self, set_to_none)
             return
@@ -210,21 +224,21 @@ class FlatStorage:
             for buffer in self.buffers:
                 buffer.epoch += 1
                 if buffer.graphs:
-                    self.forget(buffer)
+                    self.drop_graphs(buffer)
             return
         for slot in self.slots:
-            if slot.epoch == slot.buffer.epoch:
+            if slot.present:
                 slot.assign(0)
 
     @staticmethod
-    def forget(buffer: Buffer) -> None:
-        """Drop gradients with a graph: each leads back to its parameter, a cycle to be broken."""
+    def drop_graphs(buffer: Buffer) -> None:
+        """Drop gradients with a graph, which leads back to the parameter: a reference cycle."""
         for slot in buffer.graphs:
             slot.graph = None
         buffer.graphs.clear()
 
     def present(self) -> tuple[bool, ...]:
-        """Of each parameter whether its gradient is there."""
+        """For each parameter, whether its gradient is present."""
         if len(self.buffers) == 1:  # the usual case, in less time
             epoch = self.buffers[0].epoch
             for slot in self.slots:
@@ -235,13 +249,13 @@ class FlatStorage:
         return tuple([slot.epoch == slot.buffer.epoch for slot in self.slots])
 
     def any_present(self) -> bool:
-        """Whether any gradient is there."""
+        """Whether any gradient is present."""
         if len(self.buffers) == 1:
             return self.buffers[0].epoch in [slot.epoch for slot in self.slots]
         return any(self.present())
 
-    def stamp(self) -> None:
-        """Raise the version of every parameter: a graph that saved one is stale now."""
+    def bump_versions(self) -> None:
+        """Raise the version of every parameter: graphs that saved one raise in backward."""
         for version in self.versions:
             version.n += 1
 
@@ -259,7 +273,7 @@ def checked(params: Iterable[Tensor], who: str) -> tuple[Tensor, ...]:
 
 
 def _adopt(param: Tensor, buffer: Buffer, start: int) -> Slot:
-    """Move one parameter into the buffer, with the gradient that it may have."""
+    """Move one parameter into the buffer, with its gradient if it has one."""
     old, before = param._array, param.grad
     stop = start + old.size
     home = shaped_like(buffer.data[start:stop], old)
@@ -290,7 +304,7 @@ def is_flat(param: Tensor) -> bool:
 
 
 def flat_like(buffer: Buffer) -> Any:
-    """Zeros in the size of a buffer, for an optimizer's state."""
+    """Zeros in the size of a buffer: a new state of an optimizer."""
     return XP[type(buffer.data)].zeros_like(buffer.data)
 
 

@@ -1,9 +1,18 @@
 """The optimizers' formulas: plain operators over flat arrays of many parameters at once.
 
 A formula changes the parameters `p` and its states in place, given the gradient `g` and numbers by
-name; states and numbers that a group does without are None. It is run once, to be recorded (see
-`recorded.py`), so each number of its text counts alike for every element: no `if` on an element, no
-sum. Where its numbers come from is said by the optimizer of its name.
+name; states and numbers that a group does not use are None. It is run once, to be recorded (see
+`recorded.py`), so it must do the same with every element: no `if` on an element, no sum.
+
+The optimizer of the same name (`optimizers.py`) states the mathematics, and computes the numbers
+once a step, so that the formula needs few passes over the arrays:
+
+    rest, rest1, rest2  1 - alpha (or rho), 1 - beta1, 1 - beta2: what averages take of the new
+    shrink              1 - lr * weight_decay, for decoupled weight decay
+    kept                1 - dampening
+    size, rate, eta     the step size: the learning rate with its corrections
+    least               eps with the same corrections: the least denominator
+    new, old            NAdam's step sizes for the gradient and for its average
 """
 
 from __future__ import annotations

@@ -163,14 +163,14 @@ class LBFGS(Optimizer):
         return found
 
     def _gradient(self) -> Any:
-        slots = [self.storage.slots[self.storage.place[p]] for p, _ in self._pieces()]
-        there = [slot.array if slot.epoch == slot.buffer.epoch else None for slot in slots]
+        slots = [self.storage.slots[self.storage.index[p]] for p, _ in self._pieces()]
+        there = [slot.array if slot.present else None for slot in slots]
         return self._vector(there)
 
     def _write(self, vector: Any) -> None:
         for param, place in self._pieces():
             param._array[...] = vector[place].reshape(param.shape)
-        self.storage.stamp()
+        self.storage.bump_versions()
 
     # The step -----------------------------------------------------------------------------------
 

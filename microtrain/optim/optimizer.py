@@ -500,7 +500,7 @@ class Optimizer:
             self._check(group)
         storage = self.storage
         self.runs = []
-        for at_buffer, numbers in enumerate(storage.rows):
+        for at_buffer, numbers in enumerate(storage.by_buffer):
             pieces: list[tuple[Any, list[int]]] = []  # what its parameters share, and these
             for n in numbers:
                 if not present[n]:
@@ -574,7 +574,7 @@ class Optimizer:
         self._use(storage)
         for param, state in kept.items():
             self.load_state_of(param, state)
-            self._progress[storage.place[param]] = progress[old.place[param]]
+            self._progress[storage.index[param]] = progress[old.index[param]]
 
     def __repr__(self) -> str:
         lines = [f"{type(self).__name__} ("]
@@ -653,7 +653,7 @@ class Optimizer:
 
         The number of steps, where an optimizer counts them, and other numbers are copies.
         """
-        place = self.storage.place[param]
+        place = self.storage.index[param]
         progress = self._progress[place]
         if not progress.used:
             return {}
@@ -721,7 +721,7 @@ class Optimizer:
 
     def load_state_of(self, param: Tensor, values: dict[str, Any]) -> None:
         """Copy state arrays or Tensors (in the parameter's shape) into the flat state."""
-        place = self.storage.place[param]
+        place = self.storage.index[param]
         slot, flats = self.storage.slots[place], self._flats(place)
         self.runs = []
         found = self._fitting(param, values)

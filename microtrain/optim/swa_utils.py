@@ -222,7 +222,7 @@ class AveragedModel(Module):
             way = xp.subtract(value, average)
             xp.multiply(way, part.to(average.dtype)._array, way)
             xp.add(average, way, average)
-        MODES.capture.bookkeeping("the averages are new", self._storage.stamp)
+        MODES.capture.bookkeeping("the averages are new", self._storage.bump_versions)
 
 
 def _layout(storage: FlatStorage) -> Any:

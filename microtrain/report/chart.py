@@ -43,8 +43,8 @@ class Curve:
         name: in the legend.
         look: `train`, `val`, `test` or `plain`: a class of report.css, a style of pictures.
         points: horizontal and vertical places, float64 of shape (n,) each.
-        run: which of several runs it is of; they have a colour each, in the order of their names.
-        kin: the same text for runs that are to be of one colour, where many are drawn.
+        run: which of several runs it is of; they have a color each, in the order of their names.
+        kin: the same text for runs that are to be of one color, where many are drawn.
         faint: whether it is the background of a smoothed one.
         band: the lower and upper end of what surrounds it, of shape (n,) each.
     """
@@ -221,14 +221,14 @@ def _log_ticks(low: float, high: float) -> list[tuple[float, str]]:
 
 ELSEWHERE = "; choose a place with --output FILE"
 FORMATS = (".png", ".svg", ".pdf")
-INK, GREY = "#222222", "#8a8a8a"
+INK, GRAY = "#222222", "#8a8a8a"
 _STYLES: dict[str, dict[str, Any]] = {
     "train": {"color": COLORS["train"], "lw": 1.5, "ls": (0, (4, 1.5))},
     "val": {"color": COLORS["val"], "lw": 1.9},
     "test": {"color": COLORS["test"], "lw": 1.9},
     "plain": {"color": INK, "lw": 1.4, "ls": (0, (5, 4))},
 }
-# Okabe and Ito's colours, which people who see colours otherwise can tell apart, black left out.
+# Okabe and Ito's colors, which people who see colors otherwise can tell apart, black left out.
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _MORE_COLORS = ("#222222", "#8c564b")
 _LINES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (9, 3)))
@@ -279,9 +279,9 @@ def draw(charts: Sequence[Chart], title: str = "", note: str = "") -> Figure:
 
 
 def _styles_of_runs(kin: dict[str, str], many: bool) -> dict[str, dict[str, Any]]:
-    """A colour for each run; of many also a kind of line.
+    """A color for each run; of many also a kind of line.
 
-    Those of one kin have one colour, if that leaves enough for all; else colours go round first.
+    Those of one kin have one color, if that leaves enough for all; else colors go round first.
     """
     colors = (*_COLORS, *_MORE_COLORS) if many else _COLORS
     families: dict[str, list[str]] = {}
@@ -364,7 +364,7 @@ def _draw(axes: Axes, chart: Chart, styles: dict[str, dict[str, Any]], many: boo
     for mark in chart.marks:
         color = styles.get(mark.run, {}).get("color")
         if mark.y is None:
-            axes.axvline(mark.x, color=color or GREY, ls=":", lw=1.5, label=mark.words)
+            axes.axvline(mark.x, color=color or GRAY, ls=":", lw=1.5, label=mark.words)
         else:
             ring: dict[str, Any] = {"ms": 8, "mew": 2, "mfc": "white", "zorder": 5}
             if many:
@@ -375,7 +375,7 @@ def _draw(axes: Axes, chart: Chart, styles: dict[str, dict[str, Any]], many: boo
 def _legend_of_runs(
     figure: Figure, charts: Sequence[Chart], styles: dict[str, dict[str, Any]], many: bool
 ) -> None:
-    """A colour for each run, and what the lines and dots of each look are; of many on the right."""
+    """A color for each run, and what the lines and dots of each look are; of many on the right."""
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], label=run, **{"lw": 1.9} | style) for run, style in styles.items()]
@@ -385,7 +385,7 @@ def _legend_of_runs(
         dots = [curve.dots for curve in drawn]
         if dots:
             style = dot if all(dots) else _STYLES[look]
-            handles.append(Line2D([], [], label=words, **style | {"color": GREY}))
+            handles.append(Line2D([], [], label=words, **style | {"color": GRAY}))
     columns = 1 if many or max(map(len, styles)) > 40 else 2
     place: Any = "outside right upper" if many else "outside lower center"
     figure.legend(handles=handles, loc=place, ncols=columns, fontsize=8 if many else None)

@@ -66,7 +66,7 @@ class Confusion:
 
 @dataclass(frozen=True)
 class Given:
-    """Inputs as they were before any standardisation.
+    """Inputs as they were before any standardization.
 
     Attributes:
         x: of shape (n, ...), the first input.
@@ -358,7 +358,7 @@ def worst(badness: Array, told: Mapping[str, Sequence[str]], given: Given) -> Mi
 
 
 def column(values: Array) -> list[str]:
-    """A column as texts: whole numbers where all are, up to what a standardisation has rounded."""
+    """A column as texts: whole numbers where all are, up to what a standardization has rounded."""
     values = values.astype(np.float64)
     close = 1e-6 * float(np.abs(values).max(initial=0.0, where=np.isfinite(values)))
     if (np.abs(values - np.rint(values)) <= min(close, 1e-3)).all():
@@ -395,7 +395,7 @@ def _images(x: Array, names: Sequence[str] | None) -> Array | None:
 
 
 def picture(pixels: Array, low: float, high: float) -> str:
-    """A data URI of grey (h, w) or colours (h, w, 3), black at `low` and white at `high`."""
+    """A data URI of gray (h, w) or colors (h, w, 3), black at `low` and white at `high`."""
     from PIL import Image  # which matplotlib brings
 
     shades = np.nan_to_num((pixels - low) / ((high - low) or 1.0) * 255).clip(0, 255)

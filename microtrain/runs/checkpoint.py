@@ -73,7 +73,7 @@ def save_checkpoint(
 
     Args:
         directory: the run's `checkpoints`; made if absent, in one that is there.
-        step: optimiser steps taken, 0 or more.
+        step: optimizer steps taken, 0 or more.
         model, optimizer: arrays of numbers or bool by name, of any device, layout and byte order:
             values count. They are read in blocks as they are written, and no copy is made.
         state: what JSON gives back unchanged (text keys, lists rather than tuples, finite floats).

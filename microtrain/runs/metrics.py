@@ -36,7 +36,7 @@ RESERVED = (*LEADING, *WALL_CLOCK)  # fields of metrics.jsonl that are not metri
 _SHARED = ("epoch", "samples", "time")  # fields that are the same in the rows of all parts
 _LONGEST_ROW = 2**20  # bytes
 _LONGEST_NAME = 60  # characters of a field that an error repeats
-Series = tuple[NDArray[np.int64], NDArray[np.float64]]  # optimiser steps, values
+Series = tuple[NDArray[np.int64], NDArray[np.float64]]  # optimizer steps, values
 
 
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:

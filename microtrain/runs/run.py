@@ -97,7 +97,7 @@ def read_info(path: Path) -> RunInfo:
         raise DataError(f"damaged file: {path}: {error}") from None
 
 
-Series = tuple[NDArray[np.float64], NDArray[np.float64]]  # optimiser steps, values
+Series = tuple[NDArray[np.float64], NDArray[np.float64]]  # optimizer steps, values
 
 
 @dataclass(frozen=True)

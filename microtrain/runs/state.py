@@ -191,7 +191,7 @@ class RunState:
     Attributes:
         monitor: the column whose best value counts, and which way: `min` or `max`.
         duration: of the whole run, as it is configured.
-        step, samples: optimiser steps taken and samples seen, over all ranks.
+        step, samples: optimizer steps taken and samples seen, over all ranks.
         seconds: that it took, before a resume.
         monitored: the value of the monitored column after this step, if it was measured.
         best: the best one.

@@ -43,7 +43,7 @@ STOP, EVALUATE, SAVE = range(3)  # what a run is asked for: places in `DataParal
 
 @dataclass(frozen=True)
 class Plan:
-    """Every duration of a configuration: in optimiser steps, or in seconds where a clock counts.
+    """Every duration of a configuration: in optimizer steps, or in seconds where a clock counts.
 
     Attributes:
         epoch: steps of one epoch.

@@ -1,6 +1,6 @@
 """The one place that prints: lines of rank 0, which log.txt keeps, and a progress bar beside them.
 
-Lines are plain text that a pipe or a log can hold: no control characters, no colours, no wrapping.
+Lines are plain text that a pipe or a log can hold: no control characters, no colors, no wrapping.
 The bar is there only where standard output is a terminal of this process's own, or the cell of a
 notebook. Under a launcher that is never so, even if it looks so: Open MPI gives ranks a
 pseudo-terminal whose other end may be a file.
@@ -21,7 +21,7 @@ from typing import Any, Literal, TextIO
 
 from ..common import threads
 from ..common.threads import LAUNCH, launch_environment
-from ..common.words import elapsed, labelled, number, plural, printable, rate, size
+from ..common.words import elapsed, labeled, number, plural, printable, rate, size
 from ..config.components import import_paths
 from ..config.schema import Config
 from ..data import ArrayDataset
@@ -99,7 +99,7 @@ class Output:
         """Draw a progress bar, on rank 0, where standard output is a terminal or a notebook's.
 
         Args:
-            total: optimiser steps of the run, None where only a clock ends it.
+            total: optimizer steps of the run, None where only a clock ends it.
             start: steps taken before.
             noun: what is counted.
 
@@ -253,7 +253,7 @@ def header(run: Any, hosts: Sequence[str], compiled: str, results: Path) -> list
         "compile": compiled,
         "results": str(results),
     }
-    return [f"microtrain {__version__}: {config.name}", *labelled(facts)]
+    return [f"microtrain {__version__}: {config.name}", *labeled(facts)]
 
 
 def _shared(parts: Any) -> str:
@@ -299,7 +299,7 @@ def summary(run: Any, ending: Ending) -> list[str]:
     of_table = run.config.data.type in ("csv", "parquet")  # new rows of it come in a file
     done = "predict" if of_table else "evaluate"
     facts["next"] = next_command(run.config, run.path, done if ending.finished else "resume")
-    return labelled(facts)
+    return labeled(facts)
 
 
 def next_command(config: Config, path: Path, command: str) -> str:

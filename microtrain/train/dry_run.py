@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..backend import default_dtype, to_host
-from ..common.words import elapsed, labelled, plural, size
+from ..common.words import elapsed, labeled, plural, size
 from ..config.components import load
 from ..config.schema import Config
 from ..distributed.single import SingleCommunicator
@@ -59,7 +59,7 @@ def dry_run(run: Any) -> list[str]:
             f"{plural(total, 'step')} were measured"
         )
     facts["measured"] = f"peak memory {size(peak_memory())}; nothing was written"
-    return labelled(facts)
+    return labeled(facts)
 
 
 def try_step(config: Config) -> int:

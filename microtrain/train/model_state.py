@@ -174,7 +174,7 @@ def _optimizer_arrays(model: Module, optimizer: Optimizer) -> dict[str, Any]:
     return {
         f"{name}.{state}": array
         for name, param in model.named_parameters()
-        if param in optimizer.storage.place
+        if param in optimizer.storage.index
         for state, array in optimizer.state_of(param).items()
     }
 

@@ -17,7 +17,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from .. import nn
-from ..autograd.graph import MEANS, below
+from ..autograd.graph import MEANS, walk
 from ..backend import to_host
 from ..common.words import number, plural, table
 from ..config.schema import Config
@@ -478,7 +478,7 @@ def refuse_unweighted(loss: Any, name: str) -> None:
 
 def refuse_uncounted(loss: Any, value: Tensor) -> None:
     """ConfigError for a mean over weighted rows of which nobody knows what it is divided by."""
-    if not any(getattr(node, "_op", None) in MEANS for node in below([value._edge])):
+    if not any(getattr(node, "_op", None) in MEANS for node in walk([value._edge])):
         raise ConfigError(
             f"the loss {getattr(loss, '__name__', type(loss).__name__)} returned one number for "
             "rows with weights, whose mean over several ranks is unknown; let it return the sum "

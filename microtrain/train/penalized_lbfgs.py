@@ -21,7 +21,7 @@ FITS = "fits"  # the state: how many steps there were
 class PenalizedLBFGS(LBFGS):
     """L-BFGS to the minimum of the loss over all rows, plus a penalty on the weights.
 
-    Minimised is loss + l2 / rows * (sum of the squares of the weights) / 2, where rows are what the
+    Minimized is loss + l2 / rows * (sum of the squares of the weights) / 2, where rows are what the
     loss is a mean over: rows, or the sum of their weights (of a loss that is a sum: 1). So for
     classes l2 is 1 / C of scikit-learn's LogisticRegression, and for the mean squared error twice
     the alpha of its Ridge. Parameters of one dimension, biases, are free.

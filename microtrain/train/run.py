@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Adds up optimiser steps between two rows.
+    """Adds up optimizer steps between two rows.
 
     Attributes:
         samples: seen until the last row.
@@ -66,7 +66,7 @@ class Progress:
         self._looked = 0.0, 0.0
 
     def add(self) -> None:
-        """One optimiser step: its loss counts by what it is the mean over."""
+        """One optimizer step: its loss counts by what it is the mean over."""
         loss, weight = self.model.loss, self.model.weight if self.mean else 1
         if weight:
             self.total += math.nan if loss is None else loss * weight
@@ -170,7 +170,7 @@ class TrainingRun(Parts):
 
     @property
     def step(self) -> int:
-        """Optimiser steps taken."""
+        """Optimizer steps taken."""
         return self.state.step
 
     @property

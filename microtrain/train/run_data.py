@@ -33,7 +33,7 @@ def load_data(
     target_scaling: TargetScaling | None = None,
     found: Any = None,
 ) -> Prepared:
-    """The configured data, split, encoded and standardised, cast.
+    """The configured data, split, encoded and standardized, cast.
 
     `preprocessing`, `encoder` and `target_scaling` are those of a training before, `found` is what
     another rank of the host has found in the same rows.

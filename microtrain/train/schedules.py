@@ -1,9 +1,9 @@
-"""Learning-rate schedules of a run: the rate of an optimiser step as a function of its number.
+"""Learning-rate schedules of a run: the rate of an optimizer step as a function of its number.
 
 Where PyTorch's schedulers (`mt.optim.lr_scheduler`) make each rate from the one before, a run may
 begin anywhere: `rate(step, base)` depends on its arguments alone, so a resumed run needs no state
 of its schedule. The values are those of the scheduler that a class names. Steps are counted from 0
-by the optimiser steps taken; `base` is what the parameter group's `lr` was when the run began.
+by the optimizer steps taken; `base` is what the parameter group's `lr` was when the run began.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Schedule:
             ) from None
 
     def rate(self, step: int, base: float) -> float:
-        """The learning rate of the optimiser step after `step` others."""
+        """The learning rate of the optimizer step after `step` others."""
         if step < self.warmup_steps:
             return self.during_warmup(step, base) * ((step + 1) / self.warmup_steps)
         return self.after_warmup(step, base)
@@ -231,7 +231,7 @@ class Rates:
                     raise _no_rate(step, lr)
 
     def set(self, step: int) -> None:
-        """The rates of the optimiser step after `step` others, outside any captured program."""
+        """The rates of the optimizer step after `step` others, outside any captured program."""
         rate = self.schedule.rate
         for group, base in self.groups:
             lr = rate(step, base)

@@ -80,8 +80,8 @@ class Trainer(TrainingRun):
 
     Attributes:
         model: the `DataParallel` model.
-        step, samples: optimiser steps taken and samples seen, over all ranks.
-        total_steps: optimiser steps of the whole run; None where a clock ends it.
+        step, samples: optimizer steps taken and samples seen, over all ranks.
+        total_steps: optimizer steps of the whole run; None where a clock ends it.
         execution: what executes the steps: the code below, or a capture of it.
         path: the run directory, from the beginning of `train`.
         eval_step: where a subclass has such a method, it takes the place of
@@ -361,10 +361,10 @@ class Trainer(TrainingRun):
         """Take a few steps, write nothing; returns what the run needs. Collective, once."""
         return dry_run(self)
 
-    # One optimiser step ---------------------------------------------------------------------------
+    # One optimizer step ---------------------------------------------------------------------------
 
     def take_step(self, micro_batches: MicroBatches) -> None:
-        """One optimiser step; NotFinite where its update was refused."""
+        """One optimizer step; NotFinite where its update was refused."""
         step = self.state.step
         if self.execution.pending and step >= BEGIN - 1:
             self.execution.rehearse(self.loader.kinds(self.total_steps or sys.maxsize))
@@ -404,7 +404,7 @@ class Trainer(TrainingRun):
             loss.backward()
 
     def update(self) -> None:
-        """The optimiser's step, if the gradients are finite; they are clipped first.
+        """The optimizer's step, if the gradients are finite; they are clipped first.
 
         One that computes several gradients calls for this, as for `gradients`, in its step.
         """

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..autograd import Function, grad
 from ..autograd.grad_mode import enable_grad
-from ..autograd.graph import MEANS, below, next_seq
+from ..autograd.graph import MEANS, next_seq, walk
 from ..backend import ARRAYS, LISTENERS, MODES
 from ..common.missing_names import namespace
 from ..nn import Module
@@ -306,7 +306,7 @@ def _outside(
     """
     found: dict[Tensor, None] = {}
     nodes = []
-    for node in below([v._edge or v for v in results if type(v) in TENSORS and v._rg]):
+    for node in walk([v._edge or v for v in results if type(v) in TENSORS and v._rg]):
         if type(node) in TENSORS:
             found[node] = None
             continue

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd.differentiate import grad, messages_apart
+from ..autograd.differentiate import grad, messages_set_aside
 from ..autograd.graph import NodeOfMany, leaves_of
 from ..backend import ARRAYS, to_host
 from ..common.words import plural, printable, table
@@ -205,7 +205,7 @@ def _gradients(result: Tensor, keys: Mapping[Any, int]) -> tuple[dict[Any, Any],
     handles = [node._add_hook(_keeping(found, node)) for node in nodes]
     try:
         ones = result.detach() * 0 + 1
-        with messages_apart():
+        with messages_set_aside():
             found |= dict(zip(leaves, grad(result, leaves, ones, retain_graph=True), strict=True))
     except RuntimeError:
         left = {leaf: leaf.grad for leaf in leaves}

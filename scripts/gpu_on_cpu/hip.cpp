@@ -25,7 +25,7 @@ static thread_local int device = 0;
 static std::map<uintptr_t, std::pair<size_t, int>> blocks;  // device memory: size, device
 static int devices() { const char* n = getenv("GPU_ON_CPU_DEVICES"); return n ? atoi(n) : 1; }
 static FILE* trace() { static FILE* f = getenv("GPU_ON_CPU_TRACE") ? fopen(getenv("GPU_ON_CPU_TRACE"), "a") : nullptr; return f; }
-// Launches, copies to the host, to the device, on it, synchronisations, memsets, products, memory
+// Launches, copies to the host, to the device, on it, synchronizations, memsets, products, memory
 // that was asked for: what a step costs, on any machine.
 static long counts[8];
 API long* gpu_on_cpu_counts() { return counts; }

@@ -138,7 +138,7 @@ def test_a_step_from_the_same_state(name: str, optimizer: str, double: bool) -> 
         largest = max(np.abs(p.grad.numpy()).max() for p in eager.model.parameters())
         for (key, mine), other in pairs:
             # A gradient that is zero but for rounding has no digits to agree in (a bias before a
-            # normalisation, that of the keys of attention), nor what Adam makes of it.
+            # normalization, that of the keys of attention), nor what Adam makes of it.
             sure = np.abs(other.grad.numpy()) > 1e-4 * largest
             which = sure if optimizer == "adamw" else ...
             near(mine.detach().numpy()[which], other.detach().numpy()[which], tolerance, key)

@@ -100,7 +100,7 @@ def test_the_bits_of_training(monkeypatch: pytest.MonkeyPatch, name: str, dtype:
 
 BLOCKS: dict[str, Callable[[Any, Any], Any]] = {
     "softmax": lambda x, first: x.softmax(-1),
-    "centred": lambda x, first: x - x.mean(-1, keepdim=True),
+    "centered": lambda x, first: x - x.mean(-1, keepdim=True),
     "largest": lambda x, first: x / (1 + x.abs().amax(-1, keepdim=True)),
     "columns": lambda x, first: x - x.mean(0),
     "turned": lambda x, first: x.flip(0) + x,

@@ -36,7 +36,7 @@ FINE = Rank(
 OTHER_NUMPY = FINE.versions | {"numpy": "2.0.0"}
 
 # changes of each rank (all are fine otherwise), and the beginning of each finding
-JUDGEMENTS = {
+JUDGMENTS = {
     "fine": ([{}, {}], []),
     "as many as cores": ([{"quota": 2.0}, {}], []),
     "more ranks than cores": ([{}, {}, {}], ["host a: 3 ranks share 2 cores"]),
@@ -57,9 +57,9 @@ JUDGEMENTS = {
 }
 
 
-@pytest.mark.parametrize("case", JUDGEMENTS)
+@pytest.mark.parametrize("case", JUDGMENTS)
 def test_ranks_are_judged(case: str) -> None:
-    changes, expected = JUDGEMENTS[case]
+    changes, expected = JUDGMENTS[case]
     ranks = [replace(FINE, rank=number, **change) for number, change in enumerate(changes)]
     found = judge_ranks(ranks, {4: ()})
     assert [finding.text for finding in found] == expected

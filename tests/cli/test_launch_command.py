@@ -345,7 +345,7 @@ def test_two_ranks_bound_share_no_core(mpirun: Callable[..., mpi_run.Job], tmp_p
 
 
 # What rank 0 does to the process that was `microtrain launch`, and what its ranks do then.
-SIGNALLED = """
+SIGNALED = """
 import os, signal, sys, time
 import microtrain.distributed as d
 comm = d.world()
@@ -365,7 +365,7 @@ def test_signals_reach_the_job(
     mpirun: Callable[..., mpi_run.Job], tmp_path: Path, name: str
 ) -> None:
     script, pid = tmp_path / "script.py", tmp_path / "pid"
-    script.write_text(SIGNALLED)
+    script.write_text(SIGNALED)
     command = ["-m", "microtrain", "launch", "-n", "2", str(script), str(pid), name]
     # The shell's process becomes Python, and that becomes mpirun: one id.
     shell = ["sh", "-c", 'echo $$ >"$0"; exec "$@"', str(pid), sys.executable, *command]

@@ -35,7 +35,7 @@ def all_of_them(monkeypatch):
 
 
 def slips(word):
-    """One letter dropped, doubled, two neighbours swapped; `-` for `_`, and `_` left out."""
+    """One letter dropped, doubled, two neighbors swapped; `-` for `_`, and `_` left out."""
     for i in range(len(word)):
         yield word[:i] + word[i + 1 :]
         yield word[: i + 1] + word[i:]
@@ -125,7 +125,7 @@ def test_every_slip_in_every_registered_name(kind):
             load(kind, slip)
 
 
-def test_a_misspelt_argument_is_shown_where_it_stands(tmp_path):
+def test_a_misspelled_argument_is_shown_where_it_stands(tmp_path):
     document = COMPLETE | {"optimizer": "{type: sgd, lr: 0.1, momentun: 0.9}"}
     text = messages(tmp_path, document)
     assert "optimizer.momentun" in text
@@ -160,7 +160,7 @@ def test_a_key_in_the_wrong_place_and_words_of_other_tools(document, found, tmp_
     assert found in messages(tmp_path, COMPLETE | document)
 
 
-def test_a_misspelt_required_key_is_one_problem_not_two(tmp_path):
+def test_a_misspelled_required_key_is_one_problem_not_two(tmp_path):
     document = COMPLETE | {"train": "{duration: 2 epochs, batchsize: 10}"}
     assert messages(tmp_path, document).startswith("1 problem in ")
 

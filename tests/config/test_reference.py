@@ -266,7 +266,7 @@ def test_show_a_name(name, words, show):
         ("chekpoint", "checkpoint"),
     ],
 )
-def test_show_a_misspelt_name(name, meant, show):
+def test_show_a_misspelled_name(name, meant, show):
     text = show(name, code=2)
     assert text.startswith(f'error: there is no component, section or key "{name}"; did you mean ')
     assert f"did you mean {meant}?" in text

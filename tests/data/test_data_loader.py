@@ -188,7 +188,7 @@ def test_ranks_and_micro_batches_together_are_the_global_batches(
             assert part.global_size == len(batch)
             assert rows_of(part) == batch[part.offset :][: len(part[0])]
 
-    # Optimiser steps: the same global batches, cut into micro-batches before ranks.
+    # Optimizer steps: the same global batches, cut into micro-batches before ranks.
     for loader in ranks:
         loader.epoch = epoch
     for batch, steps in zip(

@@ -105,7 +105,7 @@ def test_all_orders_of_four_rows_are_equally_frequent_over_epochs_and_seeds():
 @pytest.mark.parametrize("rows", SIZES)
 def test_rows_are_where_chance_puts_them(rows):
     """Where a position leads to is uniform, over positions, epochs and seeds, and so is what lies
-    between neighbours and between two epochs."""
+    between neighbors and between two epochs."""
     count, epochs = min(rows, 50_000), max(1, 50_000 // rows)
 
     def drawn(seed, epoch):
@@ -119,7 +119,7 @@ def test_rows_are_where_chance_puts_them(rows):
     for one in (first, second, other):
         if rows > count:  # of all rows every cell has the same number
             assert_uniform(cells(one))
-            assert_uniform(cells(np.diff(one)))  # neighbours
+            assert_uniform(cells(np.diff(one)))  # neighbors
         assert_uniform(cells(one - np.arange(count)))  # how far a row is from its place
     for left, right in ((first, second), (first, other)):
         assert_uniform(cells(left - right))

@@ -118,7 +118,7 @@ def test_a_part_without_rows(rows, part):
         prepare(numbered(rows), split=THREE)
 
 
-# Standardisation ------------------------------------------------------------------------------
+# Standardization ------------------------------------------------------------------------------
 
 
 def test_the_training_part_gets_mean_0_and_deviation_1():
@@ -160,7 +160,7 @@ def test_a_column_whose_deviation_underflows_is_not_divided_by_zero():
     assert found.preprocessing.scale.tolist() == [1.0]
 
 
-def test_targets_are_never_standardised():
+def test_targets_are_never_standardized():
     data = synthetic_linear(50, [2.0], 3.0)
     found = prepare(data, standardize=True, dtype="float64")
     np.testing.assert_array_equal(found.train.arrays[1], data.arrays[1])
@@ -249,7 +249,7 @@ def test_targets_that_cannot_be_mapped(how, y, error, message, lazy):
         prepare(data, split={"train": 0.75, "val": 0.25}, **{how: True})
 
 
-def test_images_are_standardised_per_pixel_and_integers_become_floats():
+def test_images_are_standardized_per_pixel_and_integers_become_floats():
     x = np.random.default_rng(0).integers(0, 255, (40, 3, 5), np.uint8)
     found = prepare((x, np.zeros(40)), standardize=True)
     assert found.preprocessing.mean.shape == (3, 5)
@@ -375,7 +375,7 @@ def test_several_inputs_pass_through_the_identity_again():
     assert len(again.train.arrays) == 3
 
 
-def test_standardising_several_inputs_or_values_beyond_floats():
+def test_standardizing_several_inputs_or_values_beyond_floats():
     with pytest.raises(ConfigError, match="one input array, this data has 2"):
         prepare((GOOD, GOOD, GOOD), standardize=True)
     x = np.array([[1e308], [-1e308]])

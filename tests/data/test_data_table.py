@@ -624,7 +624,7 @@ def test_a_date_becomes_its_parts():
     days = [(datetime.fromisoformat(c) - epoch).total_seconds() / 86400 for c in cells[:3]]
     np.testing.assert_allclose(x[:3, -2], days, rtol=1e-14)
     assert x[:, -1].tolist() == [0, 0, 0, 1]
-    # Numbers are standardised, as dates are; what is 0 or 1 stays.
+    # Numbers are standardized, as dates are; what is 0 or 1 stays.
     scaled = [name for name, scale in zip(names, scaling.scale, strict=True) if scale != 1]
     assert scaled == ["d year", "d days"]
 

@@ -216,7 +216,7 @@ print(comm.all_gather_object(codes))
 
 
 @pytest.mark.slow
-def test_a_forked_child_keeps_pythons_own_behaviour(mpirun: Mpirun) -> None:
+def test_a_forked_child_keeps_pythons_own_behavior(mpirun: Mpirun) -> None:
     job = mpirun(2, FORKED, env={"PYTHONWARNINGS": "ignore"})
     assert job.returncode == 0, job
     assert job.stdout.count("[[1, 9], [1, 9]]") == 2

@@ -226,7 +226,7 @@ def numbers_that_are_missing(w: World) -> None:
 
 
 @program
-def a_few_rows_are_labelled(w: World) -> None:
+def a_few_rows_are_labeled(w: World) -> None:
     m = w.model(3, 4, 2)
     x, u, y = w.rows("a", 3), w.rows("b", 3), w.rows("a", integers=2)
     w.learn(F.cross_entropy(m(x), y) + 0.5 * (m(u) ** 2).mean(), m)

@@ -79,8 +79,8 @@ def test_what_is_cut_off_comes_later(comm: Communicator, kind: str) -> None:
 @pytest.mark.parametrize("kind", BITS)
 def test_the_lane_is_exact(comm: Communicator, kind: str) -> None:
     mine = np.ones(5, "f4")
-    lane = np.array([comm.rank + 1e-9, 1e6 + comm.rank])
-    total = all_reduce(comm, kind, mine, nothing_owed(comm, mine), lane)
+    footer = np.array([comm.rank + 1e-9, 1e6 + comm.rank])
+    total = all_reduce(comm, kind, mine, nothing_owed(comm, mine), footer)
     expected = sum(np.array([rank + 1e-9, 1e6 + rank]) for rank in range(comm.size))
     np.testing.assert_allclose(total, expected, rtol=1e-15)
     assert (mine == comm.size).all()

@@ -19,7 +19,7 @@ from microtrain.optim.flat import FlatStorage
 BUCKETS = {"overlap": "on", "bucket_mb": 1e-5}
 
 
-class Centred(mt.nn.Module):
+class Centered(mt.nn.Module):
     """Takes a running mean of its inputs off, which `move(self, x)` updates."""
 
     def __init__(self, move: Any) -> None:
@@ -106,7 +106,7 @@ def steps_of(model: Any, executor: str | None, inputs: Any) -> None:
 
 def trained(comm: Communicator, move: Any, executor: str | None = None, **options: Any) -> Any:
     mt.manual_seed(0)
-    model = mt.distributed.DataParallel(Centred(move), comm, **options)
+    model = mt.distributed.DataParallel(Centered(move), comm, **options)
     rows = np.arange(60, dtype="f4").reshape(5, 4, 3) % 7
     steps_of(model, executor, (mt.from_numpy(x[comm.rank :: comm.size].copy()) for x in rows))
     return {name: value.tolist() for name, value in model.state_dict().items()}
@@ -154,7 +154,7 @@ def test_a_write_that_changes_nothing_is_no_difference() -> None:
 def test_the_mean_over_shards_keeps_buffers_equal() -> None:
     def work(comm: Communicator) -> Any:
         mt.manual_seed(0)
-        model = mt.distributed.DataParallel(Centred(in_place), comm, shards=4)
+        model = mt.distributed.DataParallel(Centered(in_place), comm, shards=4)
         data = mt.data.ArrayDataset(np.arange(24, dtype="f4").reshape(8, 3))
         for batches in mt.data.DataLoader(data, 8, comm=comm, shards=4).steps(passes=3):
             for (x,) in batches:
@@ -225,7 +225,7 @@ def test_models_that_differ_in_it_from_the_beginning_are_refused() -> None:
 
 @given(st.integers(2, 5000), st.integers(0, 100), st.integers(1, 4))
 def test_marks_add_up_without_a_carry(size: int, step: int, others: int) -> None:
-    net = Centred(count)
+    net = Centered(count)
     storage = FlatStorage.of(net.parameters(), "test")
     comm: Any = SimpleNamespace(size=size)
     alike = [Alike(comm, net, storage, True) for _ in range(2)]

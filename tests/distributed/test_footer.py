@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from pace import examples
 
 from microtrain.distributed.footer import SILENT, Totals, pack, values_of
-from microtrain.optim.flat import LANE
+from microtrain.optim.flat import FOOTER
 
 
-def added(lanes: list[list[float]]) -> list[float]:
-    """As the ranks add lanes of float32 up."""
-    return np.array(lanes).astype(np.float32).sum(axis=0, dtype=np.float32).tolist()
+def added(footers: list[list[float]]) -> list[float]:
+    """As the ranks add footers of float32 up."""
+    return np.array(footers).astype(np.float32).sum(axis=0, dtype=np.float32).tolist()
 
 
 @settings(max_examples=examples(200), deadline=None)
@@ -34,16 +34,16 @@ def test_rows_are_counted_exactly(rows: list[int]) -> None:
 
 
 def test_notes_and_uses_are_added_up() -> None:
-    lanes = [
+    footers = [
         pack(Totals(2, 2.0, 1.5, 0), (1.0, 0.0, 0.0, 16.0), [True, False, False]),
         pack(Totals(3, 3.0, 0.25, 1), (1.0, 0.0, 2.0, 4.0), [True, True, False]),
     ]
-    assert [len(lane) for lane in lanes] == [LANE + 3] * 2
-    found = added(lanes)
+    assert [len(footer) for footer in footers] == [FOOTER + 3] * 2
+    found = added(footers)
     values = values_of(found)
     assert values[:4] == [*Totals(5, 5.0, 1.75, 1)]
     assert values[4:] == [2.0, 0.0, 2.0, 20.0]
-    assert [bool(count) for count in found[LANE:]] == [True, True, False]
+    assert [bool(count) for count in found[FOOTER:]] == [True, True, False]
 
 
 def test_a_loss_that_is_not_finite_stays_so() -> None:

@@ -115,7 +115,7 @@ def test_without_a_launcher_mpi_is_not_loaded() -> None:
 
 WORLD = "import microtrain.distributed as d; d.world()"
 FOREIGN = {
-    # Whichever MPI is installed here, one of these is another's mpirun, recognised by its name, and
+    # Whichever MPI is installed here, one of these is another's mpirun, recognized by its name, and
     # the other one's ranks find themselves alone.
     "openmpi": (
         {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "0"},

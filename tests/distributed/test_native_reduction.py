@@ -17,7 +17,7 @@ from in_threads import on_all
 import microtrain as mt
 from microtrain.distributed import shared_memory
 from microtrain.distributed.communicator import Array, alone
-from microtrain.distributed.footer import LANE, Totals, pack, values_of
+from microtrain.distributed.footer import FOOTER, Totals, pack, values_of
 from microtrain.distributed.native_reduction import native_step
 from microtrain.distributed.shared_memory import SharedMemory, create
 from microtrain.distributed.single import SingleCommunicator
@@ -161,7 +161,7 @@ def test_another_call_is_an_error_on_every_rank(made: Any) -> None:
     first, second = map(str, on_all(2, work))
     assert f"{mine} here, {other} on another rank" in first
     assert f"{other} here, {mine} on another rank" in second
-    assert 44 + LANE + 2 == 57
+    assert 44 + FOOTER + 2 == 57
 
 
 def test_what_this_rank_does_alone_does_not_wait(made: Any) -> None:

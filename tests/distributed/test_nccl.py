@@ -122,8 +122,8 @@ def test_gradients_are_those_of_mpi(nccl: FakeNccl, size: int) -> None:
         np.testing.assert_allclose(losses, wanted, rtol=1e-6)
         for a, b in zip(weights, others, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
-    lane = 11 + 5  # for each of the parameters a flag
-    sizes = [] if size == 1 else [(37 + lane, 7), (2 + lane, 8)]
+    footer = 11 + 5  # for each of the parameters a flag
+    sizes = [] if size == 1 else [(37 + footer, 7), (2 + footer, 8)]
     assert nccl.calls == 2 * sizes
 
 

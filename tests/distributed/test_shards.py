@@ -20,7 +20,7 @@ from microtrain.errors import ConfigError
 
 
 def tournament(values: list[Any]) -> Any:
-    """The sum as it is defined: neighbours in pairs, until one is left."""
+    """The sum as it is defined: neighbors in pairs, until one is left."""
     while len(values) > 1:
         pairs = [values[i] + values[i + 1] for i in range(0, len(values) - 1, 2)]
         values = pairs + values[len(pairs) * 2 :]

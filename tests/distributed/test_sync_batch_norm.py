@@ -190,7 +190,7 @@ def test_arrays_of_a_gpu_are_staged_through_the_host() -> None:
 
 
 def network(kind: str) -> Any:
-    """Batch norms of several kinds, dropout, and a layer that is normalised twice."""
+    """Batch norms of several kinds, dropout, and a layer that is normalized twice."""
     if kind == "dense":
         norms = nn.BatchNorm1d(6), nn.BatchNorm1d(5, momentum=0.4, affine=False)
         layers = [nn.Linear(4, 6), norms[0], nn.Tanh(), nn.Dropout(0.2), nn.Linear(6, 5), norms[1]]

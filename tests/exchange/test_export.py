@@ -50,7 +50,7 @@ def test_the_weights_are_those_of_the_run(iris: Path, here: Path, kind: str, cap
     assert all(mt.equal(weights[name], expected[name]) for name in expected)
 
 
-def test_it_is_said_that_a_target_was_standardised(here: Path, capsys) -> None:
+def test_it_is_said_that_a_target_was_standardized(here: Path, capsys) -> None:
     x = np.random.default_rng(0).random((40, 2))
     np.savez("d.npz", x=x, y=100 * x[:, 0])
     keys = "standardize_target: true, log_target: true, clip: true"

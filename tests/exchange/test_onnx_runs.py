@@ -63,7 +63,7 @@ def test_a_regression_of_one_target_is_one_number_a_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize("log", ["true", "false"])
 @pytest.mark.parametrize("clip", ["true", "false"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_target_that_was_standardised_is_in_its_own_unit(
+def test_a_target_that_was_standardized_is_in_its_own_unit(
     tmp_path: Path, dtype: str, clip: str, log: str
 ) -> None:
     x = np.random.default_rng(0).standard_normal((64, 3)).astype(dtype)

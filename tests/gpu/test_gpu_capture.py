@@ -331,7 +331,7 @@ def test_it_is_measured() -> None:
     assert lines[0].startswith("send(draw[0])")
 
 
-def test_neighbours_by_chance_are_no_one_stretch_of_memory() -> None:
+def test_neighbors_by_chance_are_no_one_stretch_of_memory() -> None:
     """CuPy's pool gives out memory without gaps: two results of 512 bytes lie side by side."""
 
     def step(x: Any, y: Any, z: Any) -> Any:

@@ -62,7 +62,7 @@ def test_what_a_solver_reports_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
     cupy.linalg.inv(cupy.zeros((2, 2)))
 
 
-# Launches, copies to the host, to the device, on it, synchronisations, fills, products.
+# Launches, copies to the host, to the device, on it, synchronizations, fills, products.
 def counts() -> list[int]:
     library = ctypes.CDLL("libgpu_on_cpu.so")
     library.gpu_on_cpu_counts.restype = ctypes.POINTER(ctypes.c_long)

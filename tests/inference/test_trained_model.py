@@ -58,7 +58,7 @@ def raw(trainer: Trainer) -> tuple[np.ndarray, np.ndarray]:
     return x * p.scale + p.mean, scores
 
 
-def test_predictions_are_those_of_the_model_behind_its_standardisation(iris, line):
+def test_predictions_are_those_of_the_model_behind_its_standardization(iris, line):
     trainer, run = iris
     x, scores = raw(trainer)
     model = mt.load(run, checkpoint="last")
@@ -153,13 +153,13 @@ def test_columns_are_found_by_name_in_any_order(iris):
     np.testing.assert_array_equal(model.predict(structured), expected)
     pyarrow = pytest.importorskip("pyarrow")
     np.testing.assert_array_equal(model.predict(pyarrow.table(shuffled)), expected)
-    with pytest.warns(UserWarning, match="columns that the model does not use: colour"):
-        model.predict({**shuffled, "colour": x[:, 0]})
+    with pytest.warns(UserWarning, match="columns that the model does not use: color"):
+        model.predict({**shuffled, "color": x[:, 0]})
 
 
 REFUSED = {
     "a column missing": ({n: [1.0] for n in IRIS[1:]}, 'has no column "sepal_length"'),
-    "two missing, one misspelt": (
+    "two missing, one misspelled": (
         {"sepal_lenght": [1.0], "petal_length": [1.0], "petal_width": [1.0]},
         r'lacks 2 columns\n  "sepal_length"; did you mean sepal_lenght\?\n  "sepal_width"',
     ),

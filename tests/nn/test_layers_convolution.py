@@ -1,4 +1,4 @@
-"""Convolution, pooling and padding as layers: text, state, initialisation, training."""
+"""Convolution, pooling and padding as layers: text, state, initialization, training."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_layer_is_torchs(text: str) -> None:
         (lambda: nn.ConvTranspose2d(8, 64, 3), 1 / math.sqrt(64 * 9)),
     ],
 )
-def test_initialisation_is_uniform_between_torchs_bounds(layer: Any, bound: float) -> None:
+def test_initialization_is_uniform_between_torchs_bounds(layer: Any, bound: float) -> None:
     mt.manual_seed(0)
     made = layer()
     for values in (made.weight.detach().numpy(), made.bias.detach().numpy()):
@@ -206,7 +206,7 @@ def test_a_small_network_learns_where_the_bright_half_is() -> None:
     assert all(p.grad._array.base is not None for p in net.parameters())
 
 
-# Initialisers -------------------------------------------------------------------------------------
+# Initializers -------------------------------------------------------------------------------------
 
 WIDE = (400, 30, 2)  # fan in 60, fan out 800
 
@@ -226,7 +226,7 @@ WIDE = (400, 30, 2)  # fan in 60, fan out 800
         ("trunc_normal_", {"mean": 1.0, "a": 1.0, "b": 9.0}, math.sqrt(1 - 2 / math.pi)),
     ],
 )
-def test_deviation_of_an_initialiser(name: str, args: Any, deviation: float) -> None:
+def test_deviation_of_an_initializer(name: str, args: Any, deviation: float) -> None:
     mt.manual_seed(1)
     x = mt.empty(*WIDE)
     assert getattr(nn.init, name)(x, **args) is x
@@ -270,6 +270,6 @@ def test_gains_are_torchs() -> None:
         lambda: nn.init.trunc_normal_(mt.ones(3), std=0.0),
     ],
 )
-def test_initialisers_refuse(call: Any) -> None:
+def test_initializers_refuse(call: Any) -> None:
     with pytest.raises(ValueError):
         call()

@@ -1,4 +1,4 @@
-"""Normalising layers, embedding and attention: what they keep, change and refuse."""
+"""Normalizing layers, embedding and attention: what they keep, change and refuse."""
 
 from __future__ import annotations
 

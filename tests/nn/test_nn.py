@@ -1,4 +1,4 @@
-"""Modules: the tree, its state, its text; layers and losses; initialisation."""
+"""Modules: the tree, its state, its text; layers and losses; initialization."""
 
 import copy
 import inspect
@@ -581,7 +581,7 @@ def test_containers(make):
         box.append(nn.ReLU)
 
 
-# Linear and initialisation ------------------------------------------------------------------------
+# Linear and initialization ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (3,), (2, 4, 3), (0, 3)])
@@ -620,7 +620,7 @@ def test_initial_values_do_not_depend_on_the_memory_order():
     assert mt.equal(layer.bias, bias)
 
 
-def test_initialisers():
+def test_initializers():
     mt.manual_seed(0)
     x = mt.empty(200, 200)
     assert nn.init.normal_(x, 3.0, 2.0) is x
@@ -805,7 +805,7 @@ def test_hooks_of_state_dicts_are_called_as_in_torch():
     pytest.importorskip("torch")
     mine, theirs = (told_by_hooks(lib) for lib in libraries())
     assert mine[1:] == theirs[1:]
-    # Which of two neighbours comes first is open: what belongs to a module comes behind its parts.
+    # Which of two neighbors comes first is open: what belongs to a module comes behind its parts.
     assert sorted(map(str, mine[0])) == sorted(map(str, theirs[0]))
 
 

@@ -158,7 +158,7 @@ def train_transformer(m: Any, model: Any, data: Any) -> Any:
 
 
 def denoiser(m: Any) -> Any:
-    """1-d convolutions with a normalised skip connection."""
+    """1-d convolutions with a normalized skip connection."""
     nn = m.nn
 
     class Net(nn.Module):

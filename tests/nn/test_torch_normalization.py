@@ -1,4 +1,4 @@
-"""The normalisations and the measures of length and angle as users call them, against PyTorch."""
+"""The normalizations and the measures of length and angle as users call them, against PyTorch."""
 
 from __future__ import annotations
 

@@ -87,11 +87,11 @@ def test_dropout_is_for_training_and_does_not_depend_on_the_order_of_dimensions(
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize("normalized", [False, True])
 @pytest.mark.parametrize("call", CALLS)
-def test_encoder_with_torchs_state(call: str, normalised: bool) -> None:
+def test_encoder_with_torchs_state(call: str, normalized: bool) -> None:
     def encoder(m: Any) -> Any:
-        norm = m.nn.LayerNorm(6) if normalised else None
+        norm = m.nn.LayerNorm(6) if normalized else None
         return m.nn.TransformerEncoder(make(m, batch_first=True), 2, norm).double()
 
     ours, theirs = encoder(mt), encoder(torch)
@@ -171,11 +171,11 @@ def test_decoder_layer_without_a_batch_and_its_text() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize("normalized", [False, True])
 @pytest.mark.parametrize("call", LOOKS)
-def test_decoder_with_torchs_state(call: str, normalised: bool) -> None:
+def test_decoder_with_torchs_state(call: str, normalized: bool) -> None:
     def decoder(m: Any) -> Any:
-        norm = m.nn.LayerNorm(6) if normalised else None
+        norm = m.nn.LayerNorm(6) if normalized else None
         return m.nn.TransformerDecoder(decoder_layer(m, batch_first=True), 2, norm)
 
     compared(*loaded(decoder), [normal(2, 4, 6), normal(2, 3, 6)], LOOKS[call])

@@ -121,7 +121,7 @@ def test_einsum_plans_are_kept_by_equation_and_shapes() -> None:
     assert einstein._plan.cache_info()[:2] == (1, 2)  # hits, misses
 
 
-FACTORISED: dict[str, Callable[..., Any]] = {
+FACTORIZED: dict[str, Callable[..., Any]] = {
     **{
         name: getattr(mt.linalg, name)
         for name in ("svd", "svdvals", "pinv", "matrix_rank", "cond", "eigh", "eigvalsh", "qr")
@@ -146,7 +146,7 @@ FACTORISED: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
-@pytest.mark.parametrize("name", FACTORISED)
+@pytest.mark.parametrize("name", FACTORIZED)
 def test_a_matrix_with_an_infinite_value_is_refused_and_does_not_hang(
     name: str, value: Any
 ) -> None:
@@ -155,7 +155,7 @@ def test_a_matrix_with_an_infinite_value_is_refused_and_does_not_hang(
         x[place] = value
         for given in (mt.tensor(x), mt.tensor(x).float()):
             with np.errstate(all="ignore"), pytest.raises(mt.linalg.LinAlgError, match="finite"):
-                FACTORISED[name](given)
+                FACTORIZED[name](given)
 
 
 def test_a_captured_step_refuses_an_infinite_matrix() -> None:

@@ -18,7 +18,7 @@ import microtrain as mt
 from microtrain.autograd import Node
 from microtrain.backend import MODES, NUMPY
 from microtrain.ops import REGISTRY
-from microtrain.ops.registry import Operation, traced
+from microtrain.ops.registry import Operation, tracing
 from microtrain.tensor import TENSORS, Tensor, wrap
 
 
@@ -378,11 +378,11 @@ def test_a_tracer_has_all_calls_of_its_thread_and_none_afterwards() -> None:
 
     def elsewhere() -> None:
         compute()
-        with traced(other):
+        with tracing(other):
             compute()
 
     compute()
-    with traced(one):
+    with tracing(one):
         with pytest.raises(TypeError, match=r"^mul\(\) missing 1 required"):
             REGISTRY["mul"].apply(x)
         compute()

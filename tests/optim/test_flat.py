@@ -8,7 +8,7 @@ import pytest
 
 import microtrain as mt
 from microtrain.optim import SGD
-from microtrain.optim.flat import LANE, FlatStorage, is_flat
+from microtrain.optim.flat import FOOTER, FlatStorage, is_flat
 
 
 def parameters():
@@ -24,7 +24,7 @@ def test_values_and_gradients_live_in_two_buffers_in_definition_order():
     (buffer,) = storage.buffers
     assert [p.tolist() for p in params] == values
     assert buffer.data.tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5, 5]
-    assert buffer.wide.size == 13 + LANE + 4
+    assert buffer.wide.size == 13 + FOOTER + 4
     sum((p * p).sum() for p in params).backward()
     assert buffer.grad.tolist() == (2 * buffer.data).tolist()
     for p in params:

@@ -65,7 +65,7 @@ def test_a_run_that_went_astray_says_where(tmp_path):
 
 
 def many(tmp_path, count, seeds=1):
-    """Records of so many runs, of which `seeds` neighbours differ in their seed alone."""
+    """Records of so many runs, of which `seeds` neighbors differ in their seed alone."""
     records = []
     for i in range(count):
         run = make_run(
@@ -86,7 +86,7 @@ def test_many_runs_are_told_apart_by_color_and_line(tmp_path, count, seeds):
     drawn = [line for line in axes.lines if line.get_label() == "validation"]
     looks = [(line.get_color(), str(line.get_linestyle()), line._dash_pattern) for line in drawn]
     assert len(drawn) == len(set(map(str, looks))) == count
-    if seeds > 1 and count / seeds <= 8:  # a colour for each setting
+    if seeds > 1 and count / seeds <= 8:  # a color for each setting
         assert len({line.get_color() for line in drawn}) == count / seeds
     (legend,) = figure.legends
     picture(figure)

@@ -171,7 +171,7 @@ def test_predictions_that_are_not_finite_are_counted_and_drawn_all_the_same(bad)
 @pytest.mark.parametrize(
     "values, texts",
     [
-        ([3.8e-8, 2.0000001, 4.0], ["0", "2", "4"]),  # a standardisation has rounded them
+        ([3.8e-8, 2.0000001, 4.0], ["0", "2", "4"]),  # a standardization has rounded them
         ([5.0, 5.0, 5.0], ["5", "5", "5"]),
         ([-0.0, -3.0], ["0", "-3"]),
         ([0.25, 3.8e-9, 4.0], ["0.25", "0", "4"]),
@@ -234,7 +234,7 @@ def test_mistakes_that_are_all_sure_stand_by_their_scores(loss):
     assert [float(row[-1]) for row in rows] == [120, 90, -80, -70, 60]
 
 
-def test_rows_of_pixels_are_drawn_as_they_were_before_standardisation():
+def test_rows_of_pixels_are_drawn_as_they_were_before_standardization():
     pytest.importorskip("PIL")  # comes with matplotlib
     rng = np.random.default_rng(0)
     names = [f"pixel_{i}_{j}" for i in range(3) for j in range(4)]

@@ -275,7 +275,7 @@ def runs(tmp_path_factory):
 
 
 @pytest.mark.parametrize("width, dark", [(360, True), (1200, False)])
-def test_several_runs_have_a_colour_each_and_can_be_hidden(page, runs, width, dark):
+def test_several_runs_have_a_color_each_and_can_be_hidden(page, runs, width, dark):
     page.emulate(width, dark=dark)
     page.logged("browser"), page.logged("performance")
     page.open(runs)
@@ -284,9 +284,9 @@ def test_several_runs_have_a_colour_each_and_can_be_hidden(page, runs, width, da
     assert page.logged("browser") == []
     assert [url for url in requests(page) if not url.startswith("data:")] == [runs.as_uri()]
     lines = "[...document.querySelectorAll('figure')[0].querySelectorAll('path.line')]"
-    colours = page.run(f"return {lines}.map(p => getComputedStyle(p).stroke)")
-    assert len(colours) == 6  # training and validation of each
-    assert len(set(colours)) == 3
+    colors = page.run(f"return {lines}.map(p => getComputedStyle(p).stroke)")
+    assert len(colors) == 6  # training and validation of each
+    assert len(set(colors)) == 3
     assert [text.split(",")[0] for text in moved(page)[1:]] == [NASTY.replace("/", "-")] * 2 + [
         *"bbcc"
     ]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .factorisations import mixed
+from .factorizations import mixed
 from .sample import Sample, normal
 
 NONE = np.zeros(())

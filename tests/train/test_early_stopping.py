@@ -1,4 +1,4 @@
-"""Early stopping: after how many evaluations, in which direction, resumed, misspelt."""
+"""Early stopping: after how many evaluations, in which direction, resumed, misspelled."""
 
 from __future__ import annotations
 

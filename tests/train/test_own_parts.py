@@ -83,7 +83,7 @@ def three(): return 3
 class OnEval(mt.train.Callback):
     def on_eval(self, trainer): pass
 
-class Misspelt(mt.train.Callback):
+class Misspelled(mt.train.Callback):
     def on_epoch_end(self, trainer): pass
 
 def undecorated(trainer): pass
@@ -239,7 +239,7 @@ def test_arguments_of_a_constructor_are_those_of_the_yaml(
     assert "./parts.py:Needs needs threshold" in capsys.readouterr().err
     assert main(["check", "run.yaml", "metrics=[{type: ./parts.py:works, sahre: 1}]"]) == 2
     assert "did you mean share?" in capsys.readouterr().err
-    assert main(["check", "run.yaml", "callbacks=[./parts.py:Misspelt]"]) == 2
+    assert main(["check", "run.yaml", "callbacks=[./parts.py:Misspelled]"]) == 2
     assert "did you mean on_epoch?" in capsys.readouterr().err
 
 

@@ -231,7 +231,7 @@ def likelihood(outputs: Any, target: Any) -> Any:
         (True, "gives tuple"),
     ],
 )
-def test_a_prediction_in_no_unit_is_refused_where_the_target_is_standardised(
+def test_a_prediction_in_no_unit_is_refused_where_the_target_is_standardized(
     apart: bool, words: str, tmp_path: Path
 ) -> None:
     x = np.random.default_rng(0).normal(size=(20, 4))

@@ -64,7 +64,7 @@ class Physical(nn.Module):  # whose derivatives by its input are a part of it
             (du,) = mt.autograd.grad(u.sum(), x, create_graph=True)
         return u + du[:, :1]
 
-class Penalised(nn.Module):  # a loss that weighs rows and knows the model
+class Penalized(nn.Module):  # a loss that weighs rows and knows the model
     def __init__(self):
         super().__init__()
         self.weights = mt.linspace(0.5, 1.5, 8)
@@ -223,7 +223,7 @@ SAME = {
     "adamw": ["optimizer={type: adamw, lr: 0.01, amsgrad: true}", "train.accumulate=2"],
     "a derivative by a leaf": ["model={type: ./parts.py:Physical, inside: true}"],
     "a derivative by the batch": ["model={type: ./parts.py:Physical, inside: false}"],
-    "own loss": ["loss=./parts.py:Penalised", "model={type: mlp, hidden: [7]}"],
+    "own loss": ["loss=./parts.py:Penalized", "model={type: mlp, hidden: [7]}"],
     "sum": ["loss={type: mse, reduction: sum}", "optimizer.lr=1e-4"],
     "float64, huber": ["dtype=float64", "loss={type: huber, delta: 0.3}"],
     "without validation": ["data.split={train: 1}", "train.drop_last=true"],

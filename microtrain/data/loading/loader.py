@@ -1,6 +1,6 @@
 """DataLoader: the batches of one rank, cut from global batches.
 
-`batch_size` is the batch of one optimiser step over all ranks together, and the order of an epoch
+`batch_size` is the batch of one optimizer step over all ranks together, and the order of an epoch
 depends on the seed and the epoch alone. The number of ranks decides only who computes which rows.
 """
 
@@ -33,7 +33,7 @@ class Batch(tuple[Any, ...]):
     """One rank's rows of a global batch: a tuple of Tensors, `xb, yb = batch`.
 
     Attributes:
-        offset: where its first row stands in the global batch of the optimiser step.
+        offset: where its first row stands in the global batch of the optimizer step.
         global_size: the rows of this batch (in `steps()`: of this micro-batch) over all ranks.
 
     Example:
@@ -50,7 +50,7 @@ class Batch(tuple[Any, ...]):
 
 
 class MicroBatches(Sequence[Batch]):
-    """The micro-batches of one optimiser step; taking one places the random draws at it.
+    """The micro-batches of one optimizer step; taking one places the random draws at it.
 
     Attributes:
         position: the epoch, and the number of the global batch in it.
@@ -86,7 +86,7 @@ class DataLoader:
 
     Args:
         dataset: an `ArrayDataset` or another `Source`, equal on all ranks.
-        batch_size: rows of one optimiser step, over all ranks.
+        batch_size: rows of one optimizer step, over all ranks.
         seed: with the epoch, decides the order.
         shuffle: a new order each epoch; False: the order of the rows. Batches are then read-only
             views of the data set; shuffled ones are copies.
@@ -187,7 +187,7 @@ class DataLoader:
         return (batch for batches in self._new_pass(micro_batches=1) for batch in batches)
 
     def steps(self, start: int = 0, passes: int | None = 1) -> Generator[MicroBatches, None, None]:
-        """One pass by optimiser steps: for each global batch, a list of its micro-batches.
+        """One pass by optimizer steps: for each global batch, a list of its micro-batches.
 
         start: the number of the batch to begin with, where a pass is taken up again.
         passes: so many of them one after another; None: without end.

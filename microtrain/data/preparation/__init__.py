@@ -1,1 +1,1 @@
-"""From what a data component returns to the parts of a run: checked, split, standardised, cast."""
+"""From what a data component returns to the parts of a run: checked, split, standardized, cast."""

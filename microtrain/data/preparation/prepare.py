@@ -1,7 +1,7 @@
-"""From a data component's arrays to what a run trains on: checked, split, standardised, cast.
+"""From a data component's arrays to what a run trains on: checked, split, standardized, cast.
 
 The one rule that must never break is that validation and test rows stay unseen: the split depends
-on the seed alone, and the statistics of the standardisation come from the training rows alone.
+on the seed alone, and the statistics of the standardization come from the training rows alone.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Prepared:
     """The parts of a run's data, ready for a DataLoader, and what a model must know of them.
 
     Attributes:
-        train, val, test: rows of the run's dtype, standardised; None where the split has none.
+        train, val, test: rows of the run's dtype, standardized; None where the split has none.
         preprocessing: the map from raw inputs to those of the parts.
         target_scaling: the map from a target in its own unit to that of the parts; None: it is as
             it was.
@@ -110,14 +110,14 @@ def prepare(
     target_scaling: TargetScaling | None = None,
     found: Any = None,
 ) -> Prepared:
-    """Check what a data component returned, split it, standardise and cast it.
+    """Check what a data component returned, split it, standardize and cast it.
 
     Floats become `dtype`; integers and booleans become int64. A 1-d array of floats becomes a
     column of shape (n, 1), so that a loss never broadcasts (n,) against (n, 1). A 1-d target of
     integers is class codes from 0 up; targets to regress on are floats.
 
     Of a `Source` that is not an `ArrayDataset`, and of arrays mapped from a file, the parts are
-    `Rows`, which are standardised and cast while they are read. All rows are read once, block by
+    `Rows`, which are standardized and cast while they are read. All rows are read once, block by
     block; the statistics are sums over blocks, which may differ in their last digits from those of
     an array, which is one block.
 

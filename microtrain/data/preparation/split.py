@@ -2,7 +2,7 @@
 
 Many rows are split region by region of the data: each part has its share of every region, so that
 reading a part, or a block of it, goes through the data once from front to back. A split of all rows
-at random would put neighbours of a part far from each other. It is as fair, and needs no table.
+at random would put neighbors of a part far from each other. It is as fair, and needs no table.
 """
 
 from __future__ import annotations

@@ -206,7 +206,7 @@ def values_of(frame: Frame, name: str, column: Column) -> NDArray[np.float64]:
 
 
 def side_by_side(columns: Sequence[Array]) -> NDArray[np.float64]:
-    """Columns, each of shape (rows, k), as one matrix: a view where they are neighbours in one."""
+    """Columns, each of shape (rows, k), as one matrix: a view where they are neighbors in one."""
     first, base = columns[0], columns[0].base
     if isinstance(base, np.ndarray) and base.ndim == 2 and base.dtype == np.float64:
         start, (step, width) = first.ctypes.data, base.strides

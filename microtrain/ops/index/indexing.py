@@ -1,6 +1,6 @@
 """Indexing: `x[...]` for reading (a view or a copy), `x[...] = v`, and choosing along a dimension.
 
-An index is normalised once to what both NumPy and CuPy take: a tuple of integers, slices, `...`,
+An index is normalized once to what both NumPy and CuPy take: a tuple of integers, slices, `...`,
 None, and arrays on the device of the indexed Tensor. Without arrays it gives a view, with arrays of
 integers or booleans a copy.
 """
@@ -253,7 +253,7 @@ def without_leading_ones(value: Tensor) -> Tensor:
 
 
 def _steps(shape: tuple[int, ...]) -> list[int]:
-    """How far apart neighbours are along each dimension of the flattened array."""
+    """How far apart neighbors are along each dimension of the flattened array."""
     return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
 
 

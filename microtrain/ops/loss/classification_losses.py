@@ -96,7 +96,7 @@ def cross_entropy(
     size_average: Refused = None, ignore_index: int = -100, reduce: Refused = None,
     reduction: Reduction = "mean", label_smoothing: Probability = 0.0,
 ) -> Tensor:  # fmt: skip
-    """The cross entropy of unnormalised scores with class indices or class probabilities.
+    """The cross entropy of unnormalized scores with class indices or class probabilities.
 
     Args:
         input: scores, (n, classes), (n, classes, d1, ...) or (classes,), of a float dtype.
@@ -152,7 +152,7 @@ def nll_loss(
     size_average: Refused = None, ignore_index: int = -100, reduce: Refused = None,
     reduction: Reduction = "mean",
 ) -> Tensor:  # fmt: skip
-    """The negative log-likelihood of class indices; `cross_entropy` takes unnormalised scores.
+    """The negative log-likelihood of class indices; `cross_entropy` takes unnormalized scores.
 
     Args:
         input: logarithms of probabilities, (n, classes), (n, classes, d1, ...) or (classes,).

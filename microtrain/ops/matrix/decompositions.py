@@ -1,6 +1,6 @@
 """Singular vectors, QR, eigenvectors of symmetric matrices, and what follows from singular values.
 
-A factorisation is one operation, whose factors lie under each other in one array, which functions
+A factorization is one operation, whose factors lie under each other in one array, which functions
 cut up. Vectors are determined up to their sign: use them in functions that do not depend on it.
 Those of equal values are determined up to a rotation, and their gradient is NaN.
 """
@@ -25,7 +25,7 @@ from ..registry import primitive
 from ..shape.joining import cat
 from ..shape.rearranging import lower_triangle, upper_triangle, with_diagonal
 from ..shape.shapes import matrix_transpose, reshape_to
-from .factorisations import _attempt, solve_systems, svd_of, svdvals, transposed, undetermined
+from .factorizations import _attempt, solve_systems, svd_of, svdvals, transposed, undetermined
 from .linear_algebra import batched
 
 __all__ = ["matrix_exp", "pinverse", "qr", "svd"]

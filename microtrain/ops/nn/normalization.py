@@ -1,4 +1,4 @@
-"""Normalisation: values less their mean, divided by their spread, over some of the dimensions.
+"""Normalization: values less their mean, divided by their spread, over some of the dimensions.
 
 Layer, batch, group and RMS norm are one operation; they differ in the shape of their statistics.
 Also vectors brought to length 1, and how alike two vectors are.
@@ -33,17 +33,17 @@ def _count(shape: tuple[int, ...], of: tuple[int, ...]) -> int:
     return (math.prod(shape) // (math.prod(of) or 1)) or 1
 
 
-def _standardise(xp, x, shape, eps, centre, stats=None):
-    """The normalised values, 1 / standard deviation, and memory of their size to work in."""
+def _standardized(xp, x, shape, eps, center, stats=None):
+    """The normalized values, 1 / standard deviation, and memory of their size to work in."""
     n = xp.constant(_count(x.shape, shape), x.dtype)
-    mean = xp.divide(_sum_to(xp, x, shape=shape), n) if centre else None
-    values = xp.subtract(x, mean) if centre else x
+    mean = xp.divide(_sum_to(xp, x, shape=shape), n) if center else None
+    values = xp.subtract(x, mean) if center else x
     work = xp.multiply(values, values)
     variance = xp.divide(_sum_to(xp, work, shape=shape), n)
     if stats is not None:
         stats += mean, variance
     scale = xp.reciprocal(xp.sqrt(xp.add(variance, xp.constant(eps, x.dtype))))
-    return xp.multiply(values, scale, out=values if centre else None), scale, work
+    return xp.multiply(values, scale, out=values if center else None), scale, work
 
 
 def _backward_normal(g, x, normal, scale, shape):
@@ -52,57 +52,57 @@ def _backward_normal(g, x, normal, scale, shape):
 
 
 @primitive(
-    "normalise_backward",
-    x=lambda g, normal, scale, shape, centre: normalise_backward(g, normal, scale, shape, centre),
+    "standardize_backward",
+    x=lambda g, normal, scale, shape, center: standardize_backward(g, normal, scale, shape, center),
     normal=_backward_normal,
     scale=lambda g, result, scale: g * (result / scale),
 )
-def normalise_backward(xp, x, normal, scale, *, shape, centre=True):
+def standardize_backward(xp, x, normal, scale, *, shape, center=True):
     """`x` without its parts along a constant and along `normal`, times `scale`."""
     n = xp.constant(_count(normal.shape, shape), normal.dtype)
     work = xp.multiply(x, normal)
     along = xp.divide(_sum_to(xp, work, shape=shape), n)
     xp.subtract(x, xp.multiply(normal, along, out=work), out=work)
-    if centre:
+    if center:
         xp.subtract(work, xp.divide(_sum_to(xp, x, shape=shape), n), out=work)
     return xp.multiply(work, scale, out=work)
 
 
 @primitive(
     "inverse_std",
-    input=lambda g, input, result, shape, eps, centre: (
-        normalise(input, None, None, shape, eps, centre)
+    input=lambda g, input, result, shape, eps, center: (
+        standardize(input, None, None, shape, eps, center)
         * (g * (result * result) * (-1 / _count(input.shape, shape)))
     ),
 )
-def inverse_std(xp, input, *, shape, eps, centre=True):
-    """1 / the standard deviation (or, with no centre, the root of the mean square)."""
-    return _standardise(xp, input, shape, eps, centre)[1]
+def inverse_std(xp, input, *, shape, eps, center=True):
+    """1 / the standard deviation (or, with no center, the root of the mean square)."""
+    return _standardized(xp, input, shape, eps, center)[1]
 
 
 @primitive(
-    "normalise",
-    input=lambda g, weight, normal, scale, shape, centre: normalise_backward(
-        g if weight is None else g * weight, normal, scale, shape, centre
+    "standardize",
+    input=lambda g, weight, normal, scale, shape, center: standardize_backward(
+        g if weight is None else g * weight, normal, scale, shape, center
     ),
     weight=lambda g, normal: g * normal,
     bias=lambda g: g,
     extras=("normal", "scale"),
     recompute={
-        "normal": lambda input, shape, eps, centre: normalise(
-            input, None, None, shape, eps, centre
+        "normal": lambda input, shape, eps, center: standardize(
+            input, None, None, shape, eps, center
         ),
-        "scale": lambda input, shape, eps, centre: inverse_std(input, shape, eps, centre),
+        "scale": lambda input, shape, eps, center: inverse_std(input, shape, eps, center),
     },
     node_name="native_norm",
 )
-def normalise(xp, input, weight=None, bias=None, *, shape=(), eps=1e-5, centre=True, stats=None):
+def standardize(xp, input, weight=None, bias=None, *, shape=(), eps=1e-5, center=True, stats=None):
     """`(input - mean) / sqrt(variance + eps) * weight + bias`.
 
     The statistics have the shape `shape`, with size 1 where they are taken over a dimension;
-    without `centre` the mean counts as 0. A list `stats` is given the mean and the variance.
+    without `center` the mean counts as 0. A list `stats` is given the mean and the variance.
     """
-    normal, scale, work = _standardise(xp, input, shape, eps, centre, stats)
+    normal, scale, work = _standardized(xp, input, shape, eps, center, stats)
     if weight is None:
         xp.copyto(work, normal)
     else:
@@ -136,11 +136,11 @@ def check_eps(eps: float, training: bool) -> None:
 
 
 def _apply(input: Any, weight: Any, bias: Any, *attributes: Any) -> Any:
-    """`normalise`; half precision is computed in single, as in PyTorch."""
+    """`standardize`; half precision is computed in single, as in PyTorch."""
     if input.dtype != float16:
-        return normalise(input, weight, bias, *attributes)
+        return standardize(input, weight, bias, *attributes)
     wide = [None if x is None else cast(x, float32) for x in (input, weight, bias)]
-    return cast(normalise(*wide, *attributes), float16)
+    return cast(standardize(*wide, *attributes), float16)
 
 
 def _trailing(name: str, input: Any, normalized_shape: Any) -> tuple[int, ...]:

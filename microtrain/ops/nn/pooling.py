@@ -247,7 +247,7 @@ class Windows(NamedTuple):
     """Windows along a dimension of `size` elements.
 
     Attributes:
-        runs: of neighbouring windows, equal but for their place: which is the first element of them
+        runs: of neighboring windows, equal but for their place: which is the first element of them
             that is no padding, and where all their first elements are, their second ones ...
         taps: for every element of a window, of which windows it is no padding, and where it is.
         shared, gaps: whether windows share an element, and whether an element is in none.

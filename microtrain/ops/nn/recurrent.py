@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...autograd.differentiate import grad, messages_apart
+from ...autograd.differentiate import grad, messages_set_aside
 from ...backend import XP
 from ...numerics.sums import sum_rows
 from ...tensor import TENSORS
@@ -330,7 +330,7 @@ def _gradient(name, g, result, stopped, kind, reverse, kept, **inputs):
         states, cell = unrolled(**inputs, stopped=stopped, kind=kind, reverse=reverse)
         rows = [inputs["hidden"][None], states, (states[0] * 0 if cell is None else cell)[None]]
         whole = cat(rows[::-1] if reverse else rows)
-        with messages_apart():
+        with messages_set_aside():
             return grad(whole, [inputs[name]], g, create_graph=True)[0]
     xp = XP[type(g)]
     memo = kept.setdefault("gradients", {})

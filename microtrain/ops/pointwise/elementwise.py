@@ -11,7 +11,7 @@ from ...backend import XP, as_dtype, bool_, float16, float32, get_default_dtype
 from ...errors import need, wrong
 from ...tensor import TENSORS, Tensor, wrap
 from ..coercion import NUMBERS, cast, examine, promote
-from ..registry import comparison, primitive, real_function, ufunc
+from ..registry import no_gradient, primitive, real_function, ufunc
 
 __all__ = [
     "abs", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift",
@@ -58,7 +58,7 @@ def _scaled(name: str, x: Any, y: Any, alpha: Any) -> tuple[Any, Any]:
 
 
 def _fraction(*values: Any) -> bool:
-    """Whether one of these Tensors and numbers is a float."""
+    """Whether one of these Tensors and numbers has a float type."""
     return any(v.dtype.kind == "f" if hasattr(v, "dtype") else isinstance(v, float) for v in values)
 
 
@@ -250,7 +250,7 @@ trunc = _rounding("trunc", "trunc", "`x` rounded towards 0, elementwise; its gra
 
 @primitive("round", x=lambda g: zeros_like(g))
 def round(xp, x, *, decimals=0):
-    """`x` rounded to `decimals` places, halves to the even neighbour; its gradient is 0.
+    """`x` rounded to `decimals` places, halves to the even neighbor; its gradient is 0.
 
     A negative number of `decimals` rounds to tens, hundreds ...; integers have none to round.
     """
@@ -284,8 +284,8 @@ def sigmoid_kernel(xp, x):
 sigmoid = primitive(
     "sigmoid", sigmoid_kernel, x=lambda g, result: g * (result * (1 - result)), floating=True
 )
-# The same as part of a gradient rule: it keeps its argument, so that derivatives of higher orders
-# have their digits also where it rounds to 1.
+# The same function for gradient rules. It saves its argument, not its result: where that rounds to
+# 1, higher derivatives would lose their digits.
 logistic = primitive("logistic", sigmoid_kernel, x=lambda g, x: g * (logistic(x) * logistic(-x)))
 
 
@@ -339,7 +339,7 @@ def where(xp, condition, x, y):
 
 
 def instead_of(x: Tensor, value: Any) -> Any:
-    """`value`, with a gradient of 0 for `x`, not a missing one."""
+    """`value`, connected to `x` in the graph: the gradient of `x` is 0 rather than None."""
     return where(wrap(XP[type(x._array)].zeros((), bool_)), x, value)
 
 
@@ -382,7 +382,7 @@ def clamp(x: Any, min: Any = None, max: Any = None) -> Any:
 
 
 def _numbers(bound: Any) -> Any:
-    """`bound`, with no gradient where it is NaN."""
+    """`bound` with a gradient of 0 where it is NaN: `where` takes that from a constant."""
     return where(bound == bound, bound, math.nan)
 
 
@@ -404,7 +404,8 @@ def zeros_like(xp, x):
     return xp.zeros(x.shape, x.dtype)
 
 
-# In a gradient rule: 0 by convention, at a place where the slope has no derivative.
+# For gradient rules, at a point where a slope is 0 by convention and has no derivative: 0, and NaN
+# in the next derivative.
 cusp = primitive(
     "cusp", lambda xp, x: xp.zeros(x.shape, x.dtype), x=lambda g: where(g == 0, g, math.nan)
 )
@@ -431,31 +432,31 @@ def contiguous_copy(xp, x):
 # Comparison, logic, tests of numbers and of integers, without a gradient --------------------------
 
 
-eq = comparison("eq", "equal", "`x == y`")
-ne = comparison("ne", "not_equal", "`x != y`")
-lt = comparison("lt", "less", "`x < y`")
-le = comparison("le", "less_equal", "`x <= y`")
-gt = comparison("gt", "greater", "`x > y`")
-ge = comparison("ge", "greater_equal", "`x >= y`")
-logical_and = comparison("logical_and", "logical_and", "Whether both are true (not 0)")
-logical_or = comparison("logical_or", "logical_or", "Whether one is true (not 0)")
-logical_xor = comparison("logical_xor", "logical_xor", "Whether exactly one is true (not 0)")
-logical_not = comparison("logical_not", "logical_not", "Whether `x` is false (0)", ("x",))
-bitwise_and = comparison("bitwise_and", "bitwise_and", "`x & y` for booleans and integers")
-bitwise_or = comparison("bitwise_or", "bitwise_or", "`x | y` for booleans and integers")
-bitwise_xor = comparison("bitwise_xor", "bitwise_xor", "`x ^ y` for booleans and integers")
-bitwise_not = comparison("bitwise_not", "invert", "`~x` for booleans and integers", ("x",))
+eq = no_gradient("eq", "equal", "`x == y`")
+ne = no_gradient("ne", "not_equal", "`x != y`")
+lt = no_gradient("lt", "less", "`x < y`")
+le = no_gradient("le", "less_equal", "`x <= y`")
+gt = no_gradient("gt", "greater", "`x > y`")
+ge = no_gradient("ge", "greater_equal", "`x >= y`")
+logical_and = no_gradient("logical_and", "logical_and", "Whether both are true (not 0)")
+logical_or = no_gradient("logical_or", "logical_or", "Whether one is true (not 0)")
+logical_xor = no_gradient("logical_xor", "logical_xor", "Whether exactly one is true (not 0)")
+logical_not = no_gradient("logical_not", "logical_not", "Whether `x` is false (0)", ("x",))
+bitwise_and = no_gradient("bitwise_and", "bitwise_and", "`x & y` for booleans and integers")
+bitwise_or = no_gradient("bitwise_or", "bitwise_or", "`x | y` for booleans and integers")
+bitwise_xor = no_gradient("bitwise_xor", "bitwise_xor", "`x ^ y` for booleans and integers")
+bitwise_not = no_gradient("bitwise_not", "invert", "`~x` for booleans and integers", ("x",))
 _PAIR = "input", "other"
-bitwise_left_shift = comparison(
+bitwise_left_shift = no_gradient(
     "bitwise_left_shift", "left_shift", "`input << other` for integers", _PAIR
 )
-bitwise_right_shift = comparison(
+bitwise_right_shift = no_gradient(
     "bitwise_right_shift", "right_shift", "`input >> other` for integers", _PAIR
 )
-gcd = comparison("gcd", "gcd", "The greatest common divisor of integers", _PAIR)
-lcm = comparison("lcm", "lcm", "The least common multiple of integers", _PAIR)
-isnan = comparison("isnan", "isnan", "Whether `x` is NaN", ("x",))
-isinf = comparison("isinf", "isinf", "Whether `x` is infinite", ("x",))
-isfinite = comparison("isfinite", "isfinite", "Whether `x` is neither infinite nor NaN", ("x",))
+gcd = no_gradient("gcd", "gcd", "The greatest common divisor of integers", _PAIR)
+lcm = no_gradient("lcm", "lcm", "The least common multiple of integers", _PAIR)
+isnan = no_gradient("isnan", "isnan", "Whether `x` is NaN", ("x",))
+isinf = no_gradient("isinf", "isinf", "Whether `x` is infinite", ("x",))
+isfinite = no_gradient("isfinite", "isfinite", "Whether `x` is neither infinite nor NaN", ("x",))
 
 greater, greater_equal, less, less_equal, not_equal = gt, ge, lt, le, ne

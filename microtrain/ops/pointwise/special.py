@@ -17,7 +17,7 @@ from ...tensor import TENSORS
 from ..arguments import want_same_dtype, want_tensors
 from ..coercion import NUMBERS, cast, promote, to_float, underived
 from ..fronts import Alike, AtLeast0, Float, Numeric, T, TensorOnly, public
-from ..registry import comparison, primitive, real_function, ufunc
+from ..registry import no_gradient, primitive, real_function, ufunc
 from . import elementwise as e
 from .elementwise import clamp, div, eq, exp, isfinite, isnan, log, logistic, trunc, where
 
@@ -79,7 +79,7 @@ erfc = real_function(
     lambda g, x: _bell(g, x, -_HEIGHT),
 )
 
-signbit = comparison("signbit", "signbit", "Whether `x` is below 0 or -0.0", ("x",))
+signbit = no_gradient("signbit", "signbit", "Whether `x` is below 0 or -0.0", ("x",))
 
 
 @public

@@ -100,7 +100,7 @@ def element_size(x: Tensor) -> int:
 
 
 def stride(x: Tensor, dim: int | None = None) -> Any:
-    """The elements in memory between neighbours of each dimension, or of dimension `dim`."""
+    """The elements in memory between neighbors of each dimension, or of dimension `dim`."""
     strides = tuple(step // x.dtype.itemsize for step in x._array.strides)
     return strides if dim is None else strides[dim]
 

@@ -14,7 +14,7 @@ from ..arguments import want_float
 from ..coercion import cast
 from ..fronts import Float, Matrix, Number, OwnDim, T, need, of_dims, one_of, public, wrong
 from ..index.indexing import gather_index
-from ..matrix.factorisations import svdvals
+from ..matrix.factorizations import svdvals
 from ..pointwise.elementwise import abs, clamp, cusp, isnan, sign, where, zeros_like
 from ..reduce.reductions import any, sum_dims
 from ..registry import primitive

@@ -139,8 +139,8 @@ def mean(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -
 @in_single
 def _var(xp, x, *, dims=None, correction=1, keepdim=False):
     n = count_of(x.shape, dims)
-    centre = xp.divide(xp.sum(x, axis=dims, keepdims=True), xp.constant(n or 1, x.dtype))
-    d = xp.subtract(x, centre)
+    center = xp.divide(xp.sum(x, axis=dims, keepdims=True), xp.constant(n or 1, x.dtype))
+    d = xp.subtract(x, center)
     total = xp.asarray(xp.sum(xp.multiply(d, d), axis=dims, keepdims=keepdim))
     if n > correction:
         return xp.divide(total, xp.constant(n - correction, x.dtype))

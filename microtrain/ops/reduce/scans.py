@@ -71,7 +71,7 @@ def doubling(xp, dim, join, *arrays):
 def _recurrence(xp, a, b, *, dim, reverse=False):
     """`s[i] = b[i] + a[i] * s[i - 1]` along `dim`; in reverse `s[i] = b[i] + a[i + 1] * s[i + 1]`.
 
-    Each is the other's adjoint. Neighbouring steps are composed pairwise, which takes about log2(n)
+    Each is the other's adjoint. Neighboring steps are composed pairwise, which takes about log2(n)
     rounds over whole arrays (Hillis and Steele, 1986).
     """
     if reverse:  # the same from behind, where the factor of a step stands one place earlier
@@ -228,8 +228,8 @@ def logsumexp_dims(xp, x, *, dims=None, keepdim=False):
         nothing = xp.asarray(xp.sum(x, axis=dims, keepdims=keepdim))
         return xp.full(nothing.shape, -math.inf, x.dtype)
     most = xp.asarray(xp.max(x, axis=dims, keepdims=True))
-    centre = xp.where(xp.isfinite(most), most, xp.constant(0, x.dtype))
-    total = xp.sum(xp.exp(xp.subtract(x, centre)), axis=dims, keepdims=True)
+    center = xp.where(xp.isfinite(most), most, xp.constant(0, x.dtype))
+    total = xp.sum(xp.exp(xp.subtract(x, center)), axis=dims, keepdims=True)
     # The sum is at least 1, but 0 where all are -inf, and then the maximum says so already.
     result = xp.add(xp.log(xp.maximum(total, xp.constant(1, x.dtype))), most)
     kept = range(len(x.shape)) if dims is None else dims
@@ -318,7 +318,7 @@ def aminmax(input: T, *, dim: int | None = None, keepdim: bool = False) -> MinMa
 
 @public
 def diff(input: T, n: Count = 1, dim: RealDim = -1, prepend: Any = None, append: Any = None) -> Any:
-    """The differences of neighbours along `dim`, taken `n` times; of booleans, whether they differ.
+    """The differences of neighbors along `dim`, taken `n` times; of booleans, whether they differ.
 
     Args:
         input: a Tensor of at least one dimension.
@@ -345,7 +345,7 @@ def diff(input: T, n: Count = 1, dim: RealDim = -1, prepend: Any = None, append:
 
 
 def _trapezoids(name: str, y: Any, x: Any, dx: Any, dim: int) -> Any:
-    """Twice the area between neighbours along `dim`."""
+    """Twice the area between neighbors along `dim`."""
     need(x is None or dx is None, name, "expected either x or dx", error=TypeError)
     y, x = to_float(y), None if x is None else to_float(x)  # small integers would wrap around
     sums = part(y, dim, None, -1) + part(y, dim, 1, None)
@@ -386,7 +386,7 @@ trapz = trapezoid
 
 
 def _slopes(f: Any, dim: int, h: Any, order: int) -> Any:
-    """The derivative along `dim`; `h` are the distances of neighbours, or one for all."""
+    """The derivative along `dim`; `h` are the distances of neighbors, or one for all."""
 
     def cut(*ends: int | None) -> Any:
         return part(f, dim, *ends)
@@ -400,7 +400,7 @@ def _slopes(f: Any, dim: int, h: Any, order: int) -> Any:
             last = (cut(-1, None) * 1.5 - cut(-2, -1) * 2 + cut(-3, -2) * 0.5) / h
         return cat([first, inner, last], dim)
     h = reshape_to(h, (-1,) + (1,) * (f.ndim - dim - 1))
-    a, b = h[:-1], h[1:]  # distances to the neighbour before and to the one behind
+    a, b = h[:-1], h[1:]  # distances to the neighbor before and to the one behind
     steps = (cut(1, None) - cut(None, -1)) / h
     rise, after = part(steps, dim, None, -1), part(steps, dim, 1, None)
     inner = (b * rise + a * after) / (a + b)

@@ -224,7 +224,7 @@ Histogram = namedtuple("Histogram", "hist bin_edges")
 def histogram(
     input: Float, bins: Any, *, range: Any = None, weight: Any = None, density: bool = False
 ) -> Histogram:
-    """How many elements are between neighbouring edges, the last included: `(hist, bin_edges)`.
+    """How many elements are between neighboring edges, the last included: `(hist, bin_edges)`.
 
     Args:
         input: a Tensor of floats.
@@ -293,7 +293,7 @@ def cov(
     whole = fweights is None or fweights.dtype.kind in "iu"
     need(whole, "cov", "fweights are whole numbers")
     if not given:
-        centred = weighted = x - reductions.mean_dims(x, (1,), True)
+        centered = weighted = x - reductions.mean_dims(x, (1,), True)
         left: Any = x.shape[1] - correction
         if left <= 0:
             warnings.warn("cov(): degrees of freedom is <= 0", UserWarning, stacklevel=2)
@@ -301,12 +301,12 @@ def cov(
     else:
         w = given[0] * given[1] if len(given) == 2 else given[0]
         total = sum_dims(w)
-        centred = x - sum_dims(x * w, (1,), True) / total
+        centered = x - sum_dims(x * w, (1,), True) / total
         lost = correction
         if aweights is not None and correction:
             lost = sum_dims(w * aweights) / total * correction
-        left, weighted = clamp(total - lost, 0), centred * w
-    return squeeze(matmul(weighted, t(centred)) / left)
+        left, weighted = clamp(total - lost, 0), centered * w
+    return squeeze(matmul(weighted, t(centered)) / left)
 
 
 def _weights_of_cov(weights: Any) -> None:

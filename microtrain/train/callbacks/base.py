@@ -30,7 +30,7 @@ class Event:
     """A point between two steps; callbacks are called in order, and leave what they find.
 
     Attributes:
-        step: optimiser steps taken.
+        step: optimizer steps taken.
         last: whether no step follows.
         evaluate, save: whether it is time to evaluate the model, to write a checkpoint.
         asked: what clocks and signals ask for: a number above 0 at its place in the notes.
@@ -103,7 +103,7 @@ class Callback:
         """Before the first step, also of a run that was resumed."""
 
     def on_step(self, trainer: Any) -> None:
-        """After an optimiser step, every `interval`."""
+        """After an optimizer step, every `interval`."""
 
     def due(self, trainer: Any, step: int) -> float:
         """The next step after `step` after which `on_pause` has something to do."""

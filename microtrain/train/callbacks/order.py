@@ -195,16 +195,16 @@ def agree_to_stop(run: TrainingRun) -> str:
 
 
 class RowSchedule:
-    """After which optimiser steps a row is printed.
+    """After which optimizer steps a row is printed.
 
     Without `every` (log.every: auto) a run has at most 200 rows: one an epoch, or one every 2, 5,
     10, 20 ... epochs in a long run, and several an epoch in a run of fewer than 20. Rows fall on
     the ends of epochs, where validation is. The last step always has one.
 
     Args:
-        total_steps: optimiser steps of the run; None where only a clock ends it, when the distance
+        total_steps: optimizer steps of the run; None where only a clock ends it, when the distance
             of rows doubles every 20 rows: after 20, 60, 140 ... epochs.
-        steps_per_epoch: optimiser steps of one epoch.
+        steps_per_epoch: optimizer steps of one epoch.
         every: rows are this many steps apart, however many that makes.
     """
 
@@ -245,7 +245,7 @@ class Rows:
         names: the columns between epoch and samples/s, such as `train/loss`, `val/loss`, `val/r2`.
         monitor: the one of `names` whose best value is marked by `*`.
         total_steps: sets the width of the first columns; None leaves room for a billion.
-        steps_per_epoch: optimiser steps of one epoch.
+        steps_per_epoch: optimizer steps of one epoch.
         width: columns that do not fit into so many characters are left out: the clock's first, then
             the last metrics, never a loss nor what is monitored.
 

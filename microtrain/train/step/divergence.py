@@ -95,7 +95,7 @@ class Guard:
         """The flat gradients; of buffers with parameters that have none, piece by piece."""
         storage = self.model.storage
         gradients: list[Any] = []
-        for buffer, numbers in zip(storage.buffers, storage.rows, strict=True):
+        for buffer, numbers in zip(storage.buffers, storage.by_buffer, strict=True):
             slots = [storage.slots[n] for n in numbers]
             there = [slot for slot in slots if slot.epoch == buffer.epoch]
             if len(there) == len(slots):
@@ -239,7 +239,7 @@ class _Anomaly(NamedTuple):
 
 
 def autopsy(run: Any, step: int, micro_batches: MicroBatches) -> str:
-    """What to say of the optimiser step `step`, whose update was refused; collective.
+    """What to say of the optimizer step `step`, whose update was refused; collective.
 
     The gradients are overwritten.
 

@@ -52,14 +52,14 @@ class _Recording:
 class Execution:
     """Executes the micro-batches of a run: `execution(first, last, *batch)`.
 
-    `first` and `last` say which of its optimiser step a micro-batch is.
+    `first` and `last` say which of its optimizer step a micro-batch is.
 
     Args:
         run: whose `gradients` are called for a micro-batch, whose `update` after the last.
 
     Attributes:
         name: off, numpy, native or cupy: what executes the steps now.
-        since: the optimiser step from which on it does.
+        since: the optimizer step from which on it does.
         reason: why, for people.
         pending: whether `rehearse` is to be called before the next step, from `BEGIN` on.
         compiled: what is called with (first, last, *batch) where steps are captured; else None.
@@ -155,7 +155,7 @@ class Execution:
         Two calls for each capture, undone: what they change is as it was. Where a step cannot be
         compiled on some rank, all go on with NumPy's calls unless native code was asked for.
 
-        kinds: one optimiser step's micro-batches for each size that the steps of the run have.
+        kinds: one optimizer step's micro-batches for each size that the steps of the run have.
         """
         self.pending = False
         # A step that does something else at every call is not captured yet: leave it alone.

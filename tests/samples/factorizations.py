@@ -161,7 +161,7 @@ def _cholesky(x: Any) -> Any:
 
 
 def _signs(u: Any, x: Any) -> Any:
-    """1 or -1 for each column of `u`, which a factorisation leaves open: as NumPy has it."""
+    """1 or -1 for each column of `u`, which a factorization leaves open: as NumPy has it."""
     return np.sign(np.sum(u * np.linalg.svd(x, full_matrices=False)[0], -2))[..., None, :]
 
 

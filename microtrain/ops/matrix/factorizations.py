@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from ...autograd.differentiate import grad, messages_apart
+from ...autograd.differentiate import grad, messages_set_aside
 from ...autograd.grad_mode import enable_grad
 from ...backend import XP, int64
 from ...errors import need, wrong
@@ -145,7 +145,7 @@ def _symmetric(array: Any) -> None:
     """LinAlgError unless the matrices are symmetric, to a thousandth of the largest element."""
     apart = np.abs(array - array.swapaxes(-1, -2)).max() if array.size else 0
     if apart and apart > 1e-3 * np.abs(array).max():
-        text = "the matrix is not symmetric (elements differ by {}); symmetrise it: (x + x.mT) / 2"
+        text = "the matrix is not symmetric (elements differ by {}); symmetrize it: (x + x.mT) / 2"
         raise wrong("cholesky", text, apart, error=LinAlgError)
 
 
@@ -466,7 +466,7 @@ def _minors_rule(g, w, x):
     if x.shape[-1] < 3 or 0 in x.shape:
         return x * 0
     arrays = type(x) not in TENSORS
-    with enable_grad(), messages_apart():
+    with enable_grad(), messages_set_aside():
         g, w, at = (wrap(y) for y in (g, w, x)) if arrays else (g, w, x)
         at = at.requires_grad_() if arrays else at
         (first,) = grad(sum_dims(_polynomial(at), None, False), at, create_graph=True)
