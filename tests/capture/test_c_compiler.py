@@ -143,7 +143,7 @@ def test_a_named_compiler_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> 
     assert c_compiler.absent() == "CC=gcc '-O1 cannot be read: No closing quotation"
 
 
-@pytest.mark.daily("gcc -O0")
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["gcc", "clang", "gcc -march=x86-64-v2", "gcc -O0"])
 def test_every_compiler_makes_the_same_bits(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if not c_compiler.shutil.which(command.split()[0]):

@@ -91,7 +91,7 @@ FAILURES: dict[str, tuple[str, int, str, bool, str]] = {
 
 
 # Each is a job of its own; one of each kind every day keeps the suite short.
-@pytest.mark.daily("user error", "exception in a thread")
+@pytest.mark.daily("user error")
 @pytest.mark.parametrize(
     "name", daily(FAILURES, "exception in a thread", "interrupted", "exit", "user error")
 )

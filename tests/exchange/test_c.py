@@ -173,7 +173,7 @@ def differ(found: Any, expected: Any) -> float:
     return float(np.abs(found - expected).max() / np.abs(expected).max())
 
 
-@pytest.mark.daily("-gcc", "encoder-clang")
+@pytest.mark.daily("-gcc", "mlp-clang")
 @pytest.mark.parametrize("compiler", COMPILERS)
 @pytest.mark.parametrize("name", MODELS)
 def test_strict_and_sanitized_c_gives_what_python_gives(

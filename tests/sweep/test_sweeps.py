@@ -79,7 +79,8 @@ def members_of(path):
     return [Run.read(each) for each in Run.read(path).members]
 
 
-@pytest.mark.parametrize("executor", ["numpy", pytest.param("native", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["numpy", "native"])
 def test_each_member_is_the_run_of_its_configuration(place, executor):
     if executor == "native":
         needs_compiler()
@@ -162,6 +163,7 @@ def test_a_member_that_has_finished_is_small_and_goes_on_for_longer_as_any_run(p
         assert again.params_sha256 == Run.read(newest(place, "one")).info.params_sha256
 
 
+@pytest.mark.slow
 def test_the_table_says_what_became_of_each_and_of_each_setting(place, capsys):
     assert main(["train", "s.yaml"]) == 0
     path, out = newest(place), capsys.readouterr().out

@@ -101,7 +101,7 @@ def test_a_pipe_gets_no_control_characters(tmp_path):
     assert done.stderr == ("warning: no progress bar: standard output is not a terminal\n")
 
 
-@pytest.mark.daily("terminal")
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["pipe", "terminal"])
 def test_under_mpirun_there_is_no_bar_and_each_message_once(tmp_path, where):
     if reason := mpi_run.missing():
