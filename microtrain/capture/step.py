@@ -116,7 +116,7 @@ def _find(owner: Any, /, *args: Any, **kwargs: Any) -> Any:
     return owner()._find(args, kwargs)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Capture:
     """One capture: its Program, and what must still hold for it to be replayed.
 
