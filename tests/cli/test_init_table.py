@@ -48,6 +48,18 @@ def test_it_says_what_every_column_seems_to_be_and_why(capsys):
     assert Path("customers.yaml").read_text() == text
 
 
+def test_it_points_out_a_rare_text_that_is_a_slip(capsys):
+    soils = ["clay", "loam", "sand1"] * 12
+    rows = [f"{soil},{i},{'yes' if i % 2 else 'no'}" for i, soil in enumerate(soils)]
+    rows += ["caly,3,no", "sand11,4,Yes ", ",5,no"]
+    Path("soil.csv").write_text("\n".join(["soil,depth,target", *rows]) + "\n")
+    assert main(["init", "csv", "soil.csv"]) == 0
+    out = capsys.readouterr().out
+    assert 'caly, clay, loam, sand1, sand11; "caly" (1 row) may mean "clay"' in out
+    assert 'Yes (3%); "Yes" (1 row) may mean "yes"' in out
+    assert out.count("may mean") == 2
+
+
 TABLES = {
     "regression": ("a;b;price\n" + "".join(f"{i % 7};{i % 5};{i}.5\n" for i in range(40)), (
         "  delimiter: \";\"", "loss: mse", "metrics: [r2, rmse, mae]", *init_table._OF_TARGET,

@@ -12,13 +12,14 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...common.spelling import is_slip
 from ...common.words import plural
 from ...errors import DataError
 from .columns import MOST_ONE_HOT, days, name_of_gaps
@@ -109,6 +110,16 @@ def counted(frame: Frame, name: str) -> tuple[list[str], Counts]:
         codes = np.array([number_of[text] for text in texts], np.intp)
         texts, which = [*number_of], codes if which is None else codes[which]
     return texts, np.bincount(which, minlength=len(texts))
+
+
+def slips(texts: Sequence[str], counts: Counts) -> str:
+    """Of a category: the first rare text that is a frequent one but for a slip, in words."""
+    for text, few in zip(texts, counts.tolist(), strict=True):
+        for other, many in zip(texts, counts.tolist(), strict=True):
+            digits = any(map(str.isdigit, text + other))
+            if few and 10 * few <= many and not digits and is_slip(text, other):
+                return f'; "{shortened(text)}" ({plural(few, "row")}) may mean "{shortened(other)}"'
+    return ""
 
 
 def amount(x: float) -> str:
@@ -305,7 +316,7 @@ class _Column:
         why = f"{distinct:,} texts: {shown}{', ...' * (distinct > 5)}"
         why += ", codes with leading zeros" * self.is_code
         if distinct <= MOST_CATEGORIES:
-            return self.proposal("category", why, "none")
+            return self.proposal("category", why + slips(self.texts, self.counts), "none")
         if _GROUP.search(self.name):
             return self.as_group("texts")
         if distinct <= self.filled // 5:

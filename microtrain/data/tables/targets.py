@@ -11,7 +11,7 @@ from ...errors import DataError
 from .columns import read_target
 from .frame import Frame, shortened
 from .notation import is_empty
-from .propose import DIFFERENT, IS_ID, MOST_CATEGORIES, Proposal, amount, are_codes, counted
+from .propose import DIFFERENT, IS_ID, MOST_CATEGORIES, Proposal, amount, are_codes, counted, slips
 
 __all__ = ["Target", "absent_classes", "describe", "guess_target"]
 
@@ -126,6 +126,7 @@ def describe(frame: Frame, name: str) -> Target:
     shown = order[: 5 if len(order) == 5 else 4]  # one alone is not worth the dots
     shares = ", ".join(f"{shortened(texts[i])} ({_share(counts[i] / len(frame))})" for i in shown)
     found = f"{len(classes)} classes: {shares}{', ...' * (len(order) > len(shown))}"
+    found += slips(texts, counts) if len(texts) <= MOST_CATEGORIES else ""
     return Target(True, categorical, found, len(classes) == 2)
 
 
