@@ -172,7 +172,7 @@ def _learning(
     """Model, loss, metrics and training to begin with, by name; the first is proposed."""
     scores = ["accuracy", "balanced_accuracy", {"type": "f1", "average": "macro"}, "log_loss"]
     if binary:
-        scores = ["roc_auc", "f1", "calibration_error"]
+        scores = ["accuracy", "roc_auc", "f1", "calibration_error"]
     measured = [
         f"loss: {'cross_entropy' if is_classes else 'mse'}",
         f"metrics: {as_yaml(scores if is_classes else ['r2', 'rmse', 'mae'])}",
