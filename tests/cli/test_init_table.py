@@ -60,6 +60,14 @@ def test_it_points_out_a_rare_text_that_is_a_slip(capsys):
     assert out.count("may mean") == 2
 
 
+def test_short_codes_and_empty_targets_are_not_slips(capsys):
+    rows = [f"{'AB' if i else 'A'},{i % 7},{'x' if i % 2 else 'n'}" for i in range(40)]
+    Path("blood.csv").write_text("\n".join(["group,age,target", *rows, "AB,3,"]) + "\n")
+    assert main(["init", "csv", "blood.csv"]) == 0
+    out = capsys.readouterr().out
+    assert "2 texts: A, AB" in out and "may mean" not in out
+
+
 TABLES = {
     "regression": ("a;b;price\n" + "".join(f"{i % 7};{i % 5};{i}.5\n" for i in range(40)), (
         "  delimiter: \";\"", "loss: mse", "metrics: [r2, rmse, mae]", *init_table._OF_TARGET,

@@ -116,8 +116,10 @@ def slips(texts: Sequence[str], counts: Counts) -> str:
     """Of a category: the first rare text that is a frequent one but for a slip, in words."""
     for text, few in zip(texts, counts.tolist(), strict=True):
         for other, many in zip(texts, counts.tolist(), strict=True):
-            digits = any(map(str.isdigit, text + other))
-            if few and 10 * few <= many and not digits and is_slip(text, other):
+            # A letter more or less is another code: A and AB, type1 and type11.
+            is_word = min(len(text), len(other)) > 2 and not any(map(str.isdigit, text + other))
+            same = text.casefold() == other.casefold()
+            if few and 10 * few <= many and (same or (is_word and is_slip(text, other))):
                 return f'; "{shortened(text)}" ({plural(few, "row")}) may mean "{shortened(other)}"'
     return ""
 
