@@ -235,8 +235,10 @@ def test_an_unknown_category_is_none_of_them_and_is_told():
     assert x.tolist() == [[0, 1], [0, 0], [0, 0]]
     assert codes.tolist() == [[1], [1], [0]]
     assert notes == [
-        'column "c": 2 rows with categories not seen in training: "q"; treated as unknown',
-        'column "e": 1 row with categories not seen in training: "new"; treated as unknown',
+        'column "c": 2 rows with categories not seen in training: "q"; treated as unknown '
+        "(seen: a, b)",
+        'column "e": 1 row with categories not seen in training: "new"; treated as unknown '
+        "(seen: x, y)",
     ]
 
 
@@ -247,7 +249,7 @@ def test_many_unknown_categories_are_told_by_the_first_three_in_order():
     encoder.encode(Frame("new.csv", ["c"], [["b", *cells]]), notes.append)
     assert notes == [
         'column "c": 1,200 rows with categories not seen in training: "q0", "q1", "q10" and 999 '
-        "more; treated as unknown"
+        "more; treated as unknown (seen: a, b)"
     ]
 
 

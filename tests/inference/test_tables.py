@@ -251,7 +251,7 @@ def test_unknown_categories_are_told(run, tmp_path, capsys):
     predict(run, tmp_path, NEW.replace(",a,", ",new,"), "--keep", "note")
     assert capsys.readouterr().err == (
         'note: column "plan": 1 row with categories not seen in training: "new"; treated as '
-        "unknown\n"
+        "unknown (seen: a, b, c)\n"
     )
 
 

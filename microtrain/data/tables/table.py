@@ -41,6 +41,7 @@ Array = NDArray[Any]
 Rows = slice | NDArray[np.intp]
 Note = Callable[[str], None]
 MOST_SHOWN = 3  # unknown categories: a file has many columns, and its results come after them
+MOST_LISTED = 8  # of those that were seen
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,8 @@ class Fitted:
             )
         note(
             f'column "{self.name}": {plural(len(unknown), "row")} with categories not seen in '
-            f"training: {listed(found)}{more}; treated as unknown"
+            f"training: {listed(found)}{more}; treated as unknown (seen: "
+            f"{listed(self.categories, MOST_LISTED)})"
         )
 
 
