@@ -197,7 +197,7 @@ def class_tables(draw: Any) -> tuple[Arrays, Any, int, bool]:
 WORLDS = [(1, None), (2, None), (4, None), (1, 4), (2, 4), (4, 4)]
 
 
-@pytest.mark.parametrize("count", daily([80, 150], 80))
+@pytest.mark.parametrize("count", daily([30, 200], 30))
 def test_values_of_classes_are_scikit_learns(count: int) -> None:
     tables = given(table=class_tables(), where=st.sampled_from(WORLDS))
     settings(deadline=None, max_examples=examples(count))(tables(compare_with_scikit_learn))()
