@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
+import numpy as np
+
 from ...backend import MODES, float16, float32, int64
 from ...errors import need, wrong
 from ...tensor import Tensor
@@ -34,6 +36,8 @@ __all__ = [
     "nll_loss",
 ]  # fmt: skip
 
+# By the bytes of a number: a dtype's name would have to be parsed at every step.
+UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 _Scores = Annotated[FloatOnly, fronts.of_dims(1)]
 
 # Cross entropy ------------------------------------------------------------------------------------
@@ -252,7 +256,8 @@ def _may_ignore(target: Any, classes: int, ignore_index: int) -> bool:
     def check(target: Any) -> None:
         nonlocal found
         # What is negative is large without a sign: one pass in place of two.
-        if not target.size or target.view(f"u{target.itemsize}").max() < classes:
+        unsigned = target.view(UNSIGNED[target.itemsize])
+        if not target.size or np.maximum.reduce(unsigned, None) < classes:
             found = bool(0 <= ignore_index < classes and (target == ignore_index).any())
             return
         found = True
