@@ -1,5 +1,6 @@
 """Each member of an ensemble has the bits of its run alone, and no other member touches it."""
 
+import functools
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
@@ -154,12 +155,48 @@ def test_optimizers(name: str, executor: str) -> None:
     assert_each_as_alone(small(OPTIMIZERS[name]), 4, executor, epochs=(2, 1))
 
 
+def by_scans(ensemble: mt.Ensemble) -> bool:
+    """Whether native code takes many steps at once."""
+    (group,) = ensemble._groups.values()
+    return any(scan for course in group.courses.values() for scan in course.scans.values())
+
+
 @pytest.mark.slow
 @NATIVE
 def test_native_code_for_many_steps() -> None:
-    ensemble = assert_each_as_alone(small(sgd), 2, "native", epochs=(3, 2))
-    (group,) = ensemble._groups.values()
-    assert any(scan for course in group.courses.values() for scan in course.scans.values())
+    assert by_scans(assert_each_as_alone(small(sgd), 2, "native", epochs=(3, 2)))
+
+
+@NATIVE
+def test_native_code_for_many_steps_of_a_classifier_checks_classes() -> None:
+    def make(seed: int) -> Any:
+        mt.manual_seed(seed)
+        model = nn.Linear(3, 4)
+        return model, sgd(model, seed)
+
+    def classify(model: Any, optimizer: Any, x: Any, y: Any) -> Any:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    def loaders(member: Any, wrong: int | None = None) -> DataLoader:
+        rng = np.random.default_rng(0)
+        y = rng.integers(0, 4, 40)
+        if wrong is not None:
+            y[13] = wrong
+        x = rng.standard_normal((40, 3)).astype(np.float32)
+        return DataLoader(ArrayDataset(x, y), batch_size=8, seed=3)
+
+    ensemble = assert_each_as_alone(
+        make, 2, "native", loaders=loaders, epochs=(3, 2), step=classify
+    )
+    assert by_scans(ensemble)
+    ensemble.train(lambda member: loaders(member, -100), 1)  # ignored
+    for wrong in (4, -1):
+        with pytest.raises(IndexError, match=rf"Target {wrong} is out of bounds.* 4 classes"):
+            ensemble.train(functools.partial(loaders, wrong=wrong), 1)
 
 
 LAYERS: dict[str, list[Callable[[], Any]]] = {

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..backend import owner_of
 from . import c_compiler
-from .fusion import Call, Place, Unit
+from .fusion import Call, Check, Place, Unit
 from .program import Program, works_on
 
 HEADER = object.__basicsize__ // 8  # words of an object before its own
@@ -60,8 +60,8 @@ class ArgumentsInPlace:
 
 
 def _moved(program: Program, units: Iterable[Unit]) -> list[int]:
-    """The inputs that native code alone reads, and nobody is given."""
-    seen = [unit for unit in units if type(unit) is Call]
+    """The inputs that native code alone reads, and nobody is given, or is to say what is wrong."""
+    seen = [unit for unit in units if type(unit) in (Call, Check)]
     lines = [line for unit in seen for line in unit.lines]
     arrays = [place.array for unit in seen for place in unit.reads]
     arrays += [array for line in lines for array in works_on(line)]

@@ -27,7 +27,18 @@ from ..numerics.sums import FEW
 from . import c_compiler, convolutions, fusion
 from .elements import DTYPES, literal, meant
 from .explain import flops_of, size
-from .fusion import Call, Convolution, Element, Elements, Place, Product, Reduction, Scatter, Unit
+from .fusion import (
+    Call,
+    Check,
+    Convolution,
+    Element,
+    Elements,
+    Place,
+    Product,
+    Reduction,
+    Scatter,
+    Unit,
+)
 from .program import Program, arrays_in
 from .rows import Rows
 from .time_loops import Applied, Loop
@@ -264,6 +275,15 @@ class Writer:
 
     def elements(self, unit: Elements) -> tuple[str, list[str]]:
         return "", _Loop(self, unit).text()
+
+    def check(self, unit: Check) -> tuple[str, list[str]]:
+        """All are looked at, without a way out of the loop, so that several are at once."""
+        (x,), (low, end, *also) = unit.host.reads, unit.host.bounds
+        at = _index({f"i{d}": x.strides[d] // x.itemsize for d in range(x.ndim) if x.shape[d] != 1})
+        bad = " & ".join([f"((v < {low}) | (v >= {end}))", *(f"(v != {one})" for one in also)])
+        each = [f"const int64 v = (int64){self.of(x)}[{at}];", f"bad |= {bad};"]
+        loops = [_for(f"i{d}", n) for d, n in enumerate(x.shape) if n != 1]
+        return "", ["int64 bad = 0;", *_nested(loops, each), "if (bad) return 1;"]
 
     def reduction(self, unit: Reduction) -> tuple[str, list[str]]:
         x, to = unit.x, unit.writes[0]
@@ -748,5 +768,6 @@ _BY_TYPE = {
     Applied: "applied",
     Rows: "rows",
     Convolution: "convolution",
+    Check: "check",
     Call: "call",
 }

@@ -29,7 +29,11 @@ SMALLEST, LARGEST = 1 << 15, 1 << 26  # bytes: what memory is measured with
 def explain(program: Program, text: Any, reason: str, measure: bool) -> str:
     """Instructions, groups, memory, calls and bounds of one capture; see `Compiled.explain`."""
     lines = [line for line in program.lines if isinstance(line, Line)]
-    hosts = [line.label for line in program.lines if isinstance(line, PythonCall)]
+    hosts = [
+        line.label
+        for line in program.lines
+        if isinstance(line, PythonCall) and not (text.native_calls and line.bounds)
+    ]
     counted = ", ".join(f"{n} {k}" for n, k in Counter(x.name for x in lines).most_common())
     owners = {id(owner_of(a)): owner_of(a) for line in lines for a in works_on(line)}
     results, apart, kept, shared = program.buffers

@@ -240,6 +240,13 @@ class Scatter(Unit):
 
 
 @dataclass
+class Check(Unit):
+    """Whether whole numbers are within the bounds of a PythonCall, which says what is not."""
+
+    host: Any = None
+
+
+@dataclass
 class Call(Unit):
     """What NumPy does, or the Python of a PythonCall."""
 
@@ -286,6 +293,9 @@ def unit_of(line: Line | PythonCall, program: Program, products: bool) -> Unit |
         reads, writes = (
             [Place(a) for a in some or () if a.size] for some in (line.reads, line.writes)
         )
+        if line.bounds and reads and program.xp.kind == "cpu" and reads[0].dtype in DTYPES:
+            (x,) = line.reads
+            return Check([Line("check", (x,), x, {}, line.where)], reads, [], line)
         return Call([], reads, writes, line)
     if type(line.out) is not tuple and not line.out.size:
         return None
@@ -516,7 +526,8 @@ def _pythons(unit: Unit) -> bool:
 def may_raise(unit: Unit) -> bool:
     """Whether values can make it raise: the state is then as it was at that place of the step."""
     if type(unit) is not Call:
-        return type(unit) is Scatter or any(e.source is not None for e in getattr(unit, "body", ()))
+        body = getattr(unit, "body", ())
+        return type(unit) in (Scatter, Check) or any(e.source is not None for e in body)
     if unit.host is not None:
         return bool(unit.host.reads)
     return may_refuse(unit.lines[0])

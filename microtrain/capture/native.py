@@ -17,7 +17,7 @@ from ..backend import NUMPY, uint8
 from . import c_compiler, fusion
 from .arguments_in_place import ArgumentsInPlace
 from .c import Word, Writer, Written
-from .fusion import Call, may_raise
+from .fusion import Call, Check, may_raise
 from .numpy_executor import Text
 from .plan import reuse
 from .program import ALIGNED, Program
@@ -99,7 +99,7 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
         line.parts = ()  # with the memory that they had in the capture
     writer, text, native = Writer(program, places), Text(program), Native()
     text.traffic = sum(place.high - place.low for unit in units for place in fusion.touches(unit))
-    text.groups = [len(unit.lines) for unit in units if type(unit) is not Call]
+    text.groups = [len(unit.lines) for unit in units if type(unit) not in (Call, Check)]
     for is_call, run in groupby(units, lambda unit: type(unit) is Call):
         members = [*run]
         for unit in members if is_call else ():
@@ -158,10 +158,11 @@ def _sequence(units: list[Written], turns: int = 1) -> list[Word]:
 
 def _say(text: Text, units: list[Written]) -> None:
     """Say a sequence in `text`."""
-    lines = [line for one in units for line in one.unit.lines]
+    lines, first = [line for one in units for line in one.unit.lines], units[0].unit
     text.native_calls += 1
     checked = (line for line in lines if line.name in ("take", "scatter_add"))
-    text.lines.append((f"native{text.native_calls}()", True, next(checked, lines[0])))
+    origin = first.host if type(first) is Check else next(checked, lines[0])
+    text.lines.append((f"native{text.native_calls}()", True, origin))
     for one in [part for each in units for part in each.body or [each]]:
         places = (text.arrays.at(word.value) for word in one.words if word.owner is not None)
         text.said.append((f"{one.code}({', '.join(filter(None, places))})", one.about))

@@ -71,6 +71,11 @@ class PythonCall:
     reads: tuple[Any, ...] = ()
     about: Any = None
 
+    @property
+    def bounds(self) -> tuple[int, ...] | None:
+        """If all it does is to refuse whole numbers: the lowest, the end, and others it allows."""
+        return getattr(getattr(self.function, "func", None), "bounds", None)
+
     def inline(self, name: Name, times: str = "1") -> list[str]:
         """Lines of Python that do the same: here the call; subclasses spell it out.
 

@@ -38,9 +38,12 @@ class Scan:
         self._table = native.table.copy()
         self._sequences = native.sequences(self._table)
         self._counts = [line for line in program.lines if type(line) is Count]
+        self._inputs = program.inputs
+        hosts = (line for line in program.lines if isinstance(line, PythonCall))
+        self._checks = [host for host in hosts if host.bounds]
         text = Text(program)
         for line in program.lines:
-            if isinstance(line, PythonCall):
+            if isinstance(line, PythonCall) and not line.bounds:
                 text.host(line, "times")
         body = "".join(f"    {line}\n" for line, *_ in text.lines) or "    pass\n"
         self._note = generated(f"def note(times):\n{body}", "note", ENTRY, text.scope)
@@ -76,6 +79,10 @@ class Scan:
         words = np.array(plan, np.int64)
         done = _scan()(words.ctypes.data)
         if done < 0:
+            for array, stack in zip(self._inputs, stacks, strict=True):
+                array[...] = stack[-1 - done]
+            for check in self._checks:  # one of them says what native code has refused
+                check.function()
             raise RuntimeError(f"native code failed in step {-1 - done} of {steps}")
         self._note(done)
         for host, _, numbers in tables:
@@ -121,7 +128,7 @@ def scannable(capture: Any) -> bool:
     return (
         capture.text.native_code is not None
         and capture.text.native_code.complete
-        and all(type(host) in (Clear, Mark, Count, End) for host in hosts)
+        and all(type(host) in (Clear, Mark, Count, End) or host.bounds for host in hosts)
         and capture.outside is None
         and not capture.leaves
         and not any(fact.label in (GRADIENTS, COUNTED) for fact in capture.guard.facts)

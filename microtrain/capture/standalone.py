@@ -149,11 +149,8 @@ def standalone(
     found, texts, fixed = Standalone(), dict[int, list[str]](), program.fixed
     lines: list[Line | PythonCall] = []
     for line in program.lines:
-        if not isinstance(line, PythonCall):
+        if not isinstance(line, PythonCall) or line.bounds:
             lines.append(line)
-        elif bounds := getattr(getattr(line.function, "func", None), "bounds", None):
-            (index,) = line.reads
-            lines.append(Line("check", (index,), index, {"bounds": bounds}, line.where))
         elif said := hosts(line):
             lines.append(PythonCall(line.label, line.function, line.where))  # which nothing passes
             texts[id(lines[-1])] = said
@@ -350,11 +347,11 @@ class _Writer(Writer):
 
     def call(self, unit: Call) -> tuple[str, list[str]]:
         line = unit.lines[0]
-        rule = {"take": self._take, "check": self._check,
+        rule = {"take": self._take,
                 "argmax": self._along, "argmin": self._along,
                 "cumsum": self._along, "cumprod": self._along}.get(line.name)  # fmt: skip
         self._alive |= {id(owner_of(a)) for a in arrays_in((line.args, line.out))}
-        self._stored = {id(owner_of(a)) for a in arrays_in(line.out) if line.name != "check"}
+        self._stored = {id(owner_of(a)) for a in arrays_in(line.out)}
         known = all(a.dtype in DTYPES for a in arrays_in((line.args, line.out)))
         lines = rule(line) if rule and known else None
         if lines is None:
@@ -362,14 +359,6 @@ class _Writer(Writer):
             of = f" ({line.what})" if line.what else ""
             raise CaptureError(f"{line.where}: {what} no form in C{of}")
         return "", lines
-
-    def _check(self, line: Line) -> list[str]:
-        """Refuse an index out of bounds."""
-        (x,), (low, size) = line.args, line.attrs["bounds"]
-        loops = [_for(f"i{d}", n) for d, n in enumerate(x.shape)]
-        at = _index({f"i{d}": _step(x, d) for d in range(x.ndim)})
-        value = f"const int64 v = (int64){self.of(x)}[{at}];"
-        return _nested(loops, [value, f"if (v < {low} || v >= {size}) return 1;"])
 
     def _take(self, line: Line) -> list[str] | None:
         """Rows, or what else an axis has, at places."""

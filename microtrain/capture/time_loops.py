@@ -16,7 +16,7 @@ import numpy as np
 from ..backend import owner_of
 from . import fusion
 from .elements import SLOW
-from .fusion import Call, Unit
+from .fusion import Call, Check, Unit
 from .program import Line, Program, PythonCall, arrays_in
 from .routines import routine_of
 
@@ -86,7 +86,7 @@ def _loop(unit: Unit, program: Program, products: bool) -> Loop | None:
         Program(program.xp, notes.lines, kinds=kinds, alone=program.alone), products
     )
     done = [_applied(part) or part for part in body]
-    if any(type(part) is Call for part in done):
+    if any(type(part) in (Call, Check) for part in done):
         return None
     return Loop(unit.lines, unit.reads, unit.writes, len(arrays[0]), done, steps)
 

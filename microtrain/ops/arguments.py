@@ -159,7 +159,7 @@ def want_in_range(
             text = f"index {found} is out of bounds for dimension {dim} with size {size}"
             raise wrong(name, text, error=error)
 
-    vars(check)["bounds"] = low, size  # for native code that stands alone
+    vars(check)["bounds"] = low, size  # for native code, which then needs no Python
     examine(array, check)
 
 

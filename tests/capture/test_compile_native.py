@@ -182,9 +182,10 @@ def test_the_order_of_native_code_keeps_the_bits(
     def ordered(program: Any) -> Any:
         text = Text(program)
         for unit in fusion.units_of(program, True):
-            if isinstance(unit, fusion.Call) and unit.host is not None:
-                text.host(unit.host)
-            for line in unit.lines:
+            host = getattr(unit, "host", None)
+            if host is not None:
+                text.host(host)
+            for line in unit.lines if host is None else ():
                 for part in parts_of(line):
                     text.line(part)
         return text.function(), text.shown()

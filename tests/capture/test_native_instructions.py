@@ -228,6 +228,39 @@ def test_an_index_out_of_bounds_is_an_error() -> None:
         step(mt.tensor([0, 4]), weight)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "int64"])
+def test_indices_are_checked_without_python(dtype: str) -> None:
+    """Of any layout; what is wrong is said as the eager step says it."""
+    table, weight = mt.randn(6, 4, requires_grad=True), mt.randn(3, 4)
+
+    def step(i: Any, y: Any) -> Any:
+        table.grad = None
+        loss = F.cross_entropy(F.embedding(i.long(), table) @ weight.T, y, ignore_index=9)
+        loss.backward()
+        return loss
+
+    def loss_of(f: Any, i: list[int], y: list[int]) -> Any:
+        every_second = mt.tensor([[k, 77] for k in y]).to(getattr(mt, dtype))[:, 0]
+        try:
+            return f(mt.tensor(i), every_second).item(), table.grad.tolist()
+        except IndexError as error:
+            return str(error)
+
+    fast = native_step(step)
+    for _ in range(3):
+        loss_of(fast, [0, 5, 2], [0, 2, 1])
+    assert "check" not in fast.explain().partition("pieces of bookkeeping")[2].split("\n")[0]
+    calls = [([0, 5, 2], [0, 9, 1]), ([0, 5, 2], [0, 3, 1]), ([0, 6, 2], [0, 1, 1])]
+    calls += [([0, -1, 2], [0, 1, 1]), ([0, 1, 2], [0, 200 if dtype == "uint8" else -1, 1])]
+    for i, y in [*calls, ([1, 1, 1], [2, 0, 1])]:
+        found, expected = loss_of(fast, i, y), loss_of(step, i, y)
+        if isinstance(expected, str):
+            assert found == expected
+        else:
+            np.testing.assert_allclose(found[0], expected[0], rtol=1e-6)
+            np.testing.assert_allclose(found[1], expected[1], rtol=1e-5, atol=1e-7)
+
+
 def agree(step: Callable[..., Any], *calls: Any) -> Any:
     """The compiled `step` gives the bits of the eager one at every call; it is returned."""
     compiled = native_step(step)

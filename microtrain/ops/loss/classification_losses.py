@@ -265,6 +265,7 @@ def _may_ignore(target: Any, classes: int, ignore_index: int) -> bool:
         text = f"Target {{}} is out of bounds: the scores have {classes} classes, from 0"
         need(not wrong_ones.size, "class index", text, *wrong_ones[:1], error=IndexError)
 
+    vars(check)["bounds"] = 0, classes, ignore_index
     examine(target, check)
     return found or MODES.capture.on
 
