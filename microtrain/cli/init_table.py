@@ -73,7 +73,7 @@ def propose_configuration(
         raise DataError(f"{path}: {missing}, which leaves {plural(len(frame), 'row')}: too few")
     if words or missing:
         proposed = {each: propose(frame, each) for each in frame.names}
-    proposals = [proposed[each] for each in frame.names if each != name]
+    proposals = [each for each in proposed.values() if each.name != name]
     if not any(p.spec not in ("drop", "id") for p in proposals):
         proposals = [as_input(p) for p in proposals]
     if not any(p.spec not in ("drop", "id") for p in proposals):
@@ -144,7 +144,7 @@ def _aligned(proposals: list[Proposal]) -> list[str]:
 def _dropped(proposals: list[Proposal]) -> list[str]:
     if not proposals:
         return []
-    why = "; ".join(f"{p.name}: {p.why}" for p in proposals)
+    why = "; ".join((p.name or '""') + f": {p.why}" for p in proposals)
     return [f"  drop: {as_yaml([p.name for p in proposals])}  # {why}"]
 
 

@@ -25,7 +25,7 @@ from ...errors import DataError
 from .columns import MOST_ONE_HOT, days, name_of_gaps
 from .dates import format_of, varying
 from .frame import Frame, as_cells, numbered, shortened, text_of
-from .notation import is_empty
+from .notation import EXACT, is_empty
 
 __all__ = [
     "DIFFERENT",
@@ -135,6 +135,8 @@ def propose(frame: Frame, name: str) -> Proposal:
     """What a column seems to hold."""
     if name in frame.index:
         return Proposal(name, "drop", "the index of a pandas data frame")
+    if not name and (several := frame.names.count("")) > 1:
+        return Proposal(name, "drop", f"{several} columns without a name")
     texts, counts = counted(frame, name)
     values = frame.notation.floats(texts)
     kept = [not is_empty(text) for text in texts] if values is None else ~np.isnan(values)
@@ -147,7 +149,9 @@ def propose(frame: Frame, name: str) -> Proposal:
         return Proposal(name, "drop", f'"{shortened(column.texts[0])}" in every row{that}', 1)
     # Of a file with types, a text of digits is a text.
     typed = frame.lines is None and any(isinstance(x, str) for x in frame.different(name)[0])
-    may_be_number = not (typed or column.is_code)
+    # Of more digits than float64 keeps, many would be one number.
+    long = values is not None and values.max() > EXACT and all(map(str.isdigit, column.texts))
+    may_be_number = not (typed or column.is_code or long)
     if values is not None and may_be_number:
         return column.as_compact_date() or column.as_number(values)
     found = column.as_date()
@@ -253,13 +257,14 @@ class _Column:
     def _when(self, values: NDArray[np.float64]) -> str:
         """What numbers are that rise from row to row and seem to be times; else empty."""
         low, high, whole = values.min(), values.max(), (values % 1 == 0).all()
-        seconds = whole and low >= 1e9 and high < 1e10
-        if not (seconds or (_are_years(low, high) and not whole)):
+        units = {1e9: "seconds", 1e12: "milliseconds"}
+        unit = next((u for x, u in units.items() if whole and x <= low and high < 10 * x), "")
+        if not (unit or (_are_years(low, high) and not whole)):
             return ""
         found = self.frame.numbers(self.name, gaps=True)
         if len(values) < 3 or (np.diff(found[~np.isnan(found)]) < 0).any():
             return ""
-        return "seconds since 1970 that rise" if seconds else "years that rise"
+        return f"{unit} since 1970 that rise" if unit else "years that rise"
 
     def _encoding(self) -> dict[str, str]:
         """How categories beyond MOST_CATEGORIES become inputs: few rows are fitted one by one."""
