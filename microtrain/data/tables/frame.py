@@ -41,6 +41,23 @@ def as_cells(array: Array) -> list[Any]:
     return [*array.tolist()]
 
 
+def of_arrow(column: Any) -> Array:
+    """The values of a column of pyarrow.
+
+    NumPy would get the last value of a dictionary for a gap in it, and large integers rounded.
+    """
+    if column.null_count and str(column.type).startswith(("dictionary", "int", "uint")):
+        return np.array(column.to_pylist(), object)
+    found: Array = column.to_numpy(zero_copy_only=False)
+    return found
+
+
+def _as_array(values: Any) -> Array:
+    """An array; of pandas' own types (Int64) beside gaps with the integers that they hold."""
+    own = getattr(values, "hasnans", False) is True and not isinstance(values.dtype, np.dtype)
+    return np.asarray(values.astype(object) if own else values)
+
+
 def text_of(cell: Any) -> str:
     """A cell as a text, as a file of text has it, empty where it has no value.
 
@@ -132,7 +149,7 @@ class Frame:
         if isinstance(values, np.ma.MaskedArray):
             raise DataError(f'{self.origin}, column "{name}" is {MASKED}')
         try:
-            array = np.asarray(values)
+            array = of_arrow(values) if hasattr(values, "to_pylist") else _as_array(values)
         except (ValueError, TypeError) as error:
             raise DataError(f'{self.origin}, column "{name}": {error}') from error
         if array.ndim != 1:
