@@ -19,7 +19,7 @@ from ..config.resolved import as_yaml
 from ..data.readers.csv_dialect import dialect_of
 from ..data.readers.parquet import read_parquet
 from ..data.tables.columns import leave_out
-from ..data.tables.frame import other_delimiter
+from ..data.tables.frame import other_delimiter, shortened
 from ..data.tables.notation import Notation
 from ..data.tables.propose import Proposal, as_input, propose
 from ..data.tables.targets import absent_classes, describe, guess_target
@@ -67,6 +67,8 @@ def propose_configuration(
     absent = {word for each in proposed.values() for word in each.absent}
     if words := sorted(absent | {*absent_classes(frame, name)}):
         given["na_values"], notes["na_values"] = words, "stand for no value, in every column"
+        if doubtful := [w for w in words if w[0] != "#" and any(map(str.isdigit, w))]:
+            notes["na_values"] += f'; if "{shortened(doubtful[0])}" is one, correct the file'
         frame = frame.read_as(Notation.of(given))
     frame, missing = leave_out(frame, name)
     if missing and len(frame) < 7:  # of which some test, and some validate

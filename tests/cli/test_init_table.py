@@ -94,7 +94,7 @@ TABLES = {
         "day,a,y\n" + "".join(f"2024-01-{i % 28 + 1:02},{i % 9},{i / 7}\n" for i in range(60)), (
         "  # in split: `time: day` tests on the latest rows",
     )),
-    "odd names": ('"a: b","#c","y y"\n' + "".join(f"{i % 7},{i % 5},{i}\n" for i in range(40)), (
+    "odd names": ('"a: b",<<,"y y"\n' + "".join(f"{i % 7},{i % 5},{i}\n" for i in range(40)), (
         '    "a: b": number  # numbers from 0 to 6', '  target: y y  # the last column; numbers '
         "from 0 to 39",
     )),
@@ -147,6 +147,10 @@ AS_THEY_COME = {
     "one odd text among many values": (
         lines("a,price", lambda i: f"{i * i / 8 if i != 50 else 'unknown'},{i % 4}.25"), [],
         ["  na_values: [unknown]", "    a: {missing: median}"]),
+    "numbers in another form among many": (
+        lines("a,y", lambda i: f"{i / 8 if i % 9 else f'({i})'},{i}.5"), [],
+        ['  na_values: ["(0)", "(18)", "(27)", "(36)", "(45)", "(54)", "(9)"]  # stand for no value, '
+         'in every column; if "(0)" is one, correct the file', "    a: {missing: median}"]),
     "points and angles for no value": (
         lines("a,b,y", lambda i: f"{i / 7 if i % 5 else '.'},{i / 3 if i % 9 else '<NA>'},{i}.5"),
         [], ["    a: {missing: median}", "    b: {missing: median}"]),
