@@ -149,8 +149,8 @@ AS_THEY_COME = {
         ["  na_values: [unknown]", "    a: {missing: median}"]),
     "numbers in another form among many": (
         lines("a,y", lambda i: f"{i / 8 if i % 9 else f'({i})'},{i}.5"), [],
-        ['  na_values: ["(0)", "(18)", "(27)", "(36)", "(45)", "(54)", "(9)"]  # stand for no value, '
-         'in every column; if "(0)" is one, correct the file', "    a: {missing: median}"]),
+        ['  na_values: ["(0)", "(18)", "(27)", "(36)", "(45)", "(54)", "(9)"]  # stand for no '
+         'value, in every column; if "(0)" is one, correct the file', "    a: {missing: median}"]),
     "points and angles for no value": (
         lines("a,b,y", lambda i: f"{i / 7 if i % 5 else '.'},{i / 3 if i % 9 else '<NA>'},{i}.5"),
         [], ["    a: {missing: median}", "    b: {missing: median}"]),

@@ -56,6 +56,8 @@ CASES = [
      "dates from 2023-01-02 to 2024-01-02"),
     ("when", ["31/12/2024", "01/02/2023"],
      '{type: date, format: "%d/%m/%Y", parts: [year, month, day_of_week, days]}', "01/02/2023"),
+    ("born", ["2-Feb-45", "3-Mar-71"], '{type: date, format: "%d-%b-%y", parts: [year, month, '
+     'day_of_week, days]}', "from 3-Mar-71 to 2-Feb-45; of years of two digits, 69 to 99 are"),
     ("at", ["09:52:21", "17:05:00", "10:00:59"],
      '{type: date, format: "%H:%M:%S", parts: [hour, days]}', "times from 09:52:21 to 17:05:00"),
     ("at", ["9:52 AM", "12:05 PM"], '{type: date, format: "%I:%M %p", parts: [hour, days]}',
