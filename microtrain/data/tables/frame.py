@@ -29,6 +29,7 @@ from ...errors import DataError
 from .notation import PLAIN, Notation, is_empty, is_nothing
 
 Array = NDArray[Any]
+Counts = NDArray[Any]
 WHITESPACE = "whitespace"  # the delimiter of cells that are separated by blanks or tabs
 
 
@@ -346,6 +347,20 @@ def pandas_index(schema: Any) -> list[str]:
 def numbered() -> defaultdict[str, int]:
     """Numbers of texts: each new one has the next."""
     return defaultdict(itertools.count().__next__)
+
+
+def counted(frame: Frame, name: str) -> tuple[list[str], Counts]:
+    """The different texts of a column, and how many rows have each."""
+    cells, which = frame.different(name)
+    if which is None and cells.dtype.kind in "biufM":
+        cells, which = np.unique(cells, return_inverse=True)
+    is_text = which is not None and cells.dtype == object
+    texts = [*map(str.strip, cells)] if is_text else [*map(text_of, as_cells(cells))]
+    if which is None or len({*texts}) < len(texts):
+        number_of = numbered()
+        codes = np.array([number_of[text] for text in texts], np.intp)
+        texts, which = [*number_of], codes if which is None else codes[which]
+    return texts, np.bincount(which, minlength=len(texts))
 
 
 def together(origin: object, attempts: Iterable[Callable[[], Any]]) -> list[Any]:

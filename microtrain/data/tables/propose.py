@@ -24,7 +24,7 @@ from ...common.words import plural
 from ...errors import DataError
 from .columns import MOST_ONE_HOT, days, name_of_gaps
 from .dates import format_of, varying
-from .frame import Frame, as_cells, numbered, shortened, text_of
+from .frame import Counts, Frame, counted, shortened
 from .notation import EXACT, is_empty
 
 __all__ = [
@@ -35,7 +35,6 @@ __all__ = [
     "amount",
     "are_codes",
     "as_input",
-    "counted",
     "propose",
 ]
 
@@ -44,7 +43,6 @@ ROWS_TO_EMBED = 10_000  # from which learned numbers do better; measured in docs
 DIFFERENT = "a different whole number in every row"
 MOST_CODES = 12  # of whole numbers that nothing else tells from measurements
 MOST_WORDS = 10  # in a column of numbers, that may stand for no value
-Counts = NDArray[Any]
 IS_ID = re.compile(
     r"(^|[_ .-])(id|uuid|guid|key|index|nr|no|rownames|obs)$|^(id|uuid|guid|index)([_ .-]|$)|^$|"
     r"^unnamed: 0$|(?-i:[a-z](I[dD]|N[rR])$|^PID$)",
@@ -96,20 +94,6 @@ def are_codes(texts: Iterable[str]) -> bool:
     """Whether all are digits, with a zero before some of them: 007 is not a number."""
     texts = [*texts]
     return all(map(str.isdigit, texts)) and any(text[0] == "0" != text for text in texts)
-
-
-def counted(frame: Frame, name: str) -> tuple[list[str], Counts]:
-    """The different texts of a column, and how many rows have each."""
-    cells, which = frame.different(name)
-    if which is None and cells.dtype.kind in "biufM":
-        cells, which = np.unique(cells, return_inverse=True)
-    is_text = which is not None and cells.dtype == object
-    texts = [*map(str.strip, cells)] if is_text else [*map(text_of, as_cells(cells))]
-    if which is None or len({*texts}) < len(texts):
-        number_of = numbered()
-        codes = np.array([number_of[text] for text in texts], np.intp)
-        texts, which = [*number_of], codes if which is None else codes[which]
-    return texts, np.bincount(which, minlength=len(texts))
 
 
 def slips(texts: Sequence[str], counts: Counts) -> str:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from ...errors import DataError
 from .columns import read_target
-from .frame import Frame, shortened
+from .frame import Frame, counted, shortened
 from .notation import is_empty
-from .propose import DIFFERENT, IS_ID, MOST_CATEGORIES, Proposal, amount, are_codes, counted, slips
+from .propose import DIFFERENT, IS_ID, MOST_CATEGORIES, Proposal, amount, are_codes, slips
 
 __all__ = ["Target", "absent_classes", "describe", "guess_target"]
 
