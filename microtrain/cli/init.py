@@ -77,7 +77,10 @@ def init(
         if Path(template).suffix.lower() in SUFFIXES:
             text += f"\nhint: microtrain init csv {shlex.quote(template)}"
         raise ConfigError(text)
-    if template == "csv" and directory and Path(directory).suffix.lower() in SUFFIXES:
+    is_table = directory and (
+        Path(directory).suffix.lower() in SUFFIXES or Path(directory).is_file()
+    )
+    if template == "csv" and directory and is_table:
         from .init_table import propose_configuration
 
         propose_configuration(Path(directory), target, output, attempt)

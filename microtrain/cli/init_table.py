@@ -19,7 +19,7 @@ from ..config.resolved import as_yaml
 from ..data.readers.csv_dialect import dialect_of
 from ..data.readers.parquet import read_parquet
 from ..data.tables.columns import leave_out
-from ..data.tables.frame import other_delimiter
+from ..data.tables.frame import other_delimiter, shortened
 from ..data.tables.notation import Notation
 from ..data.tables.propose import Proposal, as_input, propose
 from ..data.tables.targets import absent_classes, describe, guess_target
@@ -67,13 +67,15 @@ def propose_configuration(
     absent = {word for each in proposed.values() for word in each.absent}
     if words := sorted(absent | {*absent_classes(frame, name)}):
         given["na_values"], notes["na_values"] = words, "stand for no value, in every column"
+        if doubtful := [w for w in words if w[0] != "#" and any(map(str.isdigit, w))]:
+            notes["na_values"] += f'; if "{shortened(doubtful[0])}" is one, correct the file'
         frame = frame.read_as(Notation.of(given))
     frame, missing = leave_out(frame, name)
     if missing and len(frame) < 7:  # of which some test, and some validate
         raise DataError(f"{path}: {missing}, which leaves {plural(len(frame), 'row')}: too few")
     if words or missing:
         proposed = {each: propose(frame, each) for each in frame.names}
-    proposals = [proposed[each] for each in frame.names if each != name]
+    proposals = [each for each in proposed.values() if each.name != name]
     if not any(p.spec not in ("drop", "id") for p in proposals):
         proposals = [as_input(p) for p in proposals]
     if not any(p.spec not in ("drop", "id") for p in proposals):
@@ -144,7 +146,7 @@ def _aligned(proposals: list[Proposal]) -> list[str]:
 def _dropped(proposals: list[Proposal]) -> list[str]:
     if not proposals:
         return []
-    why = "; ".join(f"{p.name}: {p.why}" for p in proposals)
+    why = "; ".join((p.name or '""') + f": {p.why}" for p in proposals)
     return [f"  drop: {as_yaml([p.name for p in proposals])}  # {why}"]
 
 

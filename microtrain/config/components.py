@@ -35,7 +35,7 @@ T = TypeVar("T")
 # Where a target is numbers and classes are wanted.
 CLASSES = (
     "a target is classes if a csv file has names there, or whole numbers under data.categorical: "
-    "true, and where it is an array of integers"
+    "true, and where it is an array of integers of shape (rows,)"
 )
 
 # Where a function of two arguments, prediction and target or step and total, will do, and what it

@@ -223,7 +223,7 @@ class _Reader(yaml.SafeLoader):
                 scalar_key = isinstance(name, (bool, int, float))
                 way_out = f'; write "{str(name).lower()}"' if scalar_key else ""
                 self._problem(path, message + way_out, place)
-            elif name == "<<":
+            elif name == "<<" and not getattr(key_node, "style", ""):
                 message = "YAML 1.2 has no merge key; write the keys out"
                 self._problem(below, message, place)
             elif name in entries:

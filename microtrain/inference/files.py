@@ -34,7 +34,7 @@ from .model import Note, TrainedModel
 __all__ = ["check_ending", "read_inputs", "read_rows", "standard_input"]
 
 STORES = {".h5": hdf5_arrays, ".hdf5": hdf5_arrays, ".zarr": zarr_arrays, ".zip": zarr_arrays}
-TABLES = (".csv", ".parquet")
+TABLES = (".csv", ".tsv", ".txt", ".parquet")
 ARRAYS = (".npz", *STORES)
 KEYS = ("path", "inputs", "target", "weight")
 WEIGHTED = ("csv", "parquet", "npy", "hdf5", "zarr")  # data that may have a weight
@@ -46,7 +46,7 @@ def check_ending(
     path: str, option: str, endings: Sequence[str] = (*TABLES, ".npy", *ARRAYS)
 ) -> str:
     """One of `endings`, that of - is .csv; ConfigError for a different name."""
-    ending = ".csv" if path == "-" else Path(path).suffix.lower()
+    ending = ".csv" if path == "-" else _ending(path)
     if ending not in endings:
         near = did_you_mean(ending, endings) if ending else ""
         pipe = ", or - for CSV through a pipe" * (".csv" in endings)
@@ -55,6 +55,10 @@ def check_ending(
             f"{endings[-1]}{pipe}{near}"
         )
     return ending
+
+
+def _ending(path: str | Path) -> str:
+    return Path(path).suffix.lower()
 
 
 def read_inputs(
@@ -215,6 +219,8 @@ class _File:
             self.ending = check_ending(self.path, option, ARRAYS) if self.path else ".npy"
         elif Path(self.path).is_dir() and any(Path(self.path).glob("*.npy")):
             self.ending = ".npy"
+        elif data.type == "csv" and _ending(self.path) == _ending(data.arguments["path"]):
+            self.ending = ".csv"  # such as .dat
         else:
             self.ending = check_ending(self.path, option)
         if self.ending == ".npy" and self.path:

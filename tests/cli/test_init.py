@@ -117,7 +117,8 @@ def test_nothing_is_overwritten_and_nothing_half_written(directory, capsys):
         (["mine.csv"], 2, 'no template "mine.csv" (there are: '),
         (["mine.csv"], 2, "hint: microtrain init csv mine.csv"),
         (["csv"], 2, "name a directory: microtrain init csv my_csv"),
-        (["csv", "file"], 5, "cannot write into file: "),
+        (["csv", "file"], 3, "file: the first line is empty; expected the names of the columns"),
+        (["linreg", "file"], 5, "cannot write into file: "),
         (["csv", "file/below"], 5, "cannot write into file/below: "),
     ],
 )

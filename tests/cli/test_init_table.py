@@ -1,5 +1,6 @@
 """`microtrain init csv FILE`: a configuration for a table of one's own, with reasons."""
 
+import gzip
 import json
 import sys
 from pathlib import Path
@@ -93,7 +94,7 @@ TABLES = {
         "day,a,y\n" + "".join(f"2024-01-{i % 28 + 1:02},{i % 9},{i / 7}\n" for i in range(60)), (
         "  # in split: `time: day` tests on the latest rows",
     )),
-    "odd names": ('"a: b","#c","y y"\n' + "".join(f"{i % 7},{i % 5},{i}\n" for i in range(40)), (
+    "odd names": ('"a: b",<<,"y y"\n' + "".join(f"{i % 7},{i % 5},{i}\n" for i in range(40)), (
         '    "a: b": number  # numbers from 0 to 6', '  target: y y  # the last column; numbers '
         "from 0 to 39",
     )),
@@ -146,6 +147,10 @@ AS_THEY_COME = {
     "one odd text among many values": (
         lines("a,price", lambda i: f"{i * i / 8 if i != 50 else 'unknown'},{i % 4}.25"), [],
         ["  na_values: [unknown]", "    a: {missing: median}"]),
+    "numbers in another form among many": (
+        lines("a,y", lambda i: f"{i / 8 if i % 9 else f'({i})'},{i}.5"), [],
+        ['  na_values: ["(0)", "(18)", "(27)", "(36)", "(45)", "(54)", "(9)"]  # stand for no '
+         'value, in every column; if "(0)" is one, correct the file', "    a: {missing: median}"]),
     "points and angles for no value": (
         lines("a,b,y", lambda i: f"{i / 7 if i % 5 else '.'},{i / 3 if i % 9 else '<NA>'},{i}.5"),
         [], ["    a: {missing: median}", "    b: {missing: median}"]),
@@ -156,6 +161,22 @@ AS_THEY_COME = {
     "apostrophes between thousands": (
         lines("a;y", lambda i: f"{1 + i}'{i:03}.5;{i}.5"), [],
         ["  thousands: \"'\"", "    a: number"]),
+    "a blank before a unit": (
+        lines("a;y", lambda i: f"{1 + i}.{i:03},50 €;{i},5"), [],
+        ['  units: ["€"]  # as in 1.000,50 €: no', '  decimal: ","', "    a: number"]),
+    "numbers with and without a unit": (
+        lines("a,y", lambda i: f"{i % 7 / 7 if i % 5 else f'{i}%'},{i}.5"), [],
+        ["  units: [\"%\"]  # as in 5%: no part of the number; but column a has 5% "
+         "and 0.14285714285714285: on the same scale?"]),
+    "names over several lines": (
+        lines('"height\n(cm)","a, b",y', lambda i: f'{i / 7},"{i % 7}\n",{i}.5'), [],
+        ['    "height\\n(cm)": number']),
+    "blanks before quotes": (
+        lines('"a", "town, country", "y"', lambda i: f'{i / 7}, "{"AB"[i % 2]}, x", {i}.5'), [],
+        ['    "town, country": category  # 2 texts: "A, x", "B, x"']),
+    "columns without names": (
+        lines("a,,flow,,", lambda i: f"{i / 7},,{i}.5,,"), [],
+        ["  target: flow", '  drop: [""]  # "": 3 columns without a name']),
     "a unit in every row": (lines("a,y", lambda i: f"{i} kg,{i}.5"), [], ["  units: [kg]"]),
     "dates as numbers": (
         lines("date,co2", lambda i: f"{1990 + i // 12}{1 + i % 12:02}15,{i}.5"), [],
@@ -342,6 +363,16 @@ def test_the_target_can_be_named(capsys):
         (["csv", "here", "--target", "y"], 2, "go with a table: microtrain init csv FILE"),
         (["digits", "here", "--output", "y"], 2, "go with a table: microtrain init csv FILE"),
         (["csv", "t.csv", "--output", "none/t.yaml"], 5, "cannot write none/t.yaml"),
+        (["csv", "rows.csv"], 3, "rows.csv: the first line holds numbers as the rows below it"),
+        (["csv", "packed.csv.gz"], 3, "is compressed by gzip, not a CSV file; unpack it first"),
+        (["csv", "old.xls"], 3, "old.xls is a spreadsheet, not a CSV file; save the sheet as"),
+        (["csv", "wide.csv"], 3, "wide.csv has a NUL in every second byte, as UTF-16"),
+        (
+            ["csv", "report.csv"],
+            3,
+            "line 2: a blank line, expected 1 cell as in the header\n"
+            "hint: delete blank lines, and those above the line with the column names",
+        ),
         (["csv", "same.csv"], 3, 'nothing left to predict y from: a ("1" in every row)'),
         (
             ["csv", "blanks.csv"],
@@ -354,8 +385,31 @@ def test_mistakes(arguments, code, message, capsys):
     Path("t.csv").write_text("a,y\n1,2\n2,3\n")
     Path("same.csv").write_text("a,y\n1,2\n1,3\n")
     Path("blanks.csv").write_text("Obs  TUCE GRADE\n1\n2\n")
+    Path("rows.csv").write_text("5.1,3.5,1.4,setosa\n4.9,3.1,1.2,setosa\n5.5,3.6,1.7,other\n")
+    Path("packed.csv.gz").write_bytes(gzip.compress(b"a,y\n1,2\n"))
+    Path("old.xls").write_bytes(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(16))
+    Path("wide.csv").write_bytes("a,y\n1,2\n".encode("utf-16-le"))
+    Path("report.csv").write_text("Report of sales\n\na,y\n1,2\n")
     assert main(["init", *arguments]) == code
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("names", ["1990,1995,2000", "900.5,800,700.5", "1,10,2", "0,pop,3"])
+def test_numbers_may_be_names(names):
+    Path("t.csv").write_text(lines(f"{names},y", lambda i: f"{i}.5,{i % 7},{3 + i % 5},{i}"))
+    assert main(["init", "csv", "t.csv"]) == 0
+
+
+@pytest.mark.parametrize("name", ["t.tsv", "t.TXT", "t.dat"])
+def test_a_run_reads_files_that_are_called_as_its_own(name, capsys):
+    Path(name).write_text(lines("a\tb\ty", lambda i: f"{i / 7}\t{i % 7}\t{i}.5"))
+    assert main(["init", "csv", name]) == 0
+    assert main(["train", "t.yaml", "train.duration=1 steps", "optimizer.l2=1"]) == 0
+    assert main(["predict", "runs/t", "--input", name, "--output", "p.csv"]) == 0
+    assert len(Path("p.csv").read_text().splitlines()) == 61
+    assert main(["evaluate", "runs/t", "--data", name]) == 0
+    assert main(["predict", "runs/t", "--input", "t.other", "--output", "-"]) == 2
+    assert "expected a name that ends in .csv, .tsv, .txt, .parquet," in capsys.readouterr().err
 
 
 def table_of(rows, curved):

@@ -504,7 +504,8 @@ def test_large_whole_numbers_of_parquet_keep_their_digits_beside_gaps(tmp_path):
     write_table(pyarrow.table(content), tmp_path / "t.parquet")
     columns = {"key": "id", "n": {"missing": 3}}
     made = parquet(tmp_path / "t.parquet", "y", columns=columns)
-    assert texts(made.frame, "key", Column(type="id")) == [str(large), ""]
+    for frame in (made.frame, Frame.of(pyarrow.table(content))):
+        assert texts(frame, "key", Column(type="id")) == [str(large), ""]
     assert made.fit()[0].encode(made.frame)[0].tolist() == [[7.0, 1.5], [3.0, 2.25]]
 
 
@@ -540,7 +541,7 @@ def test_parquet_has_columns_of_all_kinds(tmp_path):
     from pyarrow import parquet as writer
 
     columns = {
-        "plan": pa.array(["a", None, "b", "a"]),
+        "plan": pa.array(["a", None, "b", "a"]).dictionary_encode(),
         "since": pa.array([date(1970, 1, 2), None, date(1970, 1, 4), date(1970, 1, 5)]),
         "age": pa.array([1, None, 3, 8]),
         "ok": pa.array([True, False, True, True]),
@@ -557,6 +558,17 @@ def test_parquet_has_columns_of_all_kinds(tmp_path):
     assert encoder.encode(made.frame)[0].tolist() == [
         [1, 0, 0, 1, 1, 0, 1], [0, 0, 1, 3, 4, 1, 0], [0, 1, 0, 3, 3, 0, 1], [1, 0, 0, 4, 8, 0, 1]
     ]  # fmt: skip
+    in_memory = encoder.encode(Frame.of(pa.table(columns)))[0]
+    np.testing.assert_array_equal(in_memory, encoder.encode(made.frame)[0])
+
+
+def test_large_whole_numbers_of_pandas_keep_their_digits_beside_gaps():
+    pandas = pytest.importorskip("pandas")
+    large = 2**53 + 1
+    keys = [pandas.array([large, None], dtype="Int64"), pandas.Categorical([large, None])]
+    for key in keys:
+        frame = Frame.of(pandas.DataFrame({"key": key, "y": [1.0, 2.0]}))
+        assert texts(frame, "key", Column(type="id")) == [str(large), ""]
 
 
 def test_words_and_targets_that_are_absent_from_a_parquet_file(tmp_path):

@@ -47,6 +47,7 @@ _OTHERS = {
     b"\xfd7zXZ": ("compressed by xz", _UNPACK),
     b"(\xb5/\xfd": ("compressed by zstd", _UNPACK),
     b"PK\x03\x04": ("a zip archive or a spreadsheet", "unpack it, or save the sheet as CSV"),
+    b"\xd0\xcf\x11\xe0": ("a spreadsheet", "save the sheet as CSV"),
     b"PAR1\x15": ("a Parquet file", "use data of type parquet"),
 }
 UTF8 = "UTF-8"
@@ -273,7 +274,10 @@ class _File:
             file.seek(0)
             text = io.TextIOWrapper(file, "utf-8-sig", newline="")
             lines = map(_with_tabs, text) if self._blanks else text
-            reader = python_csv.reader(lines, delimiter=self._delimiter, strict=True)
+            blanks = self._delimiter != " "  # do not count, also before a quote
+            reader = python_csv.reader(
+                lines, delimiter=self._delimiter, skipinitialspace=blanks, strict=True
+            )
             names, line, blank = list[str](), 1, 0
             try:
                 for row in reader:
@@ -300,9 +304,12 @@ class _File:
                 )
 
     def _wrong(self, line: int, row: list[str], names: list[str]) -> str:
+        hint = other_delimiter(names)
+        if not row or (WHITESPACE in hint and len(row) > 1):
+            hint = "\nhint: delete blank lines, and those above the line with the column names"
         return (
             f"{self._origin}, line {line}: {plural(len(row), 'cell') if row else 'a blank line'}, "
-            f"expected {plural(len(names), 'cell')} as in the header{other_delimiter(names)}"
+            f"expected {plural(len(names), 'cell')} as in the header{hint}"
             + "\nhint: does the header lack a name for the first column? Add one"
             * (self._blanks and len(row) == len(names) + 1)
         )
@@ -389,6 +396,11 @@ def require_text(origin: str, head: bytes) -> None:
     for magic, (kind, way_out) in _OTHERS.items():
         if head.startswith(magic):
             raise DataError(f"{origin} is {kind}, not a CSV file; {way_out}")
+    if b"\0\0" in (head[0:3:2], head[1:4:2]):
+        raise DataError(
+            f"{origin} has a NUL in every second byte, as UTF-16 without a byte order mark; "
+            "save the file as UTF-8, or name its encoding, such as encoding: utf-16-le"
+        )
     if told := _SEPARATOR.match(head):
         line, separator = (text.decode() for text in told.groups())
         raise DataError(

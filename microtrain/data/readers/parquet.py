@@ -13,7 +13,7 @@ from ...common.files import library, reading
 from ...errors import ConfigError, DataError
 from ..source import Source
 from ..tables.columns import Columns, read_target
-from ..tables.frame import Frame, pandas_index
+from ..tables.frame import Frame, of_arrow, pandas_index
 from ..tables.notation import PLAIN, Notation
 from ..tables.table import Table, table_or_arrays
 from .npy import Stored
@@ -180,21 +180,13 @@ def read_parquet(
 
     Raises DataError where pyarrow is absent, the file cannot be read, or has no rows.
     """
-    pyarrow = library("pyarrow", path, "data")
     reader = library("pyarrow.parquet", path, "data")
-    columns = []
     with reading(path) as file:
         try:
             stored = reader.ParquetFile(file)
             existing = stored.schema_arrow.names
             table = stored.read([n for n in existing if names is None or n in names])
-            for column in table.columns:
-                if pyarrow.types.is_dictionary(column.type):
-                    column = column.cast(column.type.value_type)
-                # NumPy's integers have no gaps, and floats would round large ones.
-                gaps = pyarrow.types.is_integer(column.type) and column.null_count
-                values = np.array(column.to_pylist(), object) if gaps else None
-                columns.append(column.to_numpy(zero_copy_only=False) if values is None else values)
+            columns = [*map(of_arrow, table.columns)]
         except Exception as error:  # ArrowException, ValueError, OSError, KeyError, MemoryError ...
             text = " ".join(str(error).split())
             raise DataError(f"{path} is not a readable Parquet file: {text:.300}") from error

@@ -29,6 +29,7 @@ from ...errors import DataError
 from .notation import PLAIN, Notation, is_empty, is_nothing
 
 Array = NDArray[Any]
+Counts = NDArray[Any]
 WHITESPACE = "whitespace"  # the delimiter of cells that are separated by blanks or tabs
 
 
@@ -39,6 +40,23 @@ def as_cells(array: Array) -> list[Any]:
     if array.dtype.kind == "f" and array.dtype != np.float64:
         return [*map(float, map(str, array))]
     return [*array.tolist()]
+
+
+def of_arrow(column: Any) -> Array:
+    """The values of a column of pyarrow.
+
+    NumPy would get the last value of a dictionary for a gap in it, and large integers rounded.
+    """
+    if column.null_count and str(column.type).startswith(("dictionary", "int", "uint")):
+        return np.array(column.to_pylist(), object)
+    found: Array = column.to_numpy(zero_copy_only=False)
+    return found
+
+
+def _as_array(values: Any) -> Array:
+    """An array; of pandas' own types (Int64) beside gaps with the integers that they hold."""
+    own = getattr(values, "hasnans", False) is True and not isinstance(values.dtype, np.dtype)
+    return np.asarray(values.astype(object) if own else values)
 
 
 def text_of(cell: Any) -> str:
@@ -132,7 +150,7 @@ class Frame:
         if isinstance(values, np.ma.MaskedArray):
             raise DataError(f'{self.origin}, column "{name}" is {MASKED}')
         try:
-            array = np.asarray(values)
+            array = of_arrow(values) if hasattr(values, "to_pylist") else _as_array(values)
         except (ValueError, TypeError) as error:
             raise DataError(f'{self.origin}, column "{name}": {error}') from error
         if array.ndim != 1:
@@ -329,6 +347,20 @@ def pandas_index(schema: Any) -> list[str]:
 def numbered() -> defaultdict[str, int]:
     """Numbers of texts: each new one has the next."""
     return defaultdict(itertools.count().__next__)
+
+
+def counted(frame: Frame, name: str) -> tuple[list[str], Counts]:
+    """The different texts of a column, and how many rows have each."""
+    cells, which = frame.different(name)
+    if which is None and cells.dtype.kind in "biufM":
+        cells, which = np.unique(cells, return_inverse=True)
+    is_text = which is not None and cells.dtype == object
+    texts = [*map(str.strip, cells)] if is_text else [*map(text_of, as_cells(cells))]
+    if which is None or len({*texts}) < len(texts):
+        number_of = numbered()
+        codes = np.array([number_of[text] for text in texts], np.intp)
+        texts, which = [*number_of], codes if which is None else codes[which]
+    return texts, np.bincount(which, minlength=len(texts))
 
 
 def together(origin: object, attempts: Iterable[Callable[[], Any]]) -> list[Any]:

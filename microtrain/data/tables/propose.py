@@ -24,8 +24,8 @@ from ...common.words import plural
 from ...errors import DataError
 from .columns import MOST_ONE_HOT, days, name_of_gaps
 from .dates import format_of, varying
-from .frame import Frame, as_cells, numbered, shortened, text_of
-from .notation import is_empty
+from .frame import Counts, Frame, counted, shortened
+from .notation import EXACT, is_empty
 
 __all__ = [
     "DIFFERENT",
@@ -35,7 +35,6 @@ __all__ = [
     "amount",
     "are_codes",
     "as_input",
-    "counted",
     "propose",
 ]
 
@@ -44,7 +43,6 @@ ROWS_TO_EMBED = 10_000  # from which learned numbers do better; measured in docs
 DIFFERENT = "a different whole number in every row"
 MOST_CODES = 12  # of whole numbers that nothing else tells from measurements
 MOST_WORDS = 10  # in a column of numbers, that may stand for no value
-Counts = NDArray[Any]
 IS_ID = re.compile(
     r"(^|[_ .-])(id|uuid|guid|key|index|nr|no|rownames|obs)$|^(id|uuid|guid|index)([_ .-]|$)|^$|"
     r"^unnamed: 0$|(?-i:[a-z](I[dD]|N[rR])$|^PID$)",
@@ -98,20 +96,6 @@ def are_codes(texts: Iterable[str]) -> bool:
     return all(map(str.isdigit, texts)) and any(text[0] == "0" != text for text in texts)
 
 
-def counted(frame: Frame, name: str) -> tuple[list[str], Counts]:
-    """The different texts of a column, and how many rows have each."""
-    cells, which = frame.different(name)
-    if which is None and cells.dtype.kind in "biufM":
-        cells, which = np.unique(cells, return_inverse=True)
-    is_text = which is not None and cells.dtype == object
-    texts = [*map(str.strip, cells)] if is_text else [*map(text_of, as_cells(cells))]
-    if which is None or len({*texts}) < len(texts):
-        number_of = numbered()
-        codes = np.array([number_of[text] for text in texts], np.intp)
-        texts, which = [*number_of], codes if which is None else codes[which]
-    return texts, np.bincount(which, minlength=len(texts))
-
-
 def slips(texts: Sequence[str], counts: Counts) -> str:
     """Of a category: the first rare text that is a frequent one but for a slip, in words."""
     for text, few in zip(texts, counts.tolist(), strict=True):
@@ -135,6 +119,8 @@ def propose(frame: Frame, name: str) -> Proposal:
     """What a column seems to hold."""
     if name in frame.index:
         return Proposal(name, "drop", "the index of a pandas data frame")
+    if not name and (several := frame.names.count("")) > 1:
+        return Proposal(name, "drop", f"{several} columns without a name")
     texts, counts = counted(frame, name)
     values = frame.notation.floats(texts)
     kept = [not is_empty(text) for text in texts] if values is None else ~np.isnan(values)
@@ -147,7 +133,9 @@ def propose(frame: Frame, name: str) -> Proposal:
         return Proposal(name, "drop", f'"{shortened(column.texts[0])}" in every row{that}', 1)
     # Of a file with types, a text of digits is a text.
     typed = frame.lines is None and any(isinstance(x, str) for x in frame.different(name)[0])
-    may_be_number = not (typed or column.is_code)
+    # Of more digits than float64 keeps, many would be one number.
+    long = values is not None and values.max() > EXACT and all(map(str.isdigit, column.texts))
+    may_be_number = not (typed or column.is_code or long)
     if values is not None and may_be_number:
         return column.as_compact_date() or column.as_number(values)
     found = column.as_date()
@@ -210,6 +198,8 @@ class _Column:
         why = f"{'times' if of_day else 'dates'} from {first} to {last}"
         if other:
             why += f"; if these are of {other}, write that: no cell tells the two apart"
+        if "%y" in form and values.min() < days("2000-01-01", None) <= values.max():
+            why += "; of years of two digits, 69 to 99 are before 2000"
         keys = {"format": json.dumps(form)} if form else {}
         if len(parts := varying(values)) > 1:
             keys["parts"] = f"[{', '.join(parts)}]"
@@ -253,13 +243,14 @@ class _Column:
     def _when(self, values: NDArray[np.float64]) -> str:
         """What numbers are that rise from row to row and seem to be times; else empty."""
         low, high, whole = values.min(), values.max(), (values % 1 == 0).all()
-        seconds = whole and low >= 1e9 and high < 1e10
-        if not (seconds or (_are_years(low, high) and not whole)):
+        units = {1e9: "seconds", 1e12: "milliseconds"}
+        unit = next((u for x, u in units.items() if whole and x <= low and high < 10 * x), "")
+        if not (unit or (_are_years(low, high) and not whole)):
             return ""
         found = self.frame.numbers(self.name, gaps=True)
         if len(values) < 3 or (np.diff(found[~np.isnan(found)]) < 0).any():
             return ""
-        return "seconds since 1970 that rise" if seconds else "years that rise"
+        return f"{unit} since 1970 that rise" if unit else "years that rise"
 
     def _encoding(self) -> dict[str, str]:
         """How categories beyond MOST_CATEGORIES become inputs: few rows are fitted one by one."""

@@ -117,9 +117,8 @@ class Fitted:
         found = [f'"{shortened(each)}"' if each else "an empty cell" for each in words[:MOST_SHOWN]]
         more = f" and {len(words) - MOST_SHOWN:,} more" if len(words) > MOST_SHOWN else ""
         if self.column.unknown == "error":
-            raise frame.refusal(
-                self.name, unknown.tolist(), f"expected one of {listed(self.categories)}"
-            )
+            expected = f"expected one of {listed(self.categories)}"
+            raise frame.refusal(self.name, unknown.tolist(), expected)
         note(
             f'column "{self.name}": {plural(len(unknown), "row")} with categories not seen in '
             f"training: {listed(found)}{more}; treated as unknown (seen: "
@@ -349,8 +348,7 @@ class Table:
         if not scales:  # embedded columns alone
             return encoder, Preprocessing.identity(x)
         scaling = [_scaled(how, x[rows, i], self.frame.origin) for i, how in enumerate(scales)]
-        mean, scale = np.array(scaling).T
-        return encoder, Preprocessing(mean.copy(), scale.copy())
+        return encoder, Preprocessing(*np.array(scaling).T.copy())
 
     def encoder(self, rows: Rows = slice(None)) -> Encoder:
         """The first of what `fit` returns."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from ...errors import DataError
 from .columns import read_target
-from .frame import Frame, shortened
+from .frame import Frame, counted, shortened
 from .notation import is_empty
-from .propose import DIFFERENT, IS_ID, MOST_CATEGORIES, Proposal, amount, are_codes, counted, slips
+from .propose import DIFFERENT, IS_ID, MOST_CATEGORIES, Proposal, amount, are_codes, slips
 
 __all__ = ["Target", "absent_classes", "describe", "guess_target"]
 
@@ -56,7 +56,7 @@ def guess_target(frame: Frame, proposals: Mapping[str, Proposal], command: str) 
     Raises DataError that names candidates, where the likely one is a date, says which row it is, or
     has too many classes.
     """
-    names = [name for name in frame.names if name not in frame.index] or frame.names
+    names = [name for name in frame.names if name and name not in frame.index] or frame.names
     filled = [name for name in names if 2 * proposals[name].missing <= len(frame)]
     able = [name for name in filled if _can_be_target(proposals[name])]
     lower = {name.casefold() for name in names}
