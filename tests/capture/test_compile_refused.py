@@ -270,6 +270,24 @@ def test_a_tensor_that_leaked_says_so() -> None:
         mt.compile(lambda x: x + kept[0])(batch(0))
 
 
+def test_a_buffer_that_the_step_replaces() -> None:
+    class Average(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", mt.zeros(3))
+            self.register_buffer("calls", mt.tensor(0))
+
+        def forward(self, x: Any) -> Any:
+            self.calls += 1
+            self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+            return x - self.mean
+
+    average = Average()
+    with pytest.raises(CaptureError, match=r"'mean'.*self\.mean\.copy_\("):
+        mt.compile(average)(batch(0))
+    assert average.mean.tolist() == [0, 0, 0] and average.calls.item() == 1
+
+
 def test_arguments_that_cannot_be_a_key() -> None:
     step = mt.compile(lambda x, y: x)
     with pytest.raises(CaptureError, match=r"from_numpy"):
