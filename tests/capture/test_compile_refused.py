@@ -60,6 +60,15 @@ TOLD: dict[str, tuple[Any, str]] = {
     "f-string": (lambda s, x: f"{x.sum()}", VALUES % ("print, an f-string.*", "Return it")),
     "str": (lambda s, x: str(x), VALUES % ("print, an f-string.*", "Return it")),
     "equal": (lambda s, x: mt.equal(x, x), VALUES % (r"equal\(\)", "Return it")),
+    "one hot": (
+        lambda s, x: nn.functional.one_hot(x.argmax(1)),
+        VALUES % ("one_hot.*", "Give num_"),
+    ),
+    "bincount": (
+        lambda s, x: mt.bincount(x.argmax(1), minlength=3),
+        VALUES % ("bincount.*", r"Count with mt\.zeros\(n\)\.index_add"),
+    ),
+    "tensor": (lambda s, x: mt.tensor([x.sum(), 1.0]), VALUES % (r"mt\.tensor.*", ".*mt.stack")),
     "mask": (lambda s, x: x[x > 0], HERE + r"the shape of the result.*where\(mask, x, 0\)"),
     "random": (lambda s, x: x * random.random(), MADE % ("<lambda>", WRONG, WRONG)),
     "a tensor of random": (
