@@ -15,7 +15,7 @@ import microtrain as mt
 from microtrain.common.missing_names import INSTEAD, torch_names
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-MODULES = [place for place in INSTEAD if place != "Tensor"]
+MODULES = [place for place in INSTEAD if place not in ("Tensor", "Optimizer")]
 
 
 def module_of(place: str) -> Any:
@@ -105,6 +105,17 @@ def test_tensors_and_parameters_copy_and_pickle_as_before() -> None:
         for made in (copy.copy(x), copy.deepcopy(x), pickle.loads(pickle.dumps(x))):
             assert type(made) is type(x) and made.tolist() == [1, 1]
     assert getattr(mt.ones(2), "copy", builtins.len) is builtins.len
+
+
+def test_an_optimizer_of_ones_own_is_a_formula() -> None:
+    class Lion(mt.optim.Optimizer):
+        def step(self) -> None:
+            self.state[self.param_groups[0]["params"][0]]["average"] = 0
+
+    optimizer = Lion([mt.ones(2, requires_grad=True)], {"lr": 0.1})
+    with pytest.raises(AttributeError, match=r"write .*mt\.optim\.Formula\(params, function\)"):
+        optimizer.step()
+    assert not hasattr(copy.deepcopy(optimizer), "state")
 
 
 def test_the_names_of_torch_are_torchs() -> None:

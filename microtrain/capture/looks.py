@@ -26,6 +26,10 @@ _LOOKS = {
     "__repr__": _PRINTED, "__format__": _PRINTED, "getitem": _INDEX, "setitem": _INDEX,
     "__float__": ("float()", _KEEP), "__int__": ("int()", _KEEP), "item": ("item()", _KEEP),
     "tolist": ("tolist()", _KEEP),
+    "one_hot": ("one_hot without num_classes", "Give num_classes"),
+    "bincount": ("bincount, for how many counts there are,",
+                 "Count with mt.zeros(n).index_add(0, x, mt.ones(len(x)))"),
+    "tensor": ("mt.tensor()", "Take Tensors as they are, or join them with mt.stack"),
 }  # fmt: skip
 
 
@@ -33,7 +37,9 @@ def look(what: str) -> tuple[str, str]:
     """How the user's line looks at values, where it calls `what`; what to write instead."""
     frame, name = sys._getframe(1), ""
     while frame.f_back is not None and is_own(frame.f_code.co_filename):
-        name, frame = frame.f_code.co_name, frame.f_back
+        if frame.f_code.co_name != "_first_call":  # of a front, which has no name yet
+            name = frame.f_code.co_name
+        frame = frame.f_back
     return _LOOKS.get(name, (what, _OUTSIDE))
 
 

@@ -48,7 +48,7 @@ def with_rows(units: list[Unit], program: Program) -> list[Unit]:
         if number not in done:
             count, run = _run(units, number, done, program)
             done.update(run)
-            found.append(_joined(units, run, count, program) if len(run) > 1 else unit)
+            found.append(_joined(units, run, count, done, program) if len(run) > 1 else unit)
     return found
 
 
@@ -79,15 +79,18 @@ def _run(units: list[Unit], start: int, done: set[int], program: Program) -> tup
     return (count, run) if any(type(units[n]) is Reduction for n in run) else (0, [start])
 
 
-def _joined(units: list[Unit], run: list[int], count: int, program: Program) -> Rows:
+def _joined(
+    units: list[Unit], run: list[int], count: int, done: set[int], program: Program
+) -> Rows:
     members = [units[n] for n in run]
-    # Those that were passed come behind it now.
-    later = [unit for n, unit in enumerate(units) if n > run[0] and n not in run]
+    # Those that were passed come behind it now, and what runs before took from there before it.
+    later = [unit for n, unit in enumerate(units) if n not in done]
+    sooner = [unit for n, unit in enumerate(units) if n in done and n not in run]
     kept = [Place(array) for array in program.outputs if array.size]
 
     def alone(owner: Any) -> bool:
         places = _of(owner, stored)
-        known = any(needed(p, later, units[: run[0]]) or any(map(p.meets, kept)) for p in places)
+        known = any(needed(p, later, sooner) or any(map(p.meets, kept)) for p in places)
         made = program.kinds.get(id(owner)) == "made"
         return made and not known and _inside(owner, members, count)
 

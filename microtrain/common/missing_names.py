@@ -174,6 +174,10 @@ INSTEAD: dict[str, dict[str, str]] = {
         "share_memory_": "ranks are processes; arrays are exchanged by mt.distributed",
         "pin_memory": "copies to a GPU wait for nothing else",
     },
+    "Optimizer": {
+        "state": "write optimizer.state_dict()['state'], and in place of an optimizer of your own "
+        "with its own step mt.optim.Formula(params, function): docs/parts/optimizer.md",
+    },
 }
 INSTEAD["utils.data"] = {**INSTEAD["data"], "DataLoader": _ARRAYS}
 _NAMES = Path(__file__).with_name("torch_names.txt")
@@ -228,8 +232,8 @@ def namespace(module: dict[str, Any]) -> None:
 class NoAttribute:
     """An attribute that a class has not: AttributeError that says what to write instead."""
 
-    def __init__(self, name: str, instead: str) -> None:
-        self.text = f"'Tensor' object has no attribute {name!r}; {instead}"
+    def __init__(self, name: str, kind: str = "Tensor") -> None:
+        self.text = f"{kind!r} object has no attribute {name!r}; {INSTEAD[kind][name]}"
 
     def __get__(self, instance: Any, owner: Any) -> NoReturn:
         raise AttributeError(self.text)

@@ -143,6 +143,9 @@ class Module:
                 self._buffers = tuple(one for one in self._buffers if one != name)
             elif type(value) not in TENSORS and value is not None:
                 raise _unfit("buffer", name, "a Tensor or None expected", value)
+            elif value is not old and MODES.capture.on:
+                text = f"the buffer {name!r} becomes another Tensor, which no replay would repeat"
+                MODES.capture.refuse(f"{text}; write into it: self.{name}.copy_(...)")
         if type(value) is Buffer:
             if name not in self._buffers:
                 vars(self).pop(name, None)

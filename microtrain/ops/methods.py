@@ -384,7 +384,7 @@ def _install() -> None:
     table |= {name: _cast_method(dtype) for name, dtype in CASTS.items()}
     table["__iter__"], table["__contains__"] = _iterate, _contains
     table |= {name: property(get, doc=get.__doc__) for name, get in PROPERTIES.items()}
-    table |= {name: NoAttribute(name, instead) for name, instead in INSTEAD["Tensor"].items()}
+    table |= {name: NoAttribute(name) for name in INSTEAD["Tensor"]}
     for name, value in table.items():
         setattr(Tensor, name, value)
 

@@ -17,6 +17,7 @@ import numpy as np
 from ..autograd.grad_mode import enable_grad
 from ..autograd.hooks import RemovableHandle, add_hook
 from ..backend import ARRAYS, LIBRARIES, MODES, XP, to_host
+from ..common.missing_names import NoAttribute
 from ..errors import need, wrong
 from ..random import end_step
 from ..tensor import TENSORS, Tensor, wrap
@@ -198,6 +199,7 @@ class Optimizer:
         tensor([0., 0.])
     """
 
+    state = NoAttribute("state", "Optimizer")
     formula: Callable[..., None] | None = None
     states: tuple[str, ...] = ()
     counts: ClassVar[bool] = False

@@ -230,3 +230,19 @@ def test_a_walk_through_compiled_steps_has_the_bits_of_the_eager_one(seed: int) 
         found = compiled.call(name, arguments), compiled.state()
         assert found == expected, f"call {i}: {name}"
     assert any(step.programs for step in compiled.steps.values())
+
+
+def test_an_angle_and_what_else_a_tensor_is_used_for_are_added_up_as_in_eager() -> None:
+    """The eager one sees that no length overflows; the captured one cannot look."""
+
+    def step(x: Any, y: Any) -> Any:
+        x = x.clone().requires_grad_()
+        h = x * 2
+        loss = F.cosine_similarity(h, y).sum() + F.mse_loss(h, y)
+        return mt.autograd.grad(loss, x)[0]
+
+    compiled = mt.compile(step)
+    rng = np.random.default_rng(0)
+    for _ in range(4):
+        x, y = (mt.from_numpy(rng.standard_normal((9, 7))) for _ in range(2))
+        assert bits(compiled(x, y)) == bits(step(x, y))

@@ -60,6 +60,15 @@ TOLD: dict[str, tuple[Any, str]] = {
     "f-string": (lambda s, x: f"{x.sum()}", VALUES % ("print, an f-string.*", "Return it")),
     "str": (lambda s, x: str(x), VALUES % ("print, an f-string.*", "Return it")),
     "equal": (lambda s, x: mt.equal(x, x), VALUES % (r"equal\(\)", "Return it")),
+    "one hot": (
+        lambda s, x: nn.functional.one_hot(x.argmax(1)),
+        VALUES % ("one_hot.*", "Give num_"),
+    ),
+    "bincount": (
+        lambda s, x: mt.bincount(x.argmax(1), minlength=3),
+        VALUES % ("bincount.*", r"Count with mt\.zeros\(n\)\.index_add"),
+    ),
+    "tensor": (lambda s, x: mt.tensor([x.sum(), 1.0]), VALUES % (r"mt\.tensor.*", ".*mt.stack")),
     "mask": (lambda s, x: x[x > 0], HERE + r"the shape of the result.*where\(mask, x, 0\)"),
     "random": (lambda s, x: x * random.random(), MADE % ("<lambda>", WRONG, WRONG)),
     "a tensor of random": (
@@ -268,6 +277,24 @@ def test_a_tensor_that_leaked_says_so() -> None:
             use(kept[0])
     with pytest.raises(CaptureError, match="earlier call"):
         mt.compile(lambda x: x + kept[0])(batch(0))
+
+
+def test_a_buffer_that_the_step_replaces() -> None:
+    class Average(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", mt.zeros(3))
+            self.register_buffer("calls", mt.tensor(0))
+
+        def forward(self, x: Any) -> Any:
+            self.calls += 1
+            self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+            return x - self.mean
+
+    average = Average()
+    with pytest.raises(CaptureError, match=r"'mean'.*self\.mean\.copy_\("):
+        mt.compile(average)(batch(0))
+    assert average.mean.tolist() == [0, 0, 0] and average.calls.item() == 1
 
 
 def test_arguments_that_cannot_be_a_key() -> None:

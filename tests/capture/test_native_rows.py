@@ -67,7 +67,23 @@ def labels(y: Any) -> Any:
     return F.cross_entropy(y, mt.arange(y.shape[0]) % y.shape[1])
 
 
+def penalized() -> Callable[[Any], Any]:
+    """A gradient penalty behind a norm: runs of rows take units from between those of others."""
+    w, b = mt.randn(5, 1, 1, requires_grad=True), mt.randn(160, 8, requires_grad=True)
+
+    def step(x: Any) -> Any:
+        w.grad = b.grad = None
+        x = x.clone().requires_grad_()
+        y = F.silu(F.instance_norm(x[:, None] * w).tanh().flatten(1) @ b)
+        (g,) = mt.autograd.grad(y.sum(), x, create_graph=True)
+        g.square().sum().backward()
+        return mt.cat([w.grad.flatten(), b.grad.flatten()])
+
+    return lambda x: step(x.unflatten(1, (4, -1)))
+
+
 STEPS = {
+    "gradient penalty": penalized,
     "softmax": trained(lambda: mt.nn.Linear(32, 48), lambda: mt.nn.Softmax(-1)),
     "layer norm": trained(lambda: mt.nn.Linear(32, 32), lambda: mt.nn.LayerNorm(32), mt.nn.GELU),
     "group norm": trained(lambda: mt.nn.Linear(32, 64), lambda: mt.nn.GroupNorm(2, 64), mt.nn.SiLU),

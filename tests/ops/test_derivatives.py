@@ -658,3 +658,31 @@ def test_gradcheck_runs_a_backward_twice() -> None:
 
     with pytest.raises(mt.autograd.GradcheckError, match="reentrant"):
         mt.autograd.gradcheck(Once.apply, mt.ones(2, dtype=mt.float64, requires_grad=True))
+
+
+NORMS: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
+    "layer_norm": (lambda x: F.layer_norm(x, (6,)), (2,)),
+    "batch_norm": (lambda x: F.batch_norm(x, None, None, training=True), (0, 2)),
+    "instance_norm": (F.instance_norm, (2,)),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_the_third_derivatives_of_a_norm(name: str) -> None:
+    """Those of the formula, which PyTorch has not: along random directions."""
+    norm, dims = NORMS[name]
+    rng = np.random.default_rng(0)
+    x = mt.tensor(rng.standard_normal((3, 2, 6)), requires_grad=True)
+    directions = [mt.from_numpy(rng.standard_normal(x.shape)) for _ in range(3)]
+
+    def written_out(x: Any) -> Any:
+        centered = x - x.mean(dims, keepdim=True)
+        return centered / (centered.square().mean(dims, keepdim=True) + 1e-5).sqrt()
+
+    found = []
+    for function in (norm, written_out):
+        y = function(x)
+        for direction in directions:
+            (y,) = mt.autograd.grad((y * direction).sum(), x, create_graph=True)
+        found.append(y.detach().numpy())
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-9, atol=1e-11)

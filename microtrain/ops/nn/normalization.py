@@ -389,6 +389,7 @@ def cosine_similarity(x1: T, x2: Any, dim: int = 1, eps: float = 1e-8) -> Tensor
 
 
 def _unit(x: Any, dim: int, eps: float) -> Any:
+    x = reshape_to(x, x.shape)  # gradients add up here, whether or not a division follows
     length = norm(x, 2, dim, True)
     known = type(length._array) is np.ndarray and not MODES.capture.on
     if x.numel() and not (known and np.isfinite(length._array).all()):
