@@ -35,12 +35,16 @@ class Closure:
 
     Args:
         state: Tensors that it can reach without a name.
+        given: its arguments, but for Tensors: functions and objects that lead on.
     """
 
-    def __init__(self, function: Any, state: Iterable[Tensor] = ()) -> None:
+    def __init__(
+        self, function: Any, state: Iterable[Tensor] = (), given: Iterable[Any] = ()
+    ) -> None:
         self._state = {id(tensor): tensor for tensor in state}
-        self._objects: list[Any] = [function]
-        self._numbers = {id(function): 0}
+        self._objects: list[Any] = [*{id(one): one for one in (function, *given)}.values()]
+        self._numbers = {id(one): number for number, one in enumerate(self._objects)}
+        self._roots = len(self._objects)
         self._edges: list[tuple[int, Step, Any]] = []
         for number, value in enumerate(self._objects):
             if number >= FURTHEST:
@@ -96,9 +100,9 @@ class Closure:
         return (self._function(edges, ends) if edges else None), led
 
     def _function(self, edges: list[Any], ends: dict[int, Any]) -> Any:
-        scope: dict[str, Any] = {"v0": self._objects[0]}
+        known = {*range(self._roots)}
+        scope: dict[str, Any] = {f"v{number}": self._objects[number] for number in known}
         lines: list[str] = []
-        known = {0}
 
         def name(value: Any) -> str:
             if value is None or type(value) in (bool, int, str):
