@@ -308,7 +308,10 @@ class Denominators:
             self.refuse_uneven("several backward passes or shards")
         elif ranks > 1:
             self.refuse_uneven("ranks", shared=self.shared)
-        return self.base
+        if alone and (ranks == 1 or self.shared):
+            return self.base
+        total = sum(self.rows)  # all of its means are over as many, which may be selected ones
+        return self.base if math.isnan(total) or not self.rows else total
 
     @property
     def lost(self) -> bool:

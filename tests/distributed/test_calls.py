@@ -967,6 +967,9 @@ def halves(w: World, root: Callable[[Any, Any, Any, Any], Any], m: Any) -> None:
 ACCUMULATED: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "one loss": lambda m, x, u, y: F.mse_loss(m(x), y),
     "selected rows": lambda m, x, u, y: 2 * F.mse_loss(m(x)[x[:, 0] > 0.2], y[x[:, 0] > 0.2]) - 1,
+    "selected rows of two calls": lambda m, x, u, y: (
+        F.mse_loss(m(x)[x[:, 0] > 0.2], y[x[:, 0] > 0.2]) + m(x * 2)[x[:, 0] > 0.2].abs().mean()
+    ),
     "two calls over as many": lambda m, x, u, y: F.mse_loss(m(x), y) + m(x * 2).abs().mean(),
     "by position": lambda m, x, u, y: m(x)[mt.arange(len(x)), 0].square().mean() + m(x).mean(),
 }
