@@ -851,13 +851,13 @@ def test_a_name_on_the_way_that_is_bound_anew(name: str) -> None:
 
 
 class Parts:
-    """What a step is given to find a model and a table in."""
+    """What a step is given to find a model in."""
 
     def __init__(self) -> None:
-        self.model, self.table = nn.Linear(3, 3), _filled(1.0)
+        self.model: Any = nn.Linear(3, 3)
 
     def function(self) -> Any:
-        return lambda x: self.model(x) * self.table
+        return lambda x: self.model(x)
 
     def module(self) -> Any:
         found = nn.Module()
@@ -866,11 +866,11 @@ class Parts:
 
 
 GIVEN: dict[str, tuple[Callable[[Parts], Any], Callable[[Any, Any], Any]]] = {
-    "an object": (lambda one: one, lambda x, it: it.model(x) * it.table),
+    "an object": (lambda one: one, lambda x, it: it.model(x)),
     "a function": (lambda one: one.function(), lambda x, it: it(x)),
     "a method": (lambda one: one.function, lambda x, it: it()(x)),
-    "a module": (lambda one: one.module(), lambda x, it: it.more[0].model(x) * it.more[0].table),
-    "in a list": (lambda one: [one, 2], lambda x, it: it[0].model(x) * it[0].table * it[1]),
+    "a module": (lambda one: one.module(), lambda x, it: it.more[0].model(x)),
+    "in a list": (lambda one: [one, 2], lambda x, it: it[0].model(x) * it[1]),
 }
 
 
@@ -879,17 +879,22 @@ def test_a_name_that_an_argument_leads_to(name: str) -> None:
     results = []
     for wrap in (lambda f: f, mt.compile):
         mt.manual_seed(0)
-        holder, other, (given, step) = Parts(), Parts(), GIVEN[name]
-        captured, argument, found = wrap(step), given(holder), []
-        for i in range(15):
+        parts, other, (given, step) = Parts(), Parts(), GIVEN[name]
+        captured, argument, found = wrap(step), given(parts), []
+        for i in range(10):
             if i == 5:
-                holder.model = other.model
-            if i == 10:
-                holder.table = other.table * 3
+                parts.model = other.model
             found.append(captured(mt.ones(2, 3), argument).tolist())
         results.append(found)
     assert results[0] == results[1]
-    assert captured.recorded == 6
+    assert captured.recorded == 4
+
+
+def test_a_tensor_in_an_argument_is_refused_at_once() -> None:
+    parts = Parts()
+    parts.model = _filled(1.0)
+    with pytest.raises(CaptureError, match="Pass it as an argument"):
+        mt.compile(lambda it: it.model * 2)(parts)
 
 
 def test_a_log_beside_a_table() -> None:
