@@ -35,27 +35,45 @@ class Closure:
 
     Args:
         state: Tensors that it can reach without a name.
+        given: its arguments, but for Tensors: functions and objects that lead to modules.
     """
 
-    def __init__(self, function: Any, state: Iterable[Tensor] = ()) -> None:
+    def __init__(
+        self, function: Any, state: Iterable[Tensor] = (), given: Iterable[Any] = ()
+    ) -> None:
         self._state = {id(tensor): tensor for tensor in state}
-        self._objects: list[Any] = [function]
-        self._numbers = {id(function): 0}
+        self._objects: list[Any] = []
+        self._numbers: dict[int, int] = {}
         self._edges: list[tuple[int, Step, Any]] = []
+        self._follow([function])
+        self._own = len(self._edges)
+        self._roots = {0, *self._follow(given)}
+
+    def _follow(self, roots: Iterable[Any]) -> range:
+        """Look at what `roots` lead to; the numbers of those that are new."""
+        start = len(self._objects)
+        for root in roots:
+            self._number(root)
+        found = range(start, len(self._objects))
         for number, value in enumerate(self._objects):
             if number >= FURTHEST:
                 break
-            for step, part in _parts(value, number == 0):
+            for step, part in _parts(value, number == 0) if number >= start else ():
                 self._edges.append((number, step, part))
-                if type(part) not in TENSORS and id(part) not in self._numbers:
-                    self._numbers[id(part)] = len(self._objects)
-                    self._objects.append(part)
+                if type(part) not in TENSORS:
+                    self._number(part)
+        return found
+
+    def _number(self, value: Any) -> None:
+        if id(value) not in self._numbers:
+            self._numbers[id(value)] = len(self._objects)
+            self._objects.append(value)
 
     def tensors(self, modules: bool = False) -> list[Tensor]:
         """The Tensors; `modules`: also parameters in flat memory, and buffers, of modules."""
         found = self._state | {
             id(part): part
-            for number, step, part in self._edges
+            for number, step, part in self._edges[: self._own]
             if type(part) in TENSORS and type(part._array) in LIBRARIES
             if modules or not self._of_module(number, step, part)
         }
@@ -96,9 +114,9 @@ class Closure:
         return (self._function(edges, ends) if edges else None), led
 
     def _function(self, edges: list[Any], ends: dict[int, Any]) -> Any:
-        scope: dict[str, Any] = {"v0": self._objects[0]}
+        known = {*self._roots}
+        scope: dict[str, Any] = {f"v{number}": self._objects[number] for number in known}
         lines: list[str] = []
-        known = {0}
 
         def name(value: Any) -> str:
             if value is None or type(value) in (bool, int, str):

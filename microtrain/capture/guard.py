@@ -70,6 +70,7 @@ class Guard:
         facts: all of them; a call of equal ones is the same.
         scope: what the names in conditions mean.
         tensors: those in the arguments; while the step is recorded.
+        objects: the other ones, which may lead to Tensors and modules; modules weakly.
         texts, places: of each Tensor how conditions call it, and the number of the first one that
             begins at its address; None for itself.
         plain: the numbers of those that are row-major and aligned, and require no grad.
@@ -85,6 +86,7 @@ class Guard:
         self.facts: list[Fact] = []
         self.scope: dict[str, Any] = {**SCOPE, "modes": MODES.__dict__}
         self.tensors: list[Tensor] = []
+        self.objects: list[Any] = []
         self.texts: list[str] = []
         self.places: list[int | None] = []
         self.plain, self.again = set[int](), set[int]()
@@ -159,10 +161,12 @@ class Guard:
             for number, part in enumerate(value):
                 self._look(part, f"{label}[{number}]", f"{name}_{number}", f"{name}[{number}]")
         elif isinstance(value, Module):
-            self.equal(label, weakref.ref(value), f"ref({name})", VALUE)
+            self.objects.append(found := weakref.ref(value))
+            self.equal(label, found, f"ref({name})", VALUE)
         elif kind is float and (value == 0 or value != value):  # 0.0 is not -0.0, and NaN is NaN
             self.equal(label, repr(value), f"repr({name})", VALUE)
         else:
+            self.objects.append(value)
             self.equal(label, value, name, VALUE)
 
     def _tensor(self, value: Tensor, label: str, name: str, first: str) -> None:

@@ -9,6 +9,7 @@ handed in when the step first reads it or adds to it, and handed out at the end.
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -196,6 +197,15 @@ class Leaves:
             for leaf, number in self._arguments.items()
             if leaf in before
         ]
+        self._used = used
+        self._read = [self._goal(leaf) for leaf, one in before.items() if type(one) in TENSORS]
+        gradients = [one._array for one in before.values() if type(one) in TENSORS]
+        if self._shared(gradients, self.tensors):
+            raise CaptureError(
+                "compile: the gradient of a Tensor is memory that the step finds by another way, "
+                "too (another gradient, a Tensor, an argument), where a replay would not see what "
+                "is added to it; assign a clone()"
+            )
         leaves = [(leaf, id(array), *flags) for leaf, array, *flags in self._bound]
         self.then = tuple(leaves), tuple(self._expected)
 
@@ -235,7 +245,22 @@ class Leaves:
                 return False
             if form is not ANY and form != _form(tensor._grad):
                 return False
-        return True
+        if not self._read:
+            return True
+        found: Any = (tensors[goal] if type(goal) is int else goal() for goal in self._read)
+        return not self._shared([leaf._grad._array for leaf in found], tensors)
+
+    def _shared(self, gradients: list[Any], tensors: Sequence[Tensor]) -> bool:
+        """Whether `gradients`, which the step reads, are memory of anything else in it."""
+        owners = [id(owner_of(array)) for array in gradients]
+        if not self._used.isdisjoint(owners):
+            return True
+        if not {id(owner_of(tensor._array)) for tensor in tensors}.isdisjoint(owners):
+            return True
+        return len({*owners}) < len(owners) and any(
+            LIBRARIES[type(a)].module.may_share_memory(a, b)
+            for a, b in itertools.combinations(gradients, 2)
+        )
 
     def close(self, now: bool = False) -> None:
         """Hand the gradients out, at the end of a step; `now`, where the writes are counted."""

@@ -341,7 +341,7 @@ class Compiled:
 
     def _in_turn(self, guard: Guard, args: Any, kwargs: Any, named: Any) -> Capture:
         """`_record` while no other thread trains: what the step comes to is not known before."""
-        closure = Closure(self.function, self.state)
+        closure = Closure(self.function, self.state, guard.objects)
         state = closure.tensors(True)
         everything = [*in_order(state), COMMON, *(storage.lock for storage in alive(STORAGES))]
         held: list[Any] = []

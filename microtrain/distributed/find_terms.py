@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..autograd.differentiate import grad, messages_set_aside
+from ..autograd.graph import shape_of
 from ..capture.backward_outside import CompiledNode
 from ..tensor import TENSORS, Tensor
 from .calls import NO_ROWS, WEIGHED, Rows, Survey
-from .weighted_loss import ONE, SUMS, Denominators, Plain, Term, is_mean, is_scalars
+from .weighted_loss import ONE, SCALED, SUMS, Denominators, Plain, Term, is_mean
 
 
 def of_batch(
@@ -98,13 +99,16 @@ def find(edges: Sequence[Any], seen: Survey, whole: Rows) -> Denominators | None
             stack += [(one, product if one_term else False) for one in inputs]
         elif name == "div" and graph.sources(node._edges[1]):
             others.append(edge)
-        elif name in ("mul", "div") and len(inputs) == 1:
-            stack.append((inputs[0], product))
-        elif name in ("mul", "div"):
+        elif name in SCALED and len(inputs) == 1:
+            one_term = product is None or name != "mm"
+            stack.append((inputs[0], product if one_term else False))
+        elif name in SCALED:
             # By a parameter, such as a learned weight of the loss: equal on all ranks.
             reached = [one for one in inputs if graph.sources(one)]
             if len(reached) > 1:
                 others.append(edge)
+            elif node._shape:  # by several, each of which would need a share of its own
+                stack += [(one, False) for one in reached]
             else:
                 stack += [(one, node if product is None else product) for one in reached]
                 if product is not None:
@@ -162,11 +166,21 @@ class _Graph:
 
     def is_mean(self, node: Any) -> bool:
         """Whether a node is an ordinary mean that may be a term of the root."""
-        return node in self.seen.nodes and is_mean(node)
+        return node in self.seen.nodes and is_mean(node) and not self._is_scalars(node._edges[0])
 
     def is_number(self, edge: Any) -> bool:
         """Whether the value at `edge` is made of numbers that one may look at one by one."""
-        return is_scalars(edge) and not self.seen.ends(edge)
+        return self._is_scalars(edge) and not self.seen.ends(edge)
+
+    def _is_scalars(self, edge: Any) -> bool:
+        """Whether what depends on rows at `edge` is one number, or some that were put together."""
+        if type(edge) is tuple or type(edge) in TENSORS:
+            return not shape_of(edge) and (type(edge) in TENSORS or type(edge[0]) is CompiledNode)
+        name = getattr(edge._op, "name", "")
+        if not edge._shape or name not in SUMS | SCALED:
+            return not edge._shape
+        reached = [one for one in edge._edges if self.sources(one)]
+        return (name in SUMS or len(reached) == 1) and all(map(self._is_scalars, reached))
 
     def below(self, edges: Sequence[Any], seen: set[Any]) -> Iterator[Any]:
         """The losses and means computed at or before `edges`, but for what was `seen` before."""

@@ -52,7 +52,8 @@ from .communicator import Communicator, by_rank
 
 # Operations through which a root stays a sum of its terms times factors, and those of one term.
 ONE = frozenset(("neg", "clone", "to", "contiguous", "reshape", "permute", "select", "index"))
-SUMS = ONE | {"add", "sub", "sum", "mean", "cat", "expand", "diagonal", "flip"}
+SUMS = ONE | {"add", "sub", "sum", "mean", "cat", "expand", "diagonal", "flip", "index_put"}
+SCALED = frozenset(("mul", "div", "mm"))  # and through these, if one side depends on rows
 
 
 class UnequalDenominators(ConfigError, RuntimeError):
@@ -203,19 +204,8 @@ def is_mean(node: Any) -> bool:
     """Whether a node is that of an ordinary mean over all elements, and knows which."""
     if node._op not in PLAIN or node._shape != () or node._saved is None:
         return False
-    if node._op is mean_dims.operation:
-        return not is_scalars(node._edges[0])
-    return node._saved[-1] == "mean" and None not in node._saved[:2]
-
-
-def is_scalars(edge: Any) -> bool:
-    """Whether the value at `edge` is one number, or some that were put together."""
-    if type(edge) is tuple or type(edge) in TENSORS:
-        return not shape_of(edge) and (type(edge) in TENSORS or type(edge[0]) is CompiledNode)
-    name = getattr(edge._op, "name", "")
-    if not edge._shape or name not in SUMS:
-        return not edge._shape
-    return all(is_scalars(one) for one in edge._edges if one is not None)
+    known = node._saved[-1] == "mean" and None not in node._saved[:2]
+    return known or node._op is mean_dims.operation
 
 
 def replayed(array: Any) -> Any:
@@ -318,7 +308,10 @@ class Denominators:
             self.refuse_uneven("several backward passes or shards")
         elif ranks > 1:
             self.refuse_uneven("ranks", shared=self.shared)
-        return self.base
+        if alone and (ranks == 1 or self.shared):
+            return self.base
+        total = sum(self.rows)  # all of its means are over as many, which may be selected ones
+        return self.base if math.isnan(total) or not self.rows else total
 
     @property
     def lost(self) -> bool:

@@ -345,6 +345,53 @@ def test_a_name_on_the_way_that_is_bound_anew(name: str) -> None:
     assert captured.recorded == 4
 
 
+class Parts:
+    """What a step is given to find a model in."""
+
+    def __init__(self) -> None:
+        self.model: Any = nn.Linear(3, 3)
+
+    def function(self) -> Any:
+        return lambda x: self.model(x)
+
+    def module(self) -> Any:
+        found = nn.Module()
+        vars(found)["more"] = [self]
+        return found
+
+
+GIVEN: dict[str, tuple[Callable[[Parts], Any], Callable[[Any, Any], Any]]] = {
+    "an object": (lambda one: one, lambda x, it: it.model(x)),
+    "a function": (lambda one: one.function(), lambda x, it: it(x)),
+    "a method": (lambda one: one.function, lambda x, it: it()(x)),
+    "a module": (lambda one: one.module(), lambda x, it: it.more[0].model(x)),
+    "in a list": (lambda one: [one, 2], lambda x, it: it[0].model(x) * it[1]),
+}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_name_that_an_argument_leads_to(name: str) -> None:
+    results = []
+    for wrap in (lambda f: f, mt.compile):
+        mt.manual_seed(0)
+        parts, other, (given, step) = Parts(), Parts(), GIVEN[name]
+        captured, argument, found = wrap(step), given(parts), []
+        for i in range(10):
+            if i == 5:
+                parts.model = other.model
+            found.append(captured(mt.ones(2, 3), argument).tolist())
+        results.append(found)
+    assert results[0] == results[1]
+    assert captured.recorded == 4
+
+
+def test_a_tensor_in_an_argument_is_refused_at_once() -> None:
+    parts = Parts()
+    parts.model = _filled(1.0)
+    with pytest.raises(CaptureError, match="Pass it as an argument"):
+        mt.compile(lambda it: it.model * 2)(parts)
+
+
 def test_a_log_beside_a_table() -> None:
     """Numbers that are added to a list or dict make no new capture."""
     kept: dict[str, Any] = {"table": _filled(2.0), "more": [_filled(1.0)]}

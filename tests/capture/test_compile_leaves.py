@@ -491,6 +491,34 @@ def test_gradients_that_are_memory_of_something_else(update: Any) -> None:
         step(batch(0))
 
 
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("name", ["another gradient", "a buffer", "an argument"])
+def test_gradients_that_the_step_finds_by_another_way(name: str, captured: bool) -> None:
+    """A replay adds to a copy; parts of one buffer that the step does not look at are apart."""
+    flat = mt.zeros(6)
+
+    def leaves() -> list[Any]:
+        w, v = (mt.ones(3, requires_grad=True) for _ in range(2))
+        w.grad, v.grad = mt.zeros(6).split(3)
+        return [w, v]
+
+    def step(x: Any, w: Any, v: Any) -> Any:
+        (x * w * v).sum().backward()
+        return flat * 1 if name == "a buffer" else x * 1
+
+    (w, v), mine = leaves(), leaves()
+    compiled, x = mt.compile(functools.partial(step, w=w, v=v)), mt.ones(3)
+    for _ in range(4 * captured):
+        compiled(x)
+        step(x, *mine)
+        assert w.grad.tolist() == mine[0].grad.tolist()
+    w.grad = {"another gradient": v.grad[:], "a buffer": flat[3:], "an argument": x[:]}[name]
+    with pytest.raises(CaptureError, match="assign a clone"):
+        compiled(x)
+    w.grad = w.grad.clone()
+    compiled(x)
+
+
 def test_a_graph_of_the_gradient() -> None:
     w = mt.ones(3, requires_grad=True)
     step = mt.compile(lambda x: (x * w).square().sum().backward(create_graph=True))

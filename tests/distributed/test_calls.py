@@ -279,6 +279,24 @@ def several_tasks(w: World) -> None:
 
 
 @program
+def losses_times_given_weights(w: World) -> None:
+    """In the ways in which the sum of a list of losses is written."""
+    m, weights = w.model(3, 2), mt.tensor([0.5, 2.0], dtype=f64)
+    x, u = w.rows("a", 3), w.rows("b", 3)
+
+    def losses() -> Any:
+        return mt.stack([m(x).square().mean(), m(u).abs().mean()])
+
+    w.learn((losses() * weights).sum(), m)
+    w.learn((weights * losses() / 3).mean(), m)
+    w.learn(losses() @ weights, m)
+    w.learn(3 * mt.dot(weights, losses()) + m(x)[:, 0].mean(), m)
+    table = mt.zeros(2, dtype=f64)
+    table[0], table[1] = losses()[0] * 2, losses()[1]
+    w.learn(table.sum(), m)
+
+
+@program
 def learned_weights_of_losses_over_other_rows(w: World) -> None:
     m = w.model(make=Heads)
     net = w.models[0][0]
@@ -418,6 +436,9 @@ def halves(w: World, root: Callable[[Any, Any, Any, Any], Any], m: Any) -> None:
 ACCUMULATED: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "one loss": lambda m, x, u, y: F.mse_loss(m(x), y),
     "selected rows": lambda m, x, u, y: 2 * F.mse_loss(m(x)[x[:, 0] > 0.2], y[x[:, 0] > 0.2]) - 1,
+    "selected rows of two calls": lambda m, x, u, y: (
+        F.mse_loss(m(x)[x[:, 0] > 0.2], y[x[:, 0] > 0.2]) + m(x * 2)[x[:, 0] > 0.2].abs().mean()
+    ),
     "two calls over as many": lambda m, x, u, y: F.mse_loss(m(x), y) + m(x * 2).abs().mean(),
     "by position": lambda m, x, u, y: m(x)[mt.arange(len(x)), 0].square().mean() + m(x).mean(),
 }
@@ -463,13 +484,22 @@ def test_means_over_other_rows_and_several_passes_are_refused(name: str) -> None
         in_process.run(2, with_shards)
 
 
-def test_values_that_nobody_knows_are_refused_where_ranks_need_them() -> None:
+def _sums_by_rows(m: Any, x: Any, u: Any, weights: Any) -> Any:
+    return m(x)[0].square().sum() / len(x) + m(u)[0].abs().sum() / len(u)
+
+
+def _learned_at_once(m: Any, x: Any, u: Any, weights: Any) -> Any:
+    losses = mt.stack([m(x)[0].square().mean(), m(u)[0].abs().mean()])
+    return (losses * weights.exp() - weights).sum() + (losses / weights.cosh()).mean()
+
+
+@pytest.mark.parametrize("root", [_sums_by_rows, _learned_at_once])
+def test_values_that_nobody_knows_are_refused_where_ranks_need_them(root: Any) -> None:
     def run(comm: Communicator | None, even: bool) -> list[Any]:
         world = World(comm, {"a": [4, 3], "b": [4, 3] if even else [2, 6]})
-        m = world.model(3, 1)
+        m = world.model(make=Heads)
         x, u = world.rows("a", 3), world.rows("b", 3)
-        root = m(x).square().sum() / len(x) + m(u).abs().sum() / len(u)
-        world.learn(root, m)
+        world.learn(root(m, x, u, world.models[0][0].weights), m)
         return world.found
 
     for found in in_process.run(2, run, True):
