@@ -131,7 +131,7 @@ def test_a_step_that_is_interrupted_ends_its_turn(calls: int, owned: bool) -> No
 def test_a_second_program_whose_recording_is_interrupted() -> None:
     w, x = mt.ones(3, requires_grad=True), mt.ones(3)
     before = modes()
-    codes = code_of(switch.recording, switch.ended, mt.compile.__globals__["Outside"]._record)
+    codes = code_of(switch.recording, switch.ended, mt.compile.__globals__["Compiled"]._record)
 
     def differentiate() -> Any:
         step = mt.compile(lambda x: (x * w).sum())

@@ -1,4 +1,4 @@
-"""KeyboardInterrupt at random lines of microtrain, then the same work again in the same process.
+"""KeyboardInterrupt at random places in microtrain, then the same work again in the same process.
 
 Whatever was interrupted, modes, handlers and threads are as they were, and the second time gives
 the bits that it gives in a process that nobody has interrupted.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dis
+import functools
 import os
 import random
 import signal
@@ -28,24 +29,35 @@ from microtrain.backend import MODES
 
 PACKAGE = os.path.dirname(mt.__file__)
 TIMES = 6  # of one seed
-# At the end of a `with` its line comes again, before `__exit__` is called with three times None. No
-# signal is handled between the body and that call.
-LEAVES = bytes([dis.opmap["LOAD_CONST"]] * 3)
+# Behind these a signal is handled, in what they are in: the body of a `try` or `with`, not its end.
+HANDLING = ("CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "RESUME")
+HANDLED = {dis.opmap[name] for name in HANDLING if name in dis.opmap}
+
+
+@functools.cache
+def opcodes(code: Any) -> bytes:
+    return bytes(code.co_code)
 
 
 class Interrupt:
-    """Counts the lines of microtrain that run here; KeyboardInterrupt before one of them."""
+    """Counts where a signal may be handled in microtrain; KeyboardInterrupt at one of them."""
 
     def __init__(self, at: int | None = None) -> None:
         self.at, self.count = at, 0
+        self.before: list[int] = []  # of each frame of microtrain what it did last
 
     def trace(self, frame: Any, event: str, _: Any) -> Any:
         if event == "call":
-            return self.trace if frame.f_code.co_filename.startswith(PACKAGE) else None
-        last = frame.f_lasti
-        if event == "line" and frame.f_code.co_code[last : last + 6 : 2] != LEAVES:
-            self.count += 1
-            if self.count == self.at:
+            if not frame.f_code.co_filename.startswith(PACKAGE):
+                return None
+            frame.f_trace_lines, frame.f_trace_opcodes = False, True
+            self.before.append(0)
+        elif event == "return":
+            self.before.pop()
+        elif event == "opcode":
+            before, self.before[-1] = self.before[-1], opcodes(frame.f_code)[frame.f_lasti]
+            self.count += before in HANDLED
+            if before in HANDLED and self.count == self.at:
                 sys.settrace(None)
                 print("at", frame.f_code.co_filename.removeprefix(PACKAGE), frame.f_lineno)
                 raise KeyboardInterrupt
