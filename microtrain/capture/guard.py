@@ -13,6 +13,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from types import FunctionType
 from typing import Any, NamedTuple, NoReturn
 
@@ -31,11 +32,24 @@ MISSING = object()  # an argument that a call leaves out, and what a guard retur
 SHAPES = "Give batches a few shapes, by padding or bucketing"
 VALUE = "Pass what varies as a Tensor"
 OUTSIDE = "Keep it as it is between calls, or do not compile this step"
+
+
+def inside(value: Any) -> Any:
+    """What `==` does not tell apart: 2 and 2.0, 0.0 and -0.0, and one NaN of the same number."""
+    if isinstance(value, frozenset):
+        return frozenset([(part, inside(part)) for part in value])
+    if is_dataclass(type(value)):
+        return tuple([inside(getattr(value, field.name)) for field in fields(value)])
+    if isinstance(value, tuple):
+        return tuple(map(inside, value))
+    return type(value), repr(value) if isinstance(value, float) else None
+
+
 SCOPE = {
     "EAGER": EAGER, "MISSING": MISSING, "MODES": MODES, "STRUCTURE": STRUCTURE, "TENSORS": TENSORS,
     "Tensor": Tensor, "address": address, "is_plain": is_plain, "owner_of": owner_of,
-    "rebuilt": rebuilt, "ref": weakref.ref, "release_after_error": release_after_error,
-    "step_now": step_now,
+    "inside": inside, "rebuilt": rebuilt, "ref": weakref.ref, "step_now": step_now,
+    "release_after_error": release_after_error,
 }  # fmt: skip
 
 
@@ -163,11 +177,13 @@ class Guard:
         elif isinstance(value, Module):
             self.objects.append(found := weakref.ref(value))
             self.equal(label, found, f"ref({name})", VALUE)
-        elif kind is float and (value == 0 or value != value):  # 0.0 is not -0.0, and NaN is NaN
-            self.equal(label, repr(value), f"repr({name})", VALUE)
+        elif isinstance(value, float) and (value == 0 or value != value):
+            self.equal(label, inside(value), f"inside({name})", VALUE)
         else:
             self.objects.append(value)
             self.equal(label, value, name, VALUE)
+            if kind is frozenset or is_dataclass(kind):
+                self.equal(f"what is in {label}", inside(value), f"inside({name})", VALUE)
 
     def _tensor(self, value: Tensor, label: str, name: str, first: str) -> None:
         number, array = len(self.tensors), value._array

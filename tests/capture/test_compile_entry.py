@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import gc
 import inspect
 import threading
@@ -375,17 +376,28 @@ def test_modes_are_told_apart() -> None:
         mt.compile(inner)()
 
 
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    value: Any
+
+
 CONSTANTS = [0.0, -0.0, 0, False, True, 1, 1.0, 2.5, float("nan"), "1", None, (1, 1.0), (1.0, 1)]
+EQUAL = [
+    *(frozenset({1}), frozenset({1.0}), frozenset({(1,)}), frozenset({(1.0,)})),
+    *(Setting(0.0), Setting(-0.0), Setting(0), Setting((0,)), Setting((0.0,))),
+    *(np.float64(0.0), np.float64(-0.0)),
+]
 
 
-def test_constants_are_told_apart(looks: list[str]) -> None:
+@pytest.mark.parametrize("constants", [CONSTANTS, EQUAL])
+def test_constants_are_told_apart(constants: list[Any], looks: list[str]) -> None:
     step = mt.compile(lambda x, k: (x * 1, k))
     x = mt.ones(2)
-    for k in CONSTANTS:
+    for k in constants:
         for _ in range(4):
             found = step(x, k)[1]
             assert (type(found), repr(found)) == (type(k), repr(k))
-    for k in CONSTANTS:
+    for k in constants:
         step(x, k)
         looks.clear()
         assert repr(step(x, k)[1]) == repr(k)
