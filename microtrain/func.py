@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .autograd import differentiate
@@ -21,14 +21,16 @@ from .autograd.grad_mode import enable_grad, set_grad_enabled
 from .autograd.graph import edge_of, next_seq
 from .backend import MODES
 from .capture.arguments_and_results import replaced
+from .common.spelling import did_you_mean
 from .creation import eye, zeros
 from .errors import need
+from .nn.module import Module, places_of
 from .ops.pointwise.elementwise import zeros_like
 from .ops.shape.rearranging import diagonal, movedim
 from .ops.shape.shapes import normal_dims
 from .tensor import TENSORS, Tensor, kind_of
 
-__all__ = ["divergence", "hvp", "jacfwd", "jvp", "laplacian"]
+__all__ = ["divergence", "functional_call", "hvp", "jacfwd", "jvp", "laplacian"]
 
 _Func = Callable[..., Any]
 
@@ -346,3 +348,49 @@ def _flat(value: Any) -> list[Any]:
 
 def _nothing(_: Any) -> None:
     return None
+
+
+def functional_call(
+    module: Module, parameters_and_buffers: Mapping[str, Tensor], args: Any = (),
+    kwargs: Mapping[str, Any] | None = None,
+) -> Any:  # fmt: skip
+    """What `module` returns with these Tensors in place of its parameters and buffers.
+
+    Gradients reach the Tensors that are given. A forward that writes a buffer writes into the one
+    that is given; the module's own are as before. Those that are not named stay.
+
+    Args:
+        module: any module; its own parameters are there again afterwards, also after an error.
+        parameters_and_buffers: by the names of `module.state_dict()`; of several names of one
+            Tensor each stands for all.
+        args: the argument, or a tuple of them.
+        kwargs: arguments by name.
+
+    Raises:
+        TypeError: what is given is not a Tensor.
+        KeyError: the module has nothing of a name.
+
+    Example:
+        >>> model = mt.nn.Linear(2, 1)
+        >>> weights = {name: mt.zeros_like(p) for name, p in model.named_parameters()}
+        >>> mt.func.functional_call(model, weights, mt.ones(3, 2)).shape
+        (3, 1)
+    """
+    places = {place.name: place for place in places_of(module, "")}
+    found: dict[int, Tensor] = {}
+    for name, tensor in parameters_and_buffers.items():
+        if name not in places:
+            raise KeyError(f"functional_call: no {name!r} here{did_you_mean(name, places)}")
+        fits = type(tensor) in TENSORS
+        need(
+            fits, "functional_call", f"expected a Tensor as {name!r}", type(tensor), error=TypeError
+        )
+        found[id(places[name].tensor)] = tensor
+    changed = [place for place in places.values() if id(place.tensor) in found]
+    try:
+        for place in changed:
+            vars(place.owner)[place.attribute] = found[id(place.tensor)]
+        return module(*(args if isinstance(args, tuple) else (args,)), **(kwargs or {}))
+    finally:
+        for place in changed:
+            vars(place.owner)[place.attribute] = place.tensor

@@ -442,6 +442,86 @@ def test_what_nobody_reads_is_not_replayed() -> None:
     assert not {(4, 3), (1, 4), (4,), (5, 1)} & {*shapes}
 
 
+# Modules with other Tensors -----------------------------------------------------------------------
+
+
+def meta_learner(library: Any, net: Any, optimizer: Any) -> Any:
+    """A step of MAML with batch norm: a loss through a step of SGD on functional parameters."""
+    call = library.func.functional_call
+
+    def step(x: Any, y: Any) -> Any:
+        optimizer.zero_grad()
+        state = {**dict(net.named_parameters()), **{k: b * 1 for k, b in net.named_buffers()}}
+        names = [name for name, _ in net.named_parameters()]
+        loss = ((call(net, state, (x,)) - y) ** 2).mean()
+        grads = library.autograd.grad(loss, [state[name] for name in names], create_graph=True)
+        state.update((n, state[n] - 0.1 * g) for n, g in zip(names, grads, strict=True))
+        loss = ((call(net, state, x) - y) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def maml_net(nn: Any) -> Any:
+    return nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.BatchNorm1d(4), nn.Linear(4, 1)).double()
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_functional_call_in_a_captured_step(executor: str) -> None:
+    x, y, results = double(8, 2), double(8, 1), []
+    for wrap in (lambda step: step, lambda step: mt.compile(step, executor=executor)):
+        mt.manual_seed(0)
+        net = maml_net(nn)
+        before = {name: b.clone() for name, b in net.named_buffers()}
+        step = wrap(meta_learner(mt, net, mt.optim.Adam(net.parameters(), lr=0.01)))
+        results.append([step(x, y).item() for _ in range(6)])
+        assert all(mt.equal(b, before[name]) for name, b in net.named_buffers())
+    assert step.programs
+    np.testing.assert_allclose(results[1], results[0], rtol=0 if executor == "numpy" else 1e-13)
+    assert results[0][-1] < results[0][0]
+
+
+def test_a_functional_call_is_torchs() -> None:
+    torch = pytest.importorskip("torch")
+    x, y, results = double(8, 2), double(8, 1), []
+    state = {key: value.numpy().copy() for key, value in maml_net(nn).state_dict().items()}
+    for library, array in ((mt, mt.from_numpy), (torch, torch.from_numpy)):
+        net = maml_net(library.nn)
+        net.load_state_dict({key: array(value.copy()) for key, value in state.items()})
+        step = meta_learner(library, net, library.optim.SGD(net.parameters(), lr=0.01))
+        results.append([step(array(x.numpy()), array(y.numpy())).item() for _ in range(4)])
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-12)
+
+
+def test_a_functional_call_leaves_the_module_as_it_was() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(2, 2, bias=False)
+            self.same = self.inner.weight
+            self.register_buffer("count", mt.zeros(()))
+
+        def forward(self, x: Any, fail: bool = False) -> Any:
+            self.count += 1
+            need = 1 / 0 if fail else 1
+            return self.inner(x) @ self.same * need
+
+    net, one = Tied(), mt.ones(1, 2)
+    weight, given, count = net.same, mt.eye(2, requires_grad=True), mt.zeros(())
+    for name in ("inner.weight", "same"):
+        assert func.functional_call(net, {name: given, "count": count}, one).tolist() == [[1, 1]]
+    with pytest.raises(ZeroDivisionError):
+        func.functional_call(net, {"same": given}, (one,), {"fail": True})
+    assert net.same is weight is net.inner.weight
+    assert count.item() == 2 and net.count.item() == 1  # the last one had its own
+    with pytest.raises(KeyError, match=r"no 'weigth'.* did you mean weight"):
+        func.functional_call(nn.Linear(2, 2), {"weigth": given}, one)
+    with pytest.raises(TypeError, match="expected a Tensor as 'weight'"):
+        func.functional_call(nn.Linear(2, 2), {"weight": [1.0]}, one)  # type: ignore[dict-item]
+
+
 # torch --------------------------------------------------------------------------------------------
 
 

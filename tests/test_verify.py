@@ -152,7 +152,10 @@ def test_mistakes(tmp_path, arguments, code, words):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["1,2,4", "distributed={reproducible: world, shards: 2}"], "4 left out, more than the shards"),
+        (
+            ["1,2,4", "distributed={reproducible: world, shards: 2}"],
+            "4 left out, more than the shards",
+        ),
         pytest.param(
             ["1,2"],
             "rounding; distributed.reproducible: world gives the same bits",

@@ -126,7 +126,6 @@ INSTEAD: dict[str, dict[str, str]] = {
         "vjp": "write mt.autograd.functional.vjp(f, x, v)",
         "jacrev": "write mt.autograd.functional.jacobian(f, x)",
         "hessian": "write mt.autograd.functional.hessian(f, x)",
-        "functional_call": "write the model as a function of its parameters, with nn.functional",
     },
     "utils": {
         "tensorboard": "metrics are logged by mt.train.TensorBoard",

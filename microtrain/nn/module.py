@@ -207,7 +207,7 @@ class Module:
 
     def get_parameter(self, target: str) -> Parameter:
         """The parameter of that dotted name; AttributeError where there is none."""
-        for place in _walk(self, "", buffers=False):
+        for place in places_of(self, "", buffers=False):
             if place.name == target and type(place.tensor) is Parameter:
                 return place.tensor
         raise AttributeError(f"{type(self).__name__} has no parameter {target!r}")
@@ -298,7 +298,7 @@ class Module:
         self, prefix: str = "", recurse: bool = True
     ) -> Iterator[tuple[str, Parameter]]:
         """The parameters in definition order with dotted names, a tied one once."""
-        places = _walk(self, prefix, buffers=False)
+        places = places_of(self, prefix, buffers=False)
         return _once((at.name, at.tensor) for at in places if recurse or at.owner is self)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
@@ -307,7 +307,7 @@ class Module:
 
     def named_buffers(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
         """The buffers in definition order with dotted names, a shared one once."""
-        return _once((place.name, place.tensor) for place in _walk(self, prefix, buffers=True))
+        return _once((place.name, place.tensor) for place in places_of(self, prefix, buffers=True))
 
     def buffers(self) -> Iterator[Tensor]:
         """The buffers in definition order."""
@@ -506,7 +506,7 @@ class Module:
                 array = array.astype(wanted, order="K", copy=False)
             return array if where is None else to_device(array, where)
 
-        tensors = {id(place.tensor): place.tensor for place in _walk(self, "")}.values()
+        tensors = {id(place.tensor): place.tensor for place in places_of(self, "")}.values()
         plans = [(t, new) for t in tensors if (new := converted(t._array)) is not t._array]
         if any(t._extra is not None and t._extra.slot is not None for t, _ in plans):
             text = "an optimizer or DataParallel owns the parameters' memory; move the model first"
@@ -616,7 +616,7 @@ class _Place(NamedTuple):
     tensor: Tensor
 
 
-def _walk(
+def places_of(
     module: Module, prefix: str, *, buffers: bool | None = None, above: tuple[int, ...] = ()
 ) -> Iterator[_Place]:
     """Every place of a parameter or buffer (or both); a module's own and its children's as defined.
@@ -629,7 +629,7 @@ def _walk(
     for name, value in list(vars(module).items()):
         full = f"{prefix}.{name}" if prefix else name
         if isinstance(value, Module):
-            yield from _walk(value, full, buffers=buffers, above=above)
+            yield from places_of(value, full, buffers=buffers, above=above)
         elif type(value) in TENSORS:
             is_buffer = name in module._buffers
             if (is_buffer or type(value) is Parameter) and buffers in (None, is_buffer):
@@ -640,7 +640,7 @@ def _state_tensors(module: Module) -> dict[str, Tensor]:
     """Parameters and persistent buffers, by every name."""
     return {
         place.name: place.tensor
-        for place in _walk(module, "")
+        for place in places_of(module, "")
         if place.attribute not in place.owner._transient
     }
 
