@@ -180,7 +180,9 @@ class _Graph:
         if not edge._shape or name not in SUMS | SCALED:
             return not edge._shape
         reached = [one for one in edge._edges if self.sources(one)]
-        return (name in SUMS or len(reached) == 1) and all(map(self._is_scalars, reached))
+        if not reached or (name not in SUMS and len(reached) > 1):
+            return False
+        return all(map(self._is_scalars, reached))
 
     def below(self, edges: Sequence[Any], seen: set[Any]) -> Iterator[Any]:
         """The losses and means computed at or before `edges`, but for what was `seen` before."""

@@ -181,7 +181,10 @@ CASES += [
 ]
 
 
-@pytest.mark.daily("never_cleared-nothing", "two_passes-nothing", "waiting_pass", "micro_batches")
+@pytest.mark.daily(
+    *("never_cleared-nothing", "two_passes-nothing", "world=2-two_forwards", "waiting_pass"),
+    "micro_batches",
+)
 @pytest.mark.parametrize("name, between", CASES)
 def test_replays_leave_what_eager_steps_leave(
     comm: Communicator, name: str, between: Callable[..., None]
