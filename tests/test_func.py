@@ -516,8 +516,8 @@ def test_a_functional_call_leaves_the_module_as_it_was() -> None:
         func.functional_call(net, {"same": given}, (one,), {"fail": True})
     assert net.same is weight is net.inner.weight
     assert count.item() == 2 and net.count.item() == 1  # the last one had its own
-    with pytest.raises(KeyError, match=r"no 'weigth'.* did you mean weight"):
-        func.functional_call(nn.Linear(2, 2), {"weigth": given}, one)
+    with pytest.raises(KeyError, match=r"no 'weighs'.* did you mean weight"):
+        func.functional_call(nn.Linear(2, 2), {"weighs": given}, one)
     with pytest.raises(TypeError, match="expected a Tensor as 'weight'"):
         func.functional_call(nn.Linear(2, 2), {"weight": [1.0]}, one)  # type: ignore[dict-item]
 

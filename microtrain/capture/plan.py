@@ -30,7 +30,8 @@ def reuse(
         By id of what owned it, the memory of a result now.
     """
     for line in program.lines:
-        if isinstance(line, PythonCall):  # its function knows the arrays
+        # Its function knows the arrays; a check alone in C is not that function any more.
+        if isinstance(line, PythonCall) and not (program.alone and line.bounds):
             program.fixed.update(id(owner_of(array)) for array in works_on(line))
     made = {id(owner): owner for owner in program.memory if _movable(owner, program)}
     lives: dict[int, list[int]] = {}

@@ -78,7 +78,7 @@ def init(
             text += f"\nhint: microtrain init csv {shlex.quote(template)}"
         raise ConfigError(text)
     is_table = directory and (
-        Path(directory).suffix.lower() in SUFFIXES or Path(directory).is_file()
+        Path(directory).suffix.lower() in SUFFIXES or os.path.isfile(directory)
     )
     if template == "csv" and directory and is_table:
         from .init_table import propose_configuration

@@ -660,17 +660,17 @@ def test_gradcheck_runs_a_backward_twice() -> None:
         mt.autograd.gradcheck(Once.apply, mt.ones(2, dtype=mt.float64, requires_grad=True))
 
 
-NORMS: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
+STANDARDIZED: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "layer_norm": (lambda x: F.layer_norm(x, (6,)), (2,)),
     "batch_norm": (lambda x: F.batch_norm(x, None, None, training=True), (0, 2)),
     "instance_norm": (F.instance_norm, (2,)),
 }
 
 
-@pytest.mark.parametrize("name", NORMS)
+@pytest.mark.parametrize("name", STANDARDIZED)
 def test_the_third_derivatives_of_a_norm(name: str) -> None:
     """Those of the formula, which PyTorch has not: along random directions."""
-    norm, dims = NORMS[name]
+    norm, dims = STANDARDIZED[name]
     rng = np.random.default_rng(0)
     x = mt.tensor(rng.standard_normal((3, 2, 6)), requires_grad=True)
     directions = [mt.from_numpy(rng.standard_normal(x.shape)) for _ in range(3)]
