@@ -367,7 +367,7 @@ def functional_call(
         kwargs: arguments by name.
 
     Raises:
-        TypeError: what is given is not a Tensor.
+        TypeError: not a module, or what is given is not a Tensor.
         KeyError: the module has nothing of a name.
 
     Example:
@@ -376,6 +376,8 @@ def functional_call(
         >>> mt.func.functional_call(model, weights, mt.ones(3, 2)).shape
         (3, 1)
     """
+    is_module, text = isinstance(module, Module), "expected a module"
+    need(is_module, "functional_call", text, type(module), error=TypeError)
     places = {place.name: place for place in places_of(module, "")}
     found: dict[int, Tensor] = {}
     for name, tensor in parameters_and_buffers.items():

@@ -47,9 +47,9 @@ def sgd(model: Any, seed: int, **options: Any) -> Any:
     return mt.optim.SGD(model.parameters(), lr=0.01 * (1 + seed % 3), **options)
 
 
-def step(model: Any, optimizer: Any, x: Any, y: Any) -> Any:
+def step(model: Any, optimizer: Any, x: Any, y: Any, loss_of: Any = F.mse_loss) -> Any:
     optimizer.zero_grad()
-    loss = F.mse_loss(model(x), y)
+    loss = loss_of(model(x), y)
     loss.backward()
     optimizer.step()
     return loss
@@ -174,13 +174,6 @@ def test_native_code_for_many_steps_of_a_classifier_checks_classes() -> None:
         model = nn.Linear(3, 4)
         return model, sgd(model, seed)
 
-    def classify(model: Any, optimizer: Any, x: Any, y: Any) -> Any:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss
-
     def loaders(member: Any, wrong: int | None = None) -> DataLoader:
         rng = np.random.default_rng(0)
         y = rng.integers(0, 4, 40)
@@ -189,6 +182,7 @@ def test_native_code_for_many_steps_of_a_classifier_checks_classes() -> None:
         x = rng.standard_normal((40, 3)).astype(np.float32)
         return DataLoader(ArrayDataset(x, y), batch_size=8, seed=3)
 
+    classify = functools.partial(step, loss_of=F.cross_entropy)
     ensemble = assert_each_as_alone(
         make, 2, "native", loaders=loaders, epochs=(3, 2), step=classify
     )

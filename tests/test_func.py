@@ -518,6 +518,8 @@ def test_a_functional_call_leaves_the_module_as_it_was() -> None:
     assert count.item() == 2 and net.count.item() == 1  # the last one had its own
     with pytest.raises(KeyError, match=r"no 'weighs'.* did you mean weight"):
         func.functional_call(nn.Linear(2, 2), {"weighs": given}, one)
+    with pytest.raises(TypeError, match="expected a module"):
+        func.functional_call(mt.relu, {}, one)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="expected a Tensor as 'weight'"):
         func.functional_call(nn.Linear(2, 2), {"weight": [1.0]}, one)  # type: ignore[dict-item]
 
