@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from .autograd.grad_mode import no_grad
-from .backend import is_plain, owner_of, to_host
+from .backend import owner_of, to_host
 from .capture import compile
-from .capture.scan import Scan, scannable
+from .capture.scan import Scan, scan_of
 from .capture.state import look_at
 from .capture.step import Compiled
 from .common.words import plural, size
@@ -437,11 +437,11 @@ class _Group:
                 scan = self._scan(course, kind) if kind in course.replayed else None
                 stacks = scan and stacked(loader, member.epoch + at // count, at % count, end - at)
                 if scan and stacks and _kind_of([stack[0] for stack in stacks]) == kind:
-                    losses.append(scan(stacks))
+                    losses.append(scan(stacks)[0])
                     at += len(losses[-1])
-                    if not np.isfinite(losses[-1][-1]):
+                    if len(losses[-1]) and not np.isfinite(losses[-1][-1]):
                         end = at
-                    break  # the loader goes on from there
+                    break  # the loader goes on from there, also to what was refused
         member.epoch += -(-end // count)
         return np.concatenate(losses)
 
@@ -503,8 +503,7 @@ class _Group:
         """Native code for many steps at once, where the program allows it."""
         if kind not in course.scans:
             fitting = [capture for capture in course.captures if _fits(capture, kind)]
-            one = fitting[0] if len(fitting) == 1 else None
-            course.scans[kind] = Scan(one.program, one.text.native_code) if one else None
+            course.scans[kind] = scan_of(fitting[0]) if len(fitting) == 1 else None
         return course.scans[kind]
 
 
@@ -537,8 +536,7 @@ def _bind(schedule: Any, optimizer: Any) -> None:
 
 def _fits(capture: Any, kind: Any) -> bool:
     """Whether `capture` is of batches of `kind`, and native code can do many of them at once."""
-    given = capture.program.inputs
-    return _kind_of(given) == kind and all(map(is_plain, given)) and scannable(capture)
+    return _kind_of(capture.program.inputs) == kind and scan_of(capture) is not None
 
 
 def _arrays(model: Any, optimizer: Any) -> list[Any]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -278,12 +279,22 @@ class Writer:
 
     def check(self, unit: Check) -> tuple[str, list[str]]:
         """All are looked at, without a way out of the loop, so that several are at once."""
-        (x,), (low, end, *also) = unit.host.reads, unit.host.bounds
-        at = _index({f"i{d}": x.strides[d] // x.itemsize for d in range(x.ndim) if x.shape[d] != 1})
-        bad = " & ".join([f"((v < {low}) | (v >= {end}))", *(f"(v != {one})" for one in also)])
-        each = [f"const int64 v = (int64){self.of(x)}[{at}];", f"bad |= {bad};"]
-        loops = [_for(f"i{d}", n) for d, n in enumerate(x.shape) if n != 1]
-        return "", ["int64 bad = 0;", *_nested(loops, each), "if (bad) return 1;"]
+        low, *more = unit.host.bounds
+        lines = []
+        for x in filter(operator.attrgetter("size"), unit.host.reads):
+            steps = {f"i{d}": x.strides[d] // x.itemsize for d, n in enumerate(x.shape) if n != 1}
+            if low == "finite":
+                kind, bad = DTYPES[x.dtype], "v - v != 0"  # of infinity, too, it is NaN
+            else:
+                inside = f"((v < {low}) | (v >= {more[0]}))"
+                kind, bad = "int64", " & ".join([inside, *(f"(v != {one})" for one in more[1:])])
+            each = [f"const {kind} v = ({kind}){self.of(x)}[{_index(steps)}];", f"bad |= {bad};"]
+            loops = _nested([_for(f"i{d}", n) for d, n in enumerate(x.shape) if n != 1], each)
+            # As wide as the numbers: as many of both are in a vector.
+            wide = "int32" if kind == "float32" else "int64"
+            lines += ["{", f"    {wide} bad = 0;", *(f"    {line}" for line in loops)]
+            lines += ["    if (bad) return 1;", "}"]
+        return "", lines
 
     def reduction(self, unit: Reduction) -> tuple[str, list[str]]:
         x, to = unit.x, unit.writes[0]

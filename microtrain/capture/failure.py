@@ -30,11 +30,6 @@ def failed(program: Program, origins: list[Line | PythonCall], error: BaseExcept
     if not isinstance(error, Exception):
         return
     named: Exception = error
-    if isinstance(origin, PythonCall) and origin.bounds:  # native code has only noticed it
-        try:
-            origin.function()
-        except Exception as said:
-            named = said
     if isinstance(error, NUMPY.module.linalg.LinAlgError):
         error = LinAlgError(str(error))
     what = origin.label if isinstance(origin, PythonCall) else origin.name

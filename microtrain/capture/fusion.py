@@ -241,7 +241,7 @@ class Scatter(Unit):
 
 @dataclass
 class Check(Unit):
-    """Whether whole numbers are within the bounds of a PythonCall, which says what is not."""
+    """Whether numbers are within the bounds of a PythonCall, which says what is not."""
 
     host: Any = None
 
@@ -293,9 +293,10 @@ def unit_of(line: Line | PythonCall, program: Program, products: bool) -> Unit |
         reads, writes = (
             [Place(a) for a in some or () if a.size] for some in (line.reads, line.writes)
         )
-        if line.bounds and reads and program.xp.kind == "cpu" and reads[0].dtype in DTYPES:
-            (x,) = line.reads
-            return Check([Line("check", (x,), x, {}, line.where)], reads, [], line)
+        known = program.xp.kind == "cpu" and all(place.dtype in DTYPES for place in reads)
+        if line.bounds and reads and known:
+            lines = [Line("check", (x,), x, {}, line.where) for x in line.reads]
+            return Check(lines, reads, [], line)
         return Call([], reads, writes, line)
     if type(line.out) is not tuple and not line.out.size:
         return None

@@ -33,22 +33,22 @@ class Native:
 
     Attributes:
         words: what it is told; as an array: `table`.
-        starts: by name in the replay, where in it a sequence begins, and whether other threads may
-            run meanwhile.
+        starts: by name in the replay, where in it a sequence begins, and what of runtime.c does it.
         complete: whether it does all instructions.
     """
 
     def __init__(self) -> None:
         self.words: list[Word] = []
-        self.starts: dict[str, tuple[int, bool]] = {}
+        self.starts: dict[str, tuple[int, str]] = {}
         self.complete = False
         self.table: Any = None
         self.memory: Any = None  # else that is told by address
 
     def add(self, units: list[Written]) -> None:
         """One more sequence."""
-        apart = sum(unit.work for unit in units) >= RELEASE
-        self.starts[f"native{len(self.starts) + 1}"] = len(self.words), apart
+        how = "run_apart" if sum(unit.work for unit in units) >= RELEASE else "run"
+        how = "look" if type(units[0].unit) is Check else how
+        self.starts[f"native{len(self.starts) + 1}"] = len(self.words), how
         self.words += _sequence(units)
 
     def resolve(self, writer: Writer) -> None:
@@ -83,8 +83,8 @@ class Native:
         library, none = c_compiler.runtime(), c_compiler.NO_ARGUMENTS
         starts = zip(self.starts.items(), self.sequences(table), strict=True)
         return {
-            name: c_compiler.builtin(library, "run_apart" if apart else "run", none, start)
-            for (name, (_, apart)), start in starts
+            name: c_compiler.builtin(library, how, none, start)
+            for (name, (_, how)), start in starts
         }
 
 
@@ -107,8 +107,10 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
             host = unit.host.native() if type(unit.host) is WholePass else unit.host
             text.line(unit.lines[0]) if host is None else text.host(host)
         while members and not is_call:
-            # What may refuse an index begins a call of its own: its line is then known.
+            # What may refuse an index begins a call of its own: its line is then known. A check is
+            # one: where it finds something, its Python decides.
             count = next((n for n, u in enumerate(members) if n and may_raise(u)), len(members))
+            count = 1 if type(members[0]) is Check else count
             written = [writer.written(unit) for unit in members[:count]]
             native.add(written)
             _say(text, written)
@@ -160,9 +162,13 @@ def _say(text: Text, units: list[Written]) -> None:
     """Say a sequence in `text`."""
     lines, first = [line for one in units for line in one.unit.lines], units[0].unit
     text.native_calls += 1
-    checked = (line for line in lines if line.name in ("take", "scatter_add"))
-    origin = first.host if type(first) is Check else next(checked, lines[0])
-    text.lines.append((f"native{text.native_calls}()", True, origin))
+    name = f"native{text.native_calls}()"
+    if type(first) is Check:
+        (host,) = first.host.inline(text.by_id)
+        text.lines.append((f"{name} or {host}", False, first.host))
+    else:
+        checked = (line for line in lines if line.name in ("take", "scatter_add"))
+        text.lines.append((name, True, next(checked, lines[0])))
     for one in [part for each in units for part in each.body or [each]]:
         places = (text.arrays.at(word.value) for word in one.words if word.owner is not None)
         text.said.append((f"{one.code}({', '.join(filter(None, places))})", one.about))

@@ -120,12 +120,15 @@ class Text:
             self.scope[name] = value
         return name
 
+    def by_id(self, prefix: str, value: Any) -> str:
+        return self.named(prefix, value, id(value))
+
     def called(self, name: str, value: Any) -> str:
         self.scope[name] = value
         return name
 
     def host(self, line: PythonCall, times: str = "1") -> None:
-        texts = line.inline(lambda prefix, value: self.named(prefix, value, id(value)), times)
+        texts = line.inline(self.by_id, times)
         self.lines += [(text, False, line) for text in texts]
         self.said.append(("", line.label))
 

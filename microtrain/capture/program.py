@@ -72,8 +72,11 @@ class PythonCall:
     about: Any = None
 
     @property
-    def bounds(self) -> tuple[int, ...] | None:
-        """If all it does is to refuse whole numbers: the lowest, the end, and others it allows."""
+    def bounds(self) -> tuple[Any, ...] | None:
+        """If all it does is to refuse whole numbers: the lowest, the end, and others it allows.
+
+        Of what refuses numbers that are not finite: "finite".
+        """
         return getattr(getattr(self.function, "func", None), "bounds", None)
 
     def inline(self, name: Name, times: str = "1") -> list[str]:

@@ -8,9 +8,12 @@ nobody reads.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence, Set
 from typing import Any
+
+import numpy as np
 
 from ..backend import owner_of
 from ..optim.flat import FlatStorage, Slot
@@ -129,14 +132,36 @@ class WholePass(PythonCall):
     """
 
     def __init__(self, first: Pass, last: Pass, complete: bool) -> None:
-        label = f"{first.label}: {last.label}"
-        super().__init__(label, first.whole.by_python(), last.where)
-        self.whole, self.complete = first.whole, complete
+        whole = first.whole
+        looks: tuple[Any, ...] = ((), (whole.root, *arrays_in(whole.count))) if whole.alone else ()
+        super().__init__(f"{first.label}: {last.label}", whole.by_python(), last.where, *looks)
+        self.whole, self.complete = whole, complete
+
+    def inline(self, name: Name, times: str = "1") -> list[str]:
+        """Of many steps at once the loss is that of the last."""
+        return [f"{name('host', self.function)}({times if self.whole.alone else ''})"]
 
     def native(self) -> PythonCall:
         """The same with native code, where that can do it."""
         found = self.whole.by_native_code(self.complete)
         return PythonCall(f"{self.label}, by native code", found, self.where) if found else self
+
+
+class Finite(PythonCall):
+    """What refuses a step whose numbers are not all finite, and else does nothing.
+
+    Args:
+        host: that.
+        numbers: the loss and the gradients.
+    """
+
+    def __init__(self, host: PythonCall, numbers: tuple[Any, ...]) -> None:
+        super().__init__(host.label, host.function, host.where, (), numbers, host.about)
+
+    @property
+    def bounds(self) -> tuple[Any, ...]:
+        """As of whole numbers that are refused."""
+        return ("finite",)
 
 
 def skip(count: int) -> None:
@@ -231,5 +256,36 @@ def _join_passes(program: Program) -> None:
         if len(parts) > 1 and parts[-2].whole and all(one.forward for one in parts[:-2]):
             complete = marked.issuperset(listener.storage.slots)
             last = WholePass(parts[-2], parts[-1], complete)
-            lines = [last if line is parts[-1] else line for line in program.lines]
-            program.lines[:] = [x for x in lines if all(x is not one for one in parts)]
+            at = next(n for n, line in enumerate(program.lines) if line is parts[-1])
+            behind = program.lines[at + 1 :]
+            if last.whole.alone:
+                behind = _alone(last, program, behind)
+            before = [x for x in program.lines[:at] if all(x is not one for one in parts)]
+            program.lines[:] = [*before, last, *behind]
+
+
+def _alone(
+    done: WholePass, program: Program, behind: list[Line | PythonCall]
+) -> list[Line | PythonCall]:
+    """What follows a pass on one rank: the division, and checks that native code can do."""
+    whole, divisor, lines = done.whole, done.whole.count, list[Line | PythonCall]()
+    numbers = whole.root, *whole.gradients
+
+    def add(name: str, *args: Any, out: Any) -> Any:
+        lines.append(Line(name, args, out, {}, done.where, "the mean over what counts"))
+        return out
+
+    if arrays_in(divisor):
+        zero, divisor, nothing = (np.empty((), kind) for kind in (bool, *[divisor.dtype] * 2))
+        program.memory += [zero, divisor, nothing]
+        program.kinds |= dict.fromkeys(map(id, (zero, divisor, nothing)), "made")
+        add("equal", whole.count, 0, out=zero)
+        add("where", zero, 1, whole.count, out=divisor)
+        numbers = *numbers, add("where", zero, math.inf, 0, out=nothing)  # Python looks at this
+    for grad in whole.gradients:
+        add("divide", grad, divisor, out=grad)
+    for line in behind:
+        if isinstance(line, PythonCall) and getattr(line.function, "refuses_only", False):
+            line = Finite(line, numbers) if done.complete else line
+        lines.append(line)
+    return lines

@@ -183,6 +183,11 @@ PyObject *run(PyObject *self, PyObject *none) {
     return result(sequence(PyCapsule_GetPointer(self, NULL)));
 }
 
+/* The same of a check: false where it has found something, and Python is to look. */
+PyObject *look(PyObject *self, PyObject *none) {
+    return PyBool_FromLong(!sequence(PyCapsule_GetPointer(self, NULL)));
+}
+
 /* The same, while other threads may have Python. */
 PyObject *run_apart(PyObject *self, PyObject *none) {
     int64 *words = PyCapsule_GetPointer(self, NULL);

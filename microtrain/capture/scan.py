@@ -7,103 +7,120 @@ of all of them is done once.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from ..backend import is_plain, owner_of
 from ..common.stack_frames import ENTRY, generated
 from ..optim.optimizer import Run
 from . import c_compiler
 from .arguments_and_results import Output
-from .native import Native
 from .numpy_executor import Text
-from .program import Program, PythonCall
-from .python_calls import Clear, Count, End, Mark
-from .step import COUNTED, GRADIENTS
+from .program import PythonCall, arrays_in
+from .python_calls import Clear, Count, End, Finite, Mark, WholePass
+from .step import COUNTED, GRADIENTS, Capture
 
 MOST = 64  # tables of an optimizer's numbers that are kept: one for each learning rate
 
 
 class Scan:
-    """Native code for many steps of one program.
+    """Native code for many steps of one capture.
 
     Args:
-        program: what one step does; its first result is the loss.
-        native: its code.
+        capture: what one step does.
+        loss: where its program writes the loss, and behind it what that is a mean over.
     """
 
-    def __init__(self, program: Program, native: Native) -> None:
+    def __init__(self, capture: Capture, loss: Sequence[Any]) -> None:
+        program, native = capture.program, capture.text.native_code
         self._table = native.table.copy()
         self._sequences = native.sequences(self._table)
         self._counts = [line for line in program.lines if type(line) is Count]
-        self._inputs = program.inputs
-        hosts = (line for line in program.lines if isinstance(line, PythonCall))
-        self._checks = [host for host in hosts if host.bounds]
         text = Text(program)
         for line in program.lines:
             if isinstance(line, PythonCall) and not line.bounds:
                 text.host(line, "times")
         body = "".join(f"    {line}\n" for line, *_ in text.lines) or "    pass\n"
         self._note = generated(f"def note(times):\n{body}", "note", ENTRY, text.scope)
-        self._outputs = program.outputs
-        loss = program.outputs[0]
-        self._loss = loss.ctypes.data, loss.nbytes
+        self._loss = loss
         self._known: dict[Any, Any] = {}
+        self._locks = capture.locks
         # By argument, which words of the table are in it and how far from its beginning.
         self._parts = [native.parts_of(array) for array in program.inputs]
 
-    def __call__(self, stacks: Sequence[Any]) -> Any:
+    def __call__(
+        self, stacks: Sequence[Any], set_options: Callable[[int], None] | None = None
+    ) -> Any:
         """Take a step for each element of `stacks`, up to the first whose loss is not finite.
 
-        Returns the losses of the steps that were taken.
+        Args:
+            set_options: sets those of the optimizers for each of these steps, numbered from 0.
+
+        Returns the losses of the steps that were taken, and what they are means over where that is
+        an array of the program. One that a check has refused, such as of an index, and those behind
+        it were not taken: to do it alone says why.
         """
-        steps = len(stacks[0])
-        losses = np.empty(steps, self._outputs[0].dtype)
+        steps, loss = len(stacks[0]), self._loss[0]
+        found = [np.empty(steps, array.dtype) for array in self._loss]
         moves, before, tables = [], [], []
         for stack, parts in zip(stacks, self._parts, strict=True):
             start, at = stack.ctypes.data, self._table.ctypes.data
             moves += [(at + 8 * word, start + offset, stack.strides[0]) for word, offset in parts]
         for host in self._counts:
-            if host.optimizer.by_step:
-                tables.append((host, *self._table_of(host, steps)))
+            if host.optimizer.by_step or set_options:
+                tables.append((host, *self._table_of(host, steps, set_options)))
                 for number, values in zip(host.writes or (), tables[-1][1], strict=True):
                     size = number.nbytes
                     before.append((number.ctypes.data, 0, values.ctypes.data, size, size))
-        place, size = self._loss
-        behind = [(losses.ctypes.data, size, place, 0, size)]
+        place, size = loss.ctypes.data, loss.nbytes
+        behind = [
+            (to.ctypes.data, one.itemsize, one.ctypes.data, 0, one.itemsize)
+            for to, one in zip(found, self._loss, strict=True)
+        ]
         plan = [steps, place, size, len(self._sequences), *self._sequences]
         for part in (moves, before, behind):
             plan += [len(part), *(word for row in part for word in row)]
         words = np.array(plan, np.int64)
-        done = _scan()(words.ctypes.data)
+        with contextlib.ExitStack() as held:
+            for lock in self._locks:
+                held.enter_context(lock)
+            done = _scan()(words.ctypes.data)
         if done < 0:
-            for array, stack in zip(self._inputs, stacks, strict=True):
-                array[...] = stack[-1 - done]
-            for check in self._checks:  # one of them says what native code has refused
-                check.function()
-            raise RuntimeError(f"native code failed in step {-1 - done} of {steps}")
-        self._note(done)
-        for host, _, numbers in tables:
-            for run, values in zip(host.runs, numbers[done - 1], strict=True):
-                _numbers(run)[:] = values
-        return losses[:done]
+            done = -1 - done
+        if done:
+            if set_options:
+                set_options(done - 1)
+                for host in self._counts:
+                    host.optimizer.follow_options()
+            self._note(done)
+            for host, _, numbers in tables:
+                for run, values in zip(host.runs, numbers[done - 1], strict=True):
+                    _numbers(run)[:] = values
+        return [values[:done] for values in found]
 
-    def _table_of(self, host: Count, steps: int) -> tuple[list[Any], list[Any]]:
+    def _table_of(
+        self, host: Count, steps: int, set_options: Callable[[int], None] | None
+    ) -> tuple[list[Any], list[Any]]:
         """For each of `host.writes` its values at each of the next steps; the runs' numbers then.
 
         Equal for members with equal options that have taken as many steps.
         """
         runs, optimizer = host.runs, host.optimizer
         key = id(host), steps, *((run.options, run.progress.count, *_numbers(run)) for run in runs)
-        if key not in self._known:
+        if set_options or key not in self._known:
             if len(self._known) >= MOST:
                 self._known.clear()
             tables = [np.empty((steps, *array.shape), array.dtype) for array in host.writes or ()]
             numbers = []
             earlier = optimizer.calls, [(run.progress.count, [*_numbers(run)]) for run in runs]
             for step in range(steps):
+                if set_options:
+                    set_options(step)
+                    optimizer.follow_options()
                 optimizer.count_step()
                 numbers.append([[*_numbers(run)] for run in runs])
                 for row, array in zip(tables, host.writes or (), strict=True):
@@ -121,22 +138,41 @@ def _numbers(run: Run) -> list[float]:
     return run.progress.numbers or []
 
 
-def scannable(capture: Any) -> bool:
-    """Whether nothing of a capture is left to Python but bookkeeping that can be done at once."""
-    hosts = (line for line in capture.program.lines if isinstance(line, PythonCall))
-    outputs = capture.program.outputs
-    return (
-        capture.text.native_code is not None
-        and capture.text.native_code.complete
-        and all(type(host) in (Clear, Mark, Count, End) or host.bounds for host in hosts)
+def scan_of(capture: Capture) -> Scan | None:
+    """Many steps of `capture`; None where more than bookkeeping is left to Python."""
+    if capture.scan is False:
+        loss = _loss_of(capture)
+        capture.scan = Scan(capture, loss) if loss else None
+    found: Scan | None = capture.scan
+    return found
+
+
+def _loss_of(capture: Capture) -> list[Any]:
+    """The `loss` of a `Scan` of `capture`; empty where there can be none."""
+    program, native = capture.program, capture.text.native_code
+    hosts = [line for line in program.lines if isinstance(line, PythonCall)]
+    passes = [host.whole for host in hosts if isinstance(host, WholePass) and host.whole.alone]
+    counts = [array for whole in passes for array in arrays_in(whole.count)]
+    known = (Clear, Mark, Count, End, WholePass) if passes else (Clear, Mark, Count, End)
+    unknown = (GRADIENTS,) if passes else (GRADIENTS, COUNTED)
+    fits = (
+        native is not None
+        and native.complete
+        and all(type(host) in known or host.bounds for host in hosts)
+        and (not counts or any(type(host) is Finite for host in hosts))
+        and all(is_plain(array) and owner_of(array) is array for array in program.inputs)
         and capture.outside is None
         and not capture.leaves
-        and not any(fact.label in (GRADIENTS, COUNTED) for fact in capture.guard.facts)
-        and type(capture.result) is Output
-        and len(outputs) == 1
-        and outputs[0].size == 1
-        and outputs[0].dtype.kind == "f"
+        and not any(fact.label in unknown for fact in capture.guard.facts)
     )
+    if fits and capture.result is None and len(passes) == 1:
+        return [passes[0].root, *counts]
+    one = type(capture.result) is Output and len(program.outputs) == 1
+    return program.outputs if fits and one and _is_loss(program.outputs[0]) else []
+
+
+def _is_loss(array: Any) -> bool:
+    return bool(array.size == 1 and array.dtype.kind == "f")
 
 
 @functools.cache

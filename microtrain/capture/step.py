@@ -134,6 +134,7 @@ class Capture:
         number: captures are numbered as they are made.
         text: the program as Python, by the executor.
         reason: why it is this executor's.
+        scan: many steps of it at once, None where there is no such; False: see `scan_of`.
         enter, attempt: the guard's functions, which replay it.
     """
 
@@ -150,6 +151,7 @@ class Capture:
     number: int = field(default_factory=itertools.count().__next__)
     text: Any = None
     reason: str = ""
+    scan: Any = False
     enter: Any = None
     attempt: Any = None
 

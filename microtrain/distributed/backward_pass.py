@@ -115,8 +115,8 @@ def _begin(one: Any, roots: Any, create_graph: bool, n: Any, weights: Any) -> An
     if not capture.on:
         return one.begin(roots, create_graph, n, weights)
     at_end = None
-    if weights is None and not create_graph and len(roots) == 1:
-        at_end = functools.partial(whole, one, rows=n)
+    if not create_graph and len(roots) == 1:
+        at_end = functools.partial(whole, one, rows=n, weights=weights)
     given = one.passes.samples_given
     label = f"a backward pass over {n if given is None else given} samples"
 

@@ -11,20 +11,31 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from ..backend import STRUCTURE
 from .footer import Summed, Totals
 from .native_reduction import native_step
 from .reducer import AtOnce, Reducer
+from .weighted_loss import Denominators
 
 
-def whole(parallel: Any, root: Any, rows: int | None) -> Whole | None:
-    """How to note the next pass of a `DataParallel`, from the array `root`; None: step by step."""
+def whole(parallel: Any, root: Any, rows: int | None, weights: Denominators | None) -> Whole | None:
+    """How to note the next pass of a `DataParallel`, from the array `root`; None: step by step.
+
+    weights: what it is the mean over, where that is not the rows.
+    """
     passes = parallel.passes
     if not rows or passes.samples_given is not None or not passes.sync or passes.pending:
         return None
     at_once = type(parallel.reducer) in (Reducer, AtOnce)
     usual = at_once and parallel.reduction == "mean" and root.size == 1
-    return Whole(parallel, root, rows) if usual else None
+    found = Whole(parallel, root, rows, weights)
+    if weights is not None:
+        kinds = {array.dtype for array in (*found.gradients, root)}
+        known = type(found.count) is np.ndarray or bool(found.count)
+        usual = usual and found.alone and known and len(kinds) == 1
+    return found if usual else None
 
 
 class Whole:
@@ -32,24 +43,39 @@ class Whole:
 
     Args:
         parallel: the `DataParallel`.
-        root: the array of the value that the pass starts from, a mean over
-        rows: so many.
+        root: the array of the value that the pass starts from.
+        rows: of the forward call.
+        weights: what it is a mean over, where that is not these.
+
+    Attributes:
+        count: by how much the gradients are divided at last, a number or a 0-d array.
+        alone: on one CPU: what is left of the reduction is this division, for others to do.
     """
 
-    def __init__(self, parallel: Any, root: Any, rows: int) -> None:
-        self.parallel, self.root, self.rows = parallel, root, rows
+    def __init__(self, parallel: Any, root: Any, rows: int, weights: Denominators | None) -> None:
+        self.parallel, self.root, self.rows, self.weights = parallel, root, rows, weights
+        self.count: Any = float(rows) if weights is None else weights.single
+        self.alone = not parallel.reducer.communicates and type(root) is np.ndarray
 
-    def by_python(self) -> Callable[[], None]:
-        """With NumPy."""
-        parallel, root, rows = self.parallel, self.root, self.rows
+    @property
+    def gradients(self) -> list[Any]:
+        """All gradients, one array for each dtype."""
+        return [buffer.grad for buffer in self.parallel.storage.buffers]
+
+    def by_python(self) -> Callable[..., None]:
+        """With NumPy; where it is alone, also for many steps: `note(steps)`."""
+        parallel, root, rows, weights = self.parallel, self.root, self.rows, self.weights
         reducer = parallel.reducer
         weight = float(rows)
-        if not reducer.communicates:
-            return self._noting(
-                lambda: parallel.finish(
-                    (rows, weight, 0.0 + rows * float(root.item()), 0, *parallel.notes, 0.0)
-                )
-            )
+        if self.alone:
+
+            def publish(steps: int = 1) -> None:
+                parallel.passes.steps += steps
+                over = weight if weights is None else weights.weight(1, True)
+                loss = 0.0 + (over * float(root.item()) if over else 0.0)
+                parallel.publish((rows, over, loss, 0, *parallel.notes, 0.0), True)
+
+            return self._noting(publish)
 
         def added_up(notes: Sequence[float], mark: float) -> Summed:
             totals = Totals(rows, weight, 0.0 + rows * float(root.item()), 0)
@@ -87,10 +113,10 @@ class Whole:
 
         return self._noting(share)
 
-    def _noting(self, share: Callable[[], None]) -> Callable[[], None]:
+    def _noting(self, share: Callable[..., None]) -> Callable[..., None]:
         parallel, passes = self.parallel, self.parallel.passes
 
-        def note() -> None:
+        def note(*steps: int) -> None:
             if STRUCTURE[0] != passes.structure:
                 parallel.refuse_new_parameters()
             if passes.pending:  # by passes that zero_grad() has discarded
@@ -98,6 +124,6 @@ class Whole:
             passes.waits = False
             if passes.forwards:
                 passes.settle()
-            share()
+            share(*steps)
 
         return note

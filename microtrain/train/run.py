@@ -65,9 +65,9 @@ class Progress:
         self.comm = self.model.comm_seconds
         self._looked = 0.0, 0.0
 
-    def add(self) -> None:
+    def add(self, loss: float | None, weight: float) -> None:
         """One optimizer step: its loss counts by what it is the mean over."""
-        loss, weight = self.model.loss, self.model.weight if self.mean else 1
+        weight = weight if self.mean else 1
         if weight:
             self.total += math.nan if loss is None else loss * weight
             self.weight += weight

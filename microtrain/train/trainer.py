@@ -53,6 +53,7 @@ from .resume import LOCK_WAIT, choose_run, take_up
 from .run import ExitCode, Progress, Requests, TrainingRun, next_multiple, run_directory, tell_end
 from .step.divergence import NotFinite, Trials, autopsy, worst_gradient
 from .step.executor import BEGIN, Execution
+from .step.many_steps import ManySteps
 
 SAME = "all ranks of a run have the same settings and files of code"
 
@@ -281,7 +282,8 @@ class Trainer(TrainingRun):
             progress.begin(state.samples)
             # A run that is resumed may be at its end.
             stop = state.stop if state.ended else self.stop_before
-            attend = self._next_attention()
+            attend, many = self._next_attention(), ManySteps(self)
+            many.fits &= type(self).take_step is Trainer.take_step
             # Closed at once, whatever ends it: its end moves the stream of draws.
             with contextlib.closing(loader.steps(state.step % plan.epoch, None)) as steps:
                 while not stop and state.step != plan.total:
@@ -292,9 +294,14 @@ class Trainer(TrainingRun):
                     except NotFinite:
                         self._skip_or_stop(micro_batches)
                     else:
-                        progress.add()
+                        progress.add(model.loss, model.weight)
                     state.step += 1
                     state.samples += rows
+                    if state.step < attend and many.fits:
+                        for loss, weight in many(int(attend) - state.step):
+                            progress.add(loss, weight)
+                            state.step += 1
+                            state.samples += rows
                     if state.step == attend or any(model.noted):
                         stop = self._attend()
                         attend = self._next_attention()

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Batch", "DataLoader"]
 
+CACHED = 1 << 20  # bytes of batches that are made at once
+
 
 class Batch(tuple[Any, ...]):
     """One rank's rows of a global batch: a tuple of Tensors, `xb, yb = batch`.
@@ -144,6 +146,8 @@ class DataLoader:
         self.offset = self.global_size = 0
         self._epoch = 0
         self._pass: object | None = None  # stands for the pass under way, if there is one
+        self._number = 0  # of the batch that was handed out last
+        self._known: tuple[int, Any] | None = None  # the last order that was made, with its epoch
         # Of arrays in memory; None: rows are read.
         self._arrays: tuple[NDArray[Any], ...] | None = None
         if isinstance(dataset, ArrayDataset) and not _too_large_to_copy(dataset):
@@ -233,6 +237,21 @@ class DataLoader:
         found = [array[rows] for array in self._arrays]
         return [array.reshape(steps, size, *array.shape[1:]) for array in found]
 
+    def upcoming(self, steps: int) -> list[NDArray[Any]] | None:
+        """As `stacked`: whole batches of the pass under way behind the one handed out last.
+
+        No more of them than stay in a cache.
+        """
+        left = len(self.dataset) // self.batch_size - self._number - 1
+        size = self.batch_size * sum(a[:1].nbytes for a in self._arrays or ())
+        return self.stacked(self._number + 1, min(steps, left, CACHED // max(size, 1)))
+
+    def skip(self, steps: int) -> None:
+        """Go on as if so many of the `upcoming` batches had been handed out."""
+        self._number += steps
+        self.offset, self.global_size = 0, self.batch_size
+        begin_batch(0, (self._epoch, self._number), rows=self.batch_size, ranks=1)
+
     def kinds(self, steps: int) -> list[MicroBatches]:
         """Micro-batches of each size that the first `steps` steps have, of whatever rows."""
         order = np.arange(min(self.batch_size, len(self.dataset))) if self.shuffle else None
@@ -266,13 +285,15 @@ class DataLoader:
             for epoch in itertools.count(first) if passes is None else range(first, first + passes):
                 if self._pass is this_pass:
                     self._epoch = epoch
-                order = self._order(epoch, cuts)
-                for number in range(begin, count):
+                order, number = self._order(epoch, cuts), begin
+                while number < count:
                     start = number * self.batch_size
                     global_size = min(self.batch_size, rows - start)
                     batches = self._take(order, start, cuts[global_size])
                     self.offset, self.global_size = batches[0].offset, global_size
+                    self._number = number
                     yield MicroBatches(batches, (epoch, number), self.comm.size)
+                    number = self._number + 1  # `skip` may have moved it
                 begin = 0
         finally:
             begin_batch(*before)  # draws outside a pass do not belong to its last batch
@@ -286,7 +307,9 @@ class DataLoader:
         """
         if not self.shuffle:
             return None
-        order = epoch_order(len(self.dataset), self.seed, epoch)
+        if self._known is None or self._known[0] != epoch:
+            self._known = epoch, epoch_order(len(self.dataset), self.seed, epoch)
+        order = self._known[1]
         numbers = self.dataset.positions if isinstance(self.dataset, Rows) else None
         if isinstance(order, np.ndarray) or self.batch_size not in cuts:
             return order if numbers is None else numbers(order[:])

@@ -21,7 +21,7 @@ import numpy as np
 
 from ...autograd import graph
 from ...autograd.anomaly import AnomalyError, detect_anomaly
-from ...backend import XP, to_host
+from ...backend import MODES, XP, to_host
 from ...common.stack_frames import calls_under_way
 from ...data.loading.loader import Batch, MicroBatches
 from ...distributed.data_parallel import DataParallel
@@ -50,7 +50,7 @@ class Guard:
     Attributes:
         norm: that norm at the last step, before clipping; None without `clip_norm`, and where the
             loss was not finite.
-        rehearsing: let all pass, for what will be undone.
+        rehearsing: let all pass that is recorded, for what will be undone.
     """
 
     def __init__(self, model: DataParallel, clip_norm: float | None) -> None:
@@ -59,12 +59,17 @@ class Guard:
         self.norm: float | None = None
         self.rehearsing = False
 
+    @property
+    def refuses_only(self) -> bool:
+        """Whether it changes nothing, and lets all pass that is finite: native code can look."""
+        return self.clip_norm is None
+
     def __call__(self) -> None:
         """Look at this step's gradients."""
         try:
             self._look()
         except NotFinite:
-            if not self.rehearsing:
+            if not (self.rehearsing and MODES.capture.on):  # a replay cannot go on from here
                 raise
 
     def _look(self) -> None:

@@ -7,6 +7,7 @@ the trainer what no replay would do: an attribute of the model that is set anew 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import os
@@ -28,6 +29,7 @@ from ...data.loading.loader import MicroBatches
 from ...distributed.agreement import agreed, first_word, together
 from ...errors import CaptureError, ConfigError, UserError
 from ...tensor import TENSORS, Tensor
+from .divergence import NotFinite
 from .snapshot import Snapshot
 
 BEGIN = 4  # the first step that native code may take: by then a step has been captured
@@ -172,8 +174,9 @@ class Execution:
             for micro_batches in [each for each in kinds for _ in range(2)]:
                 before = Snapshot(run.model, run.loss, False, run.optimizer)
                 last = len(micro_batches) - 1
-                for number, batch in enumerate(micro_batches):
-                    self(number == 0, number == last, *batch)
+                with contextlib.suppress(NotFinite):  # in a replay
+                    for number, batch in enumerate(micro_batches):
+                        self(number == 0, number == last, *batch)
                 before.restore()
         finally:
             self.guard.rehearsing = False
