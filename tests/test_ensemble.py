@@ -193,6 +193,18 @@ def test_native_code_for_many_steps_of_a_classifier_checks_classes() -> None:
             ensemble.train(functools.partial(loaders, wrong=wrong), 1)
 
 
+@NATIVE
+def test_many_steps_of_inputs_that_are_one_array() -> None:
+    def make(seed: int) -> Any:
+        mt.manual_seed(seed)
+        model = nn.Linear(3, 3)
+        return model, sgd(model, seed)
+
+    x = np.random.default_rng(0).standard_normal((40, 3)).astype(np.float32)
+    rows = DataLoader(ArrayDataset(x, x), batch_size=8, shuffle=False)
+    assert_each_as_alone(make, 2, "native", loaders=lambda member: rows, epochs=(3, 2))
+
+
 LAYERS: dict[str, list[Callable[[], Any]]] = {
     "relu": [nn.ReLU],
     "dropout": [nn.Tanh, lambda: nn.Dropout(0.4)],

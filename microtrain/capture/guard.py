@@ -261,22 +261,13 @@ class Guard:
         They decide before they write: another thread, whose call they refuse, must not have touched
         what native code of this one is reading.
         """
-        texts, places, outside = self.texts, self.places, capture.outside
+        texts, outside = self.texts, capture.outside
         # Memory that a backward pass outside reads is written at every call.
         in_place: Any = None if outside else getattr(run, "in_place", None)
         everything = [n for n in range(len(texts)) if n not in self.again]
         moved = self.plain.intersection(in_place.moved) if in_place else ()
         copied = [n for n in everything if n not in moved]
-        mine, others = self.facts[: self.of_arguments], self.facts[self.of_arguments :]
-        first = [fact.condition for fact in mine if fact.tensor is None and fact.condition]
-        # The same Tensor twice is another capture; where they begin may not be asked.
-        first += ['modes["capture"] is EAGER', "not more"] + [
-            f"{texts[n]} is not {texts[m]}"
-            for n in everything for m in everything[: everything.index(n)]
-            if in_place or (places[n] is not None and places[n] in (m, places[m]))
-        ]  # fmt: skip
-        checks = [fact.condition for fact in others if fact.condition]
-        checks += self._layouts(copied) + self._apart(copied, capture) + self._follow(capture)
+        first, checks = self._conditions(everything, in_place, copied, capture)
         locks = [*capture.locks, *([outside.lock] if outside else ())]
         ends = [f"{self.name(lock.release)}()" for lock in reversed(locks)]
         if moved:
@@ -299,6 +290,34 @@ class Guard:
         lines = ["try:", *_indented(inner), "except BaseException:"]
         lines += ["    release_after_error([*locks])", "    raise"]
         return [f"if {' and '.join(first)}:", *_indented(lines)]
+
+    def fits(self, capture: Any) -> Callable[..., bool]:
+        """A function that says whether a call is one that `capture` is for, and replays nothing."""
+        everything = [n for n in range(len(self.texts)) if n not in self.again]
+        first, checks = self._conditions(everything, None, everything, capture)
+        head = ", ".join([*(f"a{n}" for n in range(self.positional)), "*more", "**named"])
+        source = f"def fits({head}):\n    return {' and '.join([*first, *checks])}\n"
+        return generated(source, "fits", ENTRY, {**self.scope, "written": capture.written})
+
+    def _conditions(
+        self, everything: list[int], in_place: Any, copied: Sequence[int], capture: Any
+    ) -> tuple[list[str], list[str]]:
+        """What a call must be like: of that what is asked before locks are acquired, and the rest.
+
+        in_place: what looks at the layout of Tensors that are not `copied`.
+        """
+        texts, places = self.texts, self.places
+        mine, others = self.facts[: self.of_arguments], self.facts[self.of_arguments :]
+        first = [fact.condition for fact in mine if fact.tensor is None and fact.condition]
+        # The same Tensor twice is another capture; where they begin may not be asked.
+        first += ['modes["capture"] is EAGER', "not more"] + [
+            f"{texts[n]} is not {texts[m]}"
+            for n in everything for m in everything[: everything.index(n)]
+            if in_place or (places[n] is not None and places[n] in (m, places[m]))
+        ]  # fmt: skip
+        checks = [fact.condition for fact in others if fact.condition]
+        checks += self._layouts(copied) + self._apart(copied, capture) + self._follow(capture)
+        return first, checks
 
     def _layouts(self, tensors: Iterable[int]) -> list[str]:
         return [fact.condition for n in tensors for fact in self.facts if fact.tensor == n]

@@ -135,6 +135,7 @@ class Capture:
         text: the program as Python, by the executor.
         reason: why it is this executor's.
         scan: many steps of it at once, None where there is no such; False: see `scan_of`.
+        looks: the guard's function for `fits`, once it was asked.
         enter, attempt: the guard's functions, which replay it.
     """
 
@@ -152,6 +153,7 @@ class Capture:
     text: Any = None
     reason: str = ""
     scan: Any = False
+    looks: Any = None
     enter: Any = None
     attempt: Any = None
 
@@ -161,6 +163,12 @@ class Capture:
         if problem is None and Guard([self.result]).facts != Guard([other.result]).facts:
             problem = f"what it returns: {self.result!r}, then {other.result!r}"
         return problem
+
+    def fits(self, *args: Any) -> bool:
+        """Whether a call is one that it is for; replays nothing."""
+        self.looks = self.looks or self.guard.fits(self)
+        found: bool = self.looks(*args)
+        return found
 
     def lives(self) -> bool:
         """Whether it can ever fit again.

@@ -282,29 +282,28 @@ class Trainer(TrainingRun):
             progress.begin(state.samples)
             # A run that is resumed may be at its end.
             stop = state.stop if state.ended else self.stop_before
-            attend, many = self._next_attention(), ManySteps(self)
-            many.fits &= type(self).take_step is Trainer.take_step
+            attend = self._next_attention()
+            many = ManySteps(self, type(self).take_step is Trainer.take_step)
             # Closed at once, whatever ends it: its end moves the stream of draws.
             with contextlib.closing(loader.steps(state.step % plan.epoch, None)) as steps:
                 while not stop and state.step != plan.total:
-                    micro_batches = next(steps)
-                    rows = loader.global_size
-                    try:
-                        self.take_step(micro_batches)
-                    except NotFinite:
-                        self._skip_or_stop(micro_batches)
-                    else:
-                        progress.add(model.loss, model.weight)
-                    state.step += 1
-                    state.samples += rows
-                    if state.step < attend and many.fits:
-                        for loss, weight in many(int(attend) - state.step):
-                            progress.add(loss, weight)
-                            state.step += 1
-                            state.samples += rows
+                    taken = many(attend - state.step)
+                    for loss, weight in taken:
+                        progress.add(loss, weight)
+                    if not taken:
+                        micro_batches = next(steps)
+                        try:
+                            self.take_step(micro_batches)
+                        except NotFinite:
+                            self._skip_or_stop(micro_batches)
+                        else:
+                            progress.add(model.loss, model.weight)
+                    state.step += len(taken) or 1
+                    state.samples += loader.global_size * (len(taken) or 1)
                     if state.step == attend or any(model.noted):
                         stop = self._attend()
                         attend = self._next_attention()
+                        many.look_again()
         return stop
 
     def _next_attention(self) -> float:

@@ -224,33 +224,48 @@ class DataLoader:
         whole, rest = divmod(len(self.dataset), size)
         if rest and not self.drop_last:
             steps = min(steps, whole - start)
-        if self._arrays is None or self.comm.size * self.shards * self.accumulate > 1 or steps < 1:
+        if not self._stacks or steps < 1:
             return None
         passes = range(self._epoch, self._epoch + -(-(start + steps) // whole))
         rows: Any = slice(start * size, (start + steps) * size)
         if len(passes) > 1:
             every = [self._order(epoch, {}) for epoch in passes]
             table = [np.arange(whole * size) if o is None else o[: whole * size] for o in every]
-            rows = np.concatenate(table)[rows]
-        elif (order := self._order(self._epoch, {})) is not None:
-            rows = order[rows]
-        found = [array[rows] for array in self._arrays]
-        return [array.reshape(steps, size, *array.shape[1:]) for array in found]
+            return self._stack(np.concatenate(table), rows, size)
+        return self._stack(self._order(self._epoch, {}), rows, size)
+
+    @property
+    def _stacks(self) -> bool:
+        return self._arrays is not None and self.comm.size * self.shards * self.accumulate == 1
+
+    def _stack(self, order: Any, rows: slice, size: int) -> list[NDArray[Any]]:
+        found = [array[rows if order is None else order[rows]] for array in self._arrays or ()]
+        return [array.reshape(-1, size, *array.shape[1:]) for array in found]
 
     def upcoming(self, steps: int) -> list[NDArray[Any]] | None:
-        """As `stacked`: whole batches of the pass under way behind the one handed out last.
+        """As `stacked`: batches behind the one that was handed out last, all of the same size.
 
-        No more of them than stay in a cache.
+        They are of one pass, that under way or the next one, and no more than stay in a cache.
         """
-        left = len(self.dataset) // self.batch_size - self._number - 1
-        size = self.batch_size * sum(a[:1].nbytes for a in self._arrays or ())
-        return self.stacked(self._number + 1, min(steps, left, CACHED // max(size, 1)))
+        if not self._stacks:
+            return None
+        epoch, number = divmod(self._number + 1, len(self))
+        start, size = number * self.batch_size, self.batch_size
+        whole, rest = divmod(len(self.dataset) - start, size)
+        size, most = (size, whole) if whole else (rest, 1)
+        bytes_ = size * sum(array[:1].nbytes for array in self._arrays or ())
+        steps = min(steps, most, CACHED // max(bytes_, 1))
+        if steps < 1:
+            return None
+        rows = slice(start, start + steps * size)
+        return self._stack(self._order(self._epoch + epoch, {}), rows, size)
 
-    def skip(self, steps: int) -> None:
-        """Go on as if so many of the `upcoming` batches had been handed out."""
+    def skip(self, steps: int, size: int) -> None:
+        """Go on as if so many of the `upcoming` batches of `size` had been handed out."""
         self._number += steps
-        self.offset, self.global_size = 0, self.batch_size
-        begin_batch(0, (self._epoch, self._number), rows=self.batch_size, ranks=1)
+        epoch, number = divmod(self._number, len(self))
+        self.offset, self.global_size = 0, size
+        begin_batch(0, (self._epoch + epoch, number), rows=size, ranks=1)
 
     def kinds(self, steps: int) -> list[MicroBatches]:
         """Micro-batches of each size that the first `steps` steps have, of whatever rows."""
@@ -293,8 +308,8 @@ class DataLoader:
                     self.offset, self.global_size = batches[0].offset, global_size
                     self._number = number
                     yield MicroBatches(batches, (epoch, number), self.comm.size)
-                    number = self._number + 1  # `skip` may have moved it
-                begin = 0
+                    number = self._number + 1  # `skip` may have moved it, also into another pass
+                begin = number - count
         finally:
             begin_batch(*before)  # draws outside a pass do not belong to its last batch
         if self._pass is this_pass:
