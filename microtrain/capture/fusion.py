@@ -269,6 +269,11 @@ def units_of(program: Program, products: bool) -> list[Unit]:
     return [unit for unit in found if not _idle(unit)]
 
 
+def is_native(host: PythonCall) -> bool:
+    """Whether it only refuses numbers, of kinds that native code has."""
+    return bool(host.bounds) and all(array.dtype in DTYPES for array in host.reads)
+
+
 def _parts(line: Line | PythonCall, products: bool) -> Iterable[Line | PythonCall]:
     """Joining arrays is copying each to its place; a convolution may be one unit or many lines."""
     if isinstance(line, Line) and line.parts and not (products and _convolution(line)):
@@ -293,8 +298,7 @@ def unit_of(line: Line | PythonCall, program: Program, products: bool) -> Unit |
         reads, writes = (
             [Place(a) for a in some or () if a.size] for some in (line.reads, line.writes)
         )
-        known = program.xp.kind == "cpu" and all(place.dtype in DTYPES for place in reads)
-        if line.bounds and reads and known:
+        if reads and program.xp.kind == "cpu" and is_native(line):
             lines = [Line("check", (x,), x, {}, line.where) for x in line.reads]
             return Check(lines, reads, [], line)
         return Call([], reads, writes, line)

@@ -19,6 +19,7 @@ from ..common.stack_frames import ENTRY, generated
 from ..optim.optimizer import Run
 from . import c_compiler
 from .arguments_and_results import Output
+from .fusion import is_native
 from .numpy_executor import Text
 from .program import PythonCall, arrays_in
 from .python_calls import Clear, Count, End, Finite, Mark, WholePass
@@ -158,7 +159,7 @@ def _loss_of(capture: Capture) -> list[Any]:
     fits = (
         native is not None
         and native.complete
-        and all(type(host) in known or host.bounds for host in hosts)
+        and all(type(host) in known or is_native(host) for host in hosts)
         and (not counts or any(type(host) is Finite for host in hosts))
         and all(is_plain(array) and owner_of(array) is array for array in program.inputs)
         and capture.outside is None

@@ -291,7 +291,8 @@ class Trainer(TrainingRun):
                     for loss, weight in taken:
                         progress.add(loss, weight)
                     if not taken:
-                        micro_batches = next(steps)
+                        micro_batches = steps.send(many.skipped)
+                        many.begin(micro_batches)
                         try:
                             self.take_step(micro_batches)
                         except NotFinite:

@@ -47,6 +47,15 @@ def halved(step: int, total: int) -> float:
     return 0.5 ** (step // 7)
 
 
+class Another(mt.train.Callback):
+    """Begins a pass of its own over the run's batches."""
+
+    interval = "9 steps"
+
+    def on_step(self, trainer: Any) -> None:
+        next(iter(trainer.loader.steps()))
+
+
 SGD: dict[str, Any] = {"optimizer": {"type": "sgd", "lr": 0.05, "momentum": 0.9}}
 TINY: dict[str, Any] = {"optimizer": {"type": "sgd", "lr": 1e-3}}
 ADAM: dict[str, Any] = {"optimizer": {"type": "adam", "lr": 0.01}}
@@ -78,6 +87,10 @@ RUNS: dict[str, tuple[Any, Any, dict[str, Any], bool]] = {
     "micro-batches": (net, (X, Y), {**SGD, "accumulate": 2}, False),
     "clipped": (net, (X, Y), {**SGD, "clip_norm": 0.5}, False),
     "dropout": (lambda: net(1, mt.nn.Dropout(0.3)), (X, Y), SGD, False),
+    "another pass": (net, (X, Y), {**SGD, "callbacks": [Another()]}, True),
+    "passes of one batch": (
+        net, (X[:20], Y[:20]), {**ADAM, "duration": "90 epochs", "eval_every": "17 steps"}, True,
+    ),
     "sums": (net, (X, Y), {**TINY, "loss": mt.nn.MSELoss(reduction="sum")}, False),
 }  # fmt: skip
 
@@ -100,7 +113,8 @@ def trained(place: Path, name: str, **more: Any) -> mt.train.Trainer:
     make, data, settings, _ = RUNS[name]
     mt.manual_seed(1)
     settings = {"batch_size": 16, "split": {"train": 0.8, "val": 0.2}, **settings, **more}
-    return made(place, make(), data, duration="20 epochs", compile="native", **settings)
+    settings = {"duration": "20 epochs", **settings}
+    return made(place, make(), data, compile="native", **settings)
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -146,7 +146,6 @@ class DataLoader:
         self.offset = self.global_size = 0
         self._epoch = 0
         self._pass: object | None = None  # stands for the pass under way, if there is one
-        self._number = 0  # of the batch that was handed out last
         self._known: tuple[int, Any] | None = None  # the last order that was made, with its epoch
         # Of arrays in memory; None: rows are read.
         self._arrays: tuple[NDArray[Any], ...] | None = None
@@ -190,7 +189,9 @@ class DataLoader:
         """
         return (batch for batches in self._new_pass(micro_batches=1) for batch in batches)
 
-    def steps(self, start: int = 0, passes: int | None = 1) -> Generator[MicroBatches, None, None]:
+    def steps(
+        self, start: int = 0, passes: int | None = 1
+    ) -> Generator[MicroBatches, int | None, None]:
         """One pass by optimizer steps: for each global batch, a list of its micro-batches.
 
         start: the number of the batch to begin with, where a pass is taken up again.
@@ -200,7 +201,7 @@ class DataLoader:
         The list is equally long on all ranks, unless some have more `shards`; it is shorter only
         where the last global batch has fewer rows. `offset` differs by micro-batch: read it from
         the batch. What a forward pass draws (dropout) belongs to the micro-batch that was last
-        taken from the list.
+        taken from the list. `send(n)` in place of `next` leaves out the next n batches.
 
         Example:
             >>> for micro_batches in loader.steps():
@@ -242,30 +243,33 @@ class DataLoader:
         found = [array[rows if order is None else order[rows]] for array in self._arrays or ()]
         return [array.reshape(-1, size, *array.shape[1:]) for array in found]
 
-    def upcoming(self, steps: int) -> list[NDArray[Any]] | None:
-        """As `stacked`: batches behind the one that was handed out last, all of the same size.
+    def upcoming(self, position: tuple[int, int], steps: int) -> list[NDArray[Any]] | None:
+        """As `stacked`: at most so many batches behind that of `position`, all of the same size.
 
-        They are of one pass, that under way or the next one, and no more than stay in a cache.
+        They are of one pass, and no more than stay in a cache.
         """
         if not self._stacks:
             return None
-        epoch, number = divmod(self._number + 1, len(self))
-        start, size = number * self.batch_size, self.batch_size
+        number = position[1] + 1
+        start, size = number % len(self) * self.batch_size, self.batch_size
         whole, rest = divmod(len(self.dataset) - start, size)
         size, most = (size, whole) if whole else (rest, 1)
         bytes_ = size * sum(array[:1].nbytes for array in self._arrays or ())
         steps = min(steps, most, CACHED // max(bytes_, 1))
         if steps < 1:
             return None
-        rows = slice(start, start + steps * size)
-        return self._stack(self._order(self._epoch + epoch, {}), rows, size)
+        order = self._order(position[0] + number // len(self), {})
+        return self._stack(order, slice(start, start + steps * size), size)
 
-    def skip(self, steps: int, size: int) -> None:
-        """Go on as if so many of the `upcoming` batches of `size` had been handed out."""
-        self._number += steps
-        epoch, number = divmod(self._number, len(self))
+    def took(self, position: tuple[int, int], steps: int, size: int) -> tuple[int, int]:
+        """Be where so many of the `upcoming` batches have been taken; the position of the last.
+
+        Whoever iterates over `steps()` leaves them out there by `send(steps)`.
+        """
+        epoch, number = divmod(position[1] + steps, len(self))
         self.offset, self.global_size = 0, size
-        begin_batch(0, (self._epoch + epoch, number), rows=size, ranks=1)
+        begin_batch(0, (position[0] + epoch, number), rows=size, ranks=1)
+        return position[0] + epoch, number
 
     def kinds(self, steps: int) -> list[MicroBatches]:
         """Micro-batches of each size that the first `steps` steps have, of whatever rows."""
@@ -282,7 +286,7 @@ class DataLoader:
 
     def _new_pass(
         self, micro_batches: int, start: int = 0, passes: int | None = 1
-    ) -> Generator[MicroBatches, None, None]:
+    ) -> Generator[MicroBatches, int | None, None]:
         # Not part of the generator below: the pass counts from here, not from its first batch.
         if self._pass is not None:
             self._epoch += 1  # the pass before was left early
@@ -291,7 +295,7 @@ class DataLoader:
 
     def _batches(
         self, first: int, micro_batches: int, this_pass: object, begin: int, passes: int | None
-    ) -> Generator[MicroBatches, None, None]:
+    ) -> Generator[MicroBatches, int | None, None]:
         rows = len(self.dataset)
         count = len(self)
         cuts = {size: self._cut(size, micro_batches) for size in self._sizes(count)}
@@ -300,16 +304,15 @@ class DataLoader:
             for epoch in itertools.count(first) if passes is None else range(first, first + passes):
                 if self._pass is this_pass:
                     self._epoch = epoch
-                order, number = self._order(epoch, cuts), begin
+                order, number = self._order(epoch, cuts) if begin < count else None, begin
                 while number < count:
                     start = number * self.batch_size
                     global_size = min(self.batch_size, rows - start)
                     batches = self._take(order, start, cuts[global_size])
                     self.offset, self.global_size = batches[0].offset, global_size
-                    self._number = number
-                    yield MicroBatches(batches, (epoch, number), self.comm.size)
-                    number = self._number + 1  # `skip` may have moved it, also into another pass
-                begin = number - count
+                    skipped = yield MicroBatches(batches, (epoch, number), self.comm.size)
+                    number += 1 + (skipped or 0)
+                begin = number - count  # where the next pass begins
         finally:
             begin_batch(*before)  # draws outside a pass do not belong to its last batch
         if self._pass is this_pass:

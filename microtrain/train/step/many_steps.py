@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 from ...capture.scan import scan_of
+from ...data.loading.loader import MicroBatches
 from ...tensor import wrap
 
 SECONDS = 0.05  # that a call is to take: a signal waits for its end
@@ -24,28 +25,36 @@ class ManySteps:
     Args:
         run: the Trainer, before its first step.
         usual: whether its steps are taken as it says itself.
+
+    Attributes:
+        skipped: how many it has taken since the last one in Python; None before that.
     """
 
     def __init__(self, run: Any, usual: bool) -> None:
         usual = usual and run.comm.size == 1 and run.trace is None and run.skips is None
-        self._run, self._first, self._most = run, run.step, 16.0 if usual else 0.0
+        self.skipped: int | None = None
+        self._run, self._position, self._most = run, (0, 0), 16.0 if usual else 0.0
         self._known: list[Any] = []  # captures that steps were for when somebody last looked
 
     def look_again(self) -> None:
         """Others have had their turn: what was captured may no longer fit."""
         self._known.clear()
 
+    def begin(self, micro_batches: MicroBatches) -> None:
+        """Python takes a step."""
+        self._position, self.skipped = micro_batches.position, 0
+
     def __call__(self, most: float) -> list[tuple[float, float]]:
         """Take at most `most` steps; the losses of those that were taken, and their weights.
 
-        The loader goes on behind them, and tells how many rows each had.
+        They are `skipped` by whoever goes on. The loader tells how many rows each had.
         """
         run = self._run
         compiled, limit = run.execution.compiled, int(min(most, MOST, self._most))
-        if compiled is None or limit < 1 or run.execution.pending or run.step == self._first:
+        if compiled is None or limit < 1 or run.execution.pending or self.skipped is None:
             return []
         captures = [one for one in compiled.captures if scan_of(one)]
-        stacks = run.loader.upcoming(limit) if captures else None
+        stacks = run.loader.upcoming(self._position, limit) if captures else None
         if not stacks:
             return []
         one = [wrap(stack[0]) for stack in stacks]
@@ -55,13 +64,14 @@ class ManySteps:
         if capture is None:
             return []
         self._known.append(capture)
-        step, rates = run.step, run.rates
+        step, rates, rows = run.step, run.rates, shapes[0][0]
         began = time.perf_counter()
         found = capture.scan(stacks, rates and (lambda number: rates.set(step + number)))
         losses, *counts = [values.tolist() for values in found]
         if losses:
             self._most = max(1, len(losses) * SECONDS / (time.perf_counter() - began))
-            run.loader.skip(len(losses), len(stacks[0][0]))
-        weights = counts[0] if counts else [float(len(stacks[0][0]))] * len(losses)
+            self._position = run.loader.took(self._position, len(losses), rows)
+            self.skipped += len(losses)
+        weights = counts[0] if counts else [float(rows)] * len(losses)
         # As the `DataParallel` has them.
         return [(w and w * loss / w, w) for loss, w in zip(losses, weights, strict=True)]
