@@ -265,11 +265,9 @@ class Trainer(TrainingRun):
         """Take the steps; returns why the run ends before the last one, if it does."""
         loader, model, state, progress = self.loader, self.model, self.state, self.progress
         plan, path = self.plan, None if self.directory is None else self.path
-        ends = dict(plan.ends)
-        if "duration" in ends:  # of the whole run; max_time is of this part of it
-            ends["duration"] = max(ends["duration"] - state.seconds, 0.0)
-        if "max_time" in ends:
-            ends["max_time"] = max(ends["max_time"] - job.seconds_of(self.path), 0.0)
+        # duration is of the whole run, max_time of this part of it.
+        past = {"duration": state.seconds, "max_time": job.seconds_of(self.path)}
+        ends = {name: max(seconds - past[name], 0.0) for name, seconds in plan.ends.items()}
         with Requests(model, path, ends, plan.intervals) as self.requests:
             if state.stop and not state.ended:  # asked for as it was built, or before a resume
                 self.requests.ask(state.stop)
@@ -287,23 +285,18 @@ class Trainer(TrainingRun):
             # Closed at once, whatever ends it: its end moves the stream of draws.
             with contextlib.closing(loader.steps(state.step % plan.epoch, None)) as steps:
                 while not stop and state.step != plan.total:
-                    taken = many(attend - state.step)
-                    for loss, weight in taken:
-                        progress.add(loss, weight)
-                    if not taken:
-                        micro_batches = steps.send(many.skipped)
-                        many.begin(micro_batches)
+                    if not many(attend - state.step):
+                        micro_batches = many.next_of(steps)
                         try:
                             self.take_step(micro_batches)
                         except NotFinite:
                             self._skip_or_stop(micro_batches)
                         else:
                             progress.add(model.loss, model.weight)
-                    state.step += len(taken) or 1
-                    state.samples += loader.global_size * (len(taken) or 1)
+                        state.step += 1
+                        state.samples += loader.global_size
                     if state.step == attend or any(model.noted):
-                        stop = self._attend()
-                        attend = self._next_attention()
+                        stop, attend = self._attend(), self._next_attention()
                         many.look_again()
         return stop
 

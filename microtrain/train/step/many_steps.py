@@ -9,6 +9,7 @@ why.
 from __future__ import annotations
 
 import time
+from collections.abc import Generator
 from typing import Any
 
 from ...capture.scan import scan_of
@@ -25,53 +26,53 @@ class ManySteps:
     Args:
         run: the Trainer, before its first step.
         usual: whether its steps are taken as it says itself.
-
-    Attributes:
-        skipped: how many it has taken since the last one in Python; None before that.
     """
 
     def __init__(self, run: Any, usual: bool) -> None:
         usual = usual and run.comm.size == 1 and run.trace is None and run.skips is None
-        self.skipped: int | None = None
-        self._run, self._position, self._most = run, (0, 0), 16.0 if usual else 0.0
+        self._skipped: int | None = None  # steps since the last one in Python; None before that
+        self._run, self._position, self._most = run, (0, 0), 2.0 if usual else 0.0
         self._known: list[Any] = []  # captures that steps were for when somebody last looked
 
     def look_again(self) -> None:
         """Others have had their turn: what was captured may no longer fit."""
         self._known.clear()
 
-    def begin(self, micro_batches: MicroBatches) -> None:
-        """Python takes a step."""
-        self._position, self.skipped = micro_batches.position, 0
+    def next_of(self, steps: Generator[MicroBatches, int | None, None]) -> MicroBatches:
+        """What the loader has for a step that Python takes, behind those that were taken here."""
+        micro_batches = steps.send(self._skipped)
+        self._position, self._skipped = micro_batches.position, 0
+        return micro_batches
 
-    def __call__(self, most: float) -> list[tuple[float, float]]:
-        """Take at most `most` steps; the losses of those that were taken, and their weights.
-
-        They are `skipped` by whoever goes on. The loader tells how many rows each had.
-        """
+    def __call__(self, most: float) -> int:
+        """Take at most `most` steps and count them; how many were taken."""
         run = self._run
         compiled, limit = run.execution.compiled, int(min(most, MOST, self._most))
-        if compiled is None or limit < 1 or run.execution.pending or self.skipped is None:
-            return []
+        if compiled is None or limit < 1 or run.execution.pending or self._skipped is None:
+            return 0
         captures = [one for one in compiled.captures if scan_of(one)]
         stacks = run.loader.upcoming(self._position, limit) if captures else None
         if not stacks:
-            return []
+            return 0
         one = [wrap(stack[0]) for stack in stacks]
         fits = (c for c in captures if c in self._known or c.fits(True, True, *one))
         shapes = [tensor._array.shape for tensor in one]
         capture = next((c for c in fits if [a.shape for a in c.program.inputs] == shapes), None)
         if capture is None:
-            return []
+            return 0
         self._known.append(capture)
         step, rates, rows = run.step, run.rates, shapes[0][0]
         began = time.perf_counter()
         found = capture.scan(stacks, rates and (lambda number: rates.set(step + number)))
         losses, *counts = [values.tolist() for values in found]
-        if losses:
-            self._most = max(1, len(losses) * SECONDS / (time.perf_counter() - began))
-            self._position = run.loader.took(self._position, len(losses), rows)
-            self.skipped += len(losses)
-        weights = counts[0] if counts else [float(rows)] * len(losses)
-        # As the `DataParallel` has them.
-        return [(w and w * loss / w, w) for loss, w in zip(losses, weights, strict=True)]
+        if taken := len(losses):
+            self._most = max(1, taken * SECONDS / (time.perf_counter() - began))
+            self._position = run.loader.took(self._position, taken, rows)
+            self._skipped += taken
+        run.state.step += taken
+        run.state.samples += taken * rows
+        for loss, weight in zip(
+            losses, counts[0] if counts else [float(rows)] * taken, strict=True
+        ):
+            run.progress.add(weight and weight * loss / weight, weight)  # as `DataParallel` has it
+        return taken
