@@ -437,7 +437,8 @@ class _Group:
                 scan = self._scan(course, kind) if kind in course.replayed else None
                 stacks = scan and stacked(loader, member.epoch + at // count, at % count, end - at)
                 if scan and stacks and _kind_of([stack[0] for stack in stacks]) == kind:
-                    losses.append(scan(stacks)[0])
+                    place = member.epoch + at // count, at % count, count
+                    losses.append(scan(stacks, place)[0])
                     at += len(losses[-1])
                     if len(losses[-1]) and not np.isfinite(losses[-1][-1]):
                         end = at

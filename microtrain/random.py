@@ -36,7 +36,7 @@ import contextlib
 import math
 import operator
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,6 +50,7 @@ __all__ = [
     "draw_dtype",
     "end_step",
     "forward_numbers",
+    "forward_place",
     "forward_words",
     "generator",
     "get_rng_state",
@@ -354,6 +355,24 @@ def forward_words(shape: tuple[int, ...], draw: int) -> Any:
     """
     start = STREAM.first_row * math.prod(shape[1:])
     return _words(start, math.prod(shape), draw, "forward").reshape(shape)
+
+
+def forward_place(shape: tuple[int, ...]) -> Callable[[int], tuple[bytes, int]]:
+    """A function of the number of a draw, for this thread: what `forward_words` are made from.
+
+    That is the key, as `_key` has it, and the number of the first word.
+    """
+    import hashlib
+
+    stream, row, sha256 = STREAM.__dict__, math.prod(shape[1:]), hashlib.sha256
+
+    def place(draw: int) -> tuple[bytes, int]:
+        first, second = stream["batch"]
+        counts = f"{stream['step']:d}, {first:d}, {second:d}, {draw:d}"
+        words = f"({stream['seed']}, 'forward', {counts})"
+        return sha256(words.encode()).digest()[:16], stream["first_row"] * row
+
+    return place
 
 
 def _words(start: int, size: int, draw: int, purpose: str) -> Any:

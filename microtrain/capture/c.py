@@ -32,6 +32,7 @@ from .fusion import (
     Call,
     Check,
     Convolution,
+    Draws,
     Element,
     Elements,
     Place,
@@ -67,6 +68,7 @@ typedef uint8_t uint8; typedef uint32_t uint32; typedef uint64_t uint64;
 """
 _VALUE, _MADE = re.compile(r"\bv\d+\b"), re.compile(r"const \w+ (v\d+) = ")
 WIDE = 8  # elements that a vector has
+PHILOX = 512  # random words of a turn: see runtime.c
 OWN = 14  # words of a call before those that say how many: see runtime.c
 DEEP, BROAD, ROWS = 256, 4096, 320  # of products.c: terms and columns at a time; rows, and a panel
 SHARED = 1 << 16  # elements of a loop, times its lines, from which on several threads may do it
@@ -276,6 +278,14 @@ class Writer:
 
     def elements(self, unit: Elements) -> tuple[str, list[str]]:
         return "", _Loop(self, unit).text()
+
+    def draws(self, unit: Draws) -> tuple[str, list[str]]:
+        size = unit.writes[0].array.size
+        self._turns = -(-(size + 14) // PHILOX), 1 + size  # some may be skipped
+        places = [p.array for p in (unit.reads[0], unit.writes[0])]
+        told = [self._word(address(array), owner_of(array)) for array in places]
+        self._words = dict(enumerate([*told, Word(size)]))
+        return "philox", []
 
     def check(self, unit: Check) -> tuple[str, list[str]]:
         """All are looked at, without a way out of the loop, so that several are at once."""
@@ -780,5 +790,6 @@ _BY_TYPE = {
     Rows: "rows",
     Convolution: "convolution",
     Check: "check",
+    Draws: "draws",
     Call: "call",
 }

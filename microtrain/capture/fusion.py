@@ -20,6 +20,7 @@ from ..backend import LIBRARIES, address, owner_of
 from ..numerics.sums import SHORT
 from .elements import DTYPES, Expression, expression
 from .program import DRAWS, Line, Program, PythonCall, arrays_in, may_refuse
+from .python_calls import Draw
 
 REACH = 24  # units that a line may be moved ahead of
 STREAMS = 16  # arrays in one loop
@@ -240,6 +241,11 @@ class Scatter(Unit):
 
 
 @dataclass
+class Draws(Unit):
+    """The random words of a `Draw`."""
+
+
+@dataclass
 class Check(Unit):
     """Whether numbers are within the bounds of a PythonCall, which says what is not."""
 
@@ -260,7 +266,9 @@ def units_of(program: Program, products: bool) -> list[Unit]:
         products: whether native code has products and convolutions of its own.
     """
     cpu = program.xp.kind == "cpu"
-    lines = (part for line in program.lines for part in (_parts(line, products) if cpu else [line]))
+    lines: Iterable[Line | PythonCall] = program.lines
+    if cpu:
+        lines = (part for line in lines for part in _parts(line, program, products))
     made = (unit_of(line, program, products) for line in lines)
     found = _fused((unit for unit in made if unit is not None), program)
     found = _fused(found, program)  # what two loops had in common may have come later
@@ -274,11 +282,17 @@ def is_native(host: PythonCall) -> bool:
     return bool(host.bounds) and all(array.dtype in DTYPES for array in host.reads)
 
 
-def _parts(line: Line | PythonCall, products: bool) -> Iterable[Line | PythonCall]:
+def _parts(
+    line: Line | PythonCall, program: Program, products: bool
+) -> Iterable[Line | PythonCall]:
     """Joining arrays is copying each to its place; a convolution may be one unit or many lines."""
     if isinstance(line, Line) and line.parts and not (products and _convolution(line)):
         for part in line.parts:
-            yield from _parts(part, products)
+            yield from _parts(part, program, products)
+        return
+    if isinstance(line, Line) and line.name == "random_words" and not program.alone:
+        yield (draw := Draw(line, program))
+        yield draw.line
         return
     if isinstance(line, PythonCall) or line.name != "concatenate":
         yield line
@@ -316,6 +330,8 @@ def unit_of(line: Line | PythonCall, program: Program, products: bool) -> Unit |
             made = _reduction(line, program)
         elif line.name == "scatter_add":
             made = _scatter(line)
+        elif line.name == "philox":
+            made = Draws([line], [Place(line.args[0])], [Place(line.out)])
         else:
             made = _elements(line, program)
     known = made is not None and all(place.regular for place in made.reads + made.writes)

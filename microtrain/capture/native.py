@@ -21,7 +21,7 @@ from .fusion import Call, Check, may_raise
 from .numpy_executor import Text
 from .plan import reuse
 from .program import ALIGNED, Program
-from .python_calls import WholePass
+from .python_calls import Draw, WholePass
 from .rows import with_rows
 from .time_loops import Loop, with_loops
 
@@ -35,9 +35,11 @@ class Native:
         words: what it is told; as an array: `table`.
         starts: by name in the replay, where in it a sequence begins, and what of runtime.c does it.
         complete: whether it does all instructions.
+        draws: what says where random words come from.
     """
 
     def __init__(self) -> None:
+        self.draws: list[Draw] = []
         self.words: list[Word] = []
         self.starts: dict[str, tuple[int, str]] = {}
         self.complete = False
@@ -117,6 +119,7 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
             members = members[count:]
     text.native = writer.functions
     native.resolve(writer)
+    native.draws = [u.host for u in units if type(u) is Call and type(u.host) is Draw]
     native.complete = all(unit.host is not None for unit in units if type(unit) is Call)
     text.native_code = native
     text.scope.update(native.functions(native.table))

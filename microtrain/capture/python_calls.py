@@ -17,7 +17,7 @@ import numpy as np
 
 from ..backend import owner_of
 from ..optim.flat import FlatStorage, Slot
-from ..random import STREAM
+from ..random import STREAM, forward_place
 from .program import DRAWS, Line, Name, Program, PythonCall, arrays_in, may_refuse, works_on
 
 FORWARD = "a forward call"  # what the note of one begins with
@@ -145,6 +145,29 @@ class WholePass(PythonCall):
         """The same with native code, where that can do it."""
         found = self.whole.by_native_code(self.complete)
         return PythonCall(f"{self.label}, by native code", found, self.where) if found else self
+
+
+class Draw(PythonCall):
+    """Where the random words of a line come from, for native code that makes them.
+
+    Attributes:
+        place: (4,) int64: the key, the block of eight words with the first one, its number there.
+        fresh: whether its number is counted from the beginning of a call.
+    """
+
+    def __init__(self, line: Line, program: Program) -> None:
+        (shape, number), self.fresh = line.args, line.attrs["fresh"]
+        first = program.draw if self.fresh else (0,)
+        place = self.place = np.empty(4, np.int64)
+        words, key, whose = place.data, place.view(np.uint8)[:16].data, forward_place(shape)
+
+        def find() -> None:
+            key[:], start = whose(first[0] + number)
+            words[2], words[3] = start >> 3, start & 7
+
+        super().__init__("random words", find, line.where, (place,))
+        self.line = Line("philox", (place,), line.out, {}, line.where, line.what)
+        program.kinds[id(place)] = "made"
 
 
 class Finite(PythonCall):

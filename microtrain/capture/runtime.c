@@ -237,6 +237,37 @@ void apply(int64 *t, char *x, char *out, char *none, int64 member) {
                                                               (void *)t[1]);
 }
 
+/* Random words as NumPy's Philox makes them (4x64, ten rounds; Salmon et al., 2011), a turn PHILOX of
+ * them. Words: where the key is, the number of the first block of eight words and of the first word
+ * in that; where to write; how many. A fresh generator counts from 1. */
+__extension__ typedef unsigned __int128 uint128;
+enum { PHILOX = 512 };
+
+int philox(const void *words, int64 from, int64 to, int64 member) {
+    const int64 *t = words;
+    const uint64_t *place = (const uint64_t *)t[0];
+    uint32_t *out = (uint32_t *)t[1];
+    const int64 size = t[2], skip = (int64)place[3];
+    const int64 last = least(to * (PHILOX / 8), (skip + size + 7) / 8);
+    for (int64 block = from * (PHILOX / 8); block < last; block++) {
+        const int64 first = 8 * block - skip, begin = first < 0 ? 0 : first;
+        const int64 end = least(first + 8, size);
+        uint64_t c[4] = {place[2] + block + 1, 0, 0, 0}, key[2] = {place[0], place[1]};
+        for (int n = 0; n < 10; n++) {
+            const uint128 a = (uint128)c[0] * 0xD2E7470EE14C6C93u;
+            const uint128 b = (uint128)c[2] * 0xCA5A826395121157u;
+            c[0] = (uint64_t)(b >> 64) ^ c[1] ^ key[0];
+            c[2] = (uint64_t)(a >> 64) ^ c[3] ^ key[1];
+            c[1] = (uint64_t)b;
+            c[3] = (uint64_t)a;
+            key[0] += 0x9E3779B97F4A7C15u;
+            key[1] += 0xBB67AE8584CAA73Bu;
+        }
+        memcpy(out + begin, (uint32_t *)c + begin - first, 4 * (end - begin));
+    }
+    return 0;
+}
+
 /* Arguments where they are, if they are as expected. Words: how many words an object has before
  * its own; the table; how many ranges of memory the step writes, and these; then of every array
  * its dtype, dimensions, lengths and strides, bytes, alignment, how many words of the table are

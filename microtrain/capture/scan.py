@@ -17,6 +17,7 @@ import numpy as np
 from ..backend import is_plain, owner_of
 from ..common.stack_frames import ENTRY, generated
 from ..optim.optimizer import Run
+from ..random import STREAM
 from . import c_compiler
 from .arguments_and_results import Output
 from .fusion import is_native
@@ -41,6 +42,8 @@ class Scan:
         self._table = native.table.copy()
         self._sequences = native.sequences(self._table)
         self._counts = [line for line in program.lines if type(line) is Count]
+        self._draws, self._draw = native.draws, program.draw
+        self._ends = sum(type(line) is End for line in program.lines)
         text = Text(program)
         for line in program.lines:
             if isinstance(line, PythonCall) and not line.bounds:
@@ -54,11 +57,15 @@ class Scan:
         self._parts = [native.parts_of(array) for array in program.inputs]
 
     def __call__(
-        self, stacks: Sequence[Any], set_options: Callable[[int], None] | None = None
+        self,
+        stacks: Sequence[Any],
+        place: tuple[int, int, int],
+        set_options: Callable[[int], None] | None = None,
     ) -> Any:
         """Take a step for each element of `stacks`, up to the first whose loss is not finite.
 
         Args:
+            place: the epoch of the first of these batches, its number, and how many an epoch has.
             set_options: sets those of the optimizers for each of these steps, numbered from 0.
 
         Returns the losses of the steps that were taken, and what they are means over where that is
@@ -77,12 +84,15 @@ class Scan:
                 for number, values in zip(host.writes or (), tables[-1][1], strict=True):
                     size = number.nbytes
                     before.append((number.ctypes.data, 0, values.ctypes.data, size, size))
-        place, size = loss.ctypes.data, loss.nbytes
+        drawn = self._drawn(steps, *place)
+        for draw, table in zip(self._draws, drawn, strict=True):
+            before.append((draw.place.ctypes.data, 0, table.ctypes.data, 32, 32))
+        at, size = loss.ctypes.data, loss.nbytes
         behind = [
             (to.ctypes.data, one.itemsize, one.ctypes.data, 0, one.itemsize)
             for to, one in zip(found, self._loss, strict=True)
         ]
-        plan = [steps, place, size, len(self._sequences), *self._sequences]
+        plan = [steps, at, size, len(self._sequences), *self._sequences]
         for part in (moves, before, behind):
             plan += [len(part), *(word for row in part for word in row)]
         words = np.array(plan, np.int64)
@@ -102,6 +112,22 @@ class Scan:
                 for run, values in zip(host.runs, numbers[done - 1], strict=True):
                     _numbers(run)[:] = values
         return [values[:done] for values in found]
+
+    def _drawn(self, steps: int, epoch: int, number: int, count: int) -> Any:
+        """For each draw its `place` at each of the next steps."""
+        tables = np.empty((len(self._draws), steps, 4), np.int64)
+        if self._draws:
+            stream, self._draw[0] = vars(STREAM), 0
+            before = {**stream}
+            for step in range(steps):
+                more, at = divmod(number + step, count)
+                stream["step"] = before["step"] + step * self._ends
+                stream["batch"], stream["first_row"] = (epoch + more, at), 0
+                for draw, table in zip(self._draws, tables, strict=True):
+                    draw.function()
+                    table[step] = draw.place
+            stream.update(before)
+        return tables
 
     def _table_of(
         self, host: Count, steps: int, set_options: Callable[[int], None] | None
@@ -159,6 +185,7 @@ def _loss_of(capture: Capture) -> list[Any]:
     fits = (
         native is not None
         and native.complete
+        and all(draw.fresh for draw in native.draws)
         and all(type(host) in known or is_native(host) for host in hosts)
         and (not counts or any(type(host) is Finite for host in hosts))
         and all(is_plain(array) and owner_of(array) is array for array in program.inputs)

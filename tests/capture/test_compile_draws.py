@@ -101,6 +101,21 @@ def test_native_code_draws_the_same(name: str) -> None:
         assert found[-2:] == expected[-2:]
 
 
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 63, 65, 511, 513, 1027])
+def test_native_code_makes_the_words_of_every_place(size: int) -> None:
+    """A rank's rows begin anywhere in the blocks of the generator."""
+    needs_compiler()
+    x, mask = mt.ones(2, size), mt.compile(lambda x: F.dropout(x) * 1, executor="native")
+    for row in (0, 1, 2, 3, 5, 7, 11, 2**20 + 3):
+        for epoch in range(4):
+            place = row, (epoch, row)
+            mtr.begin_batch(*place, rows=2)
+            found = mask(x)
+            mtr.begin_batch(*place, rows=2)
+            assert bits(found) == bits(F.dropout(x))
+    assert "philox" in mask.source()
+
+
 @pytest.mark.parametrize("rows", [None, 6], ids=["outside", "in a step"])
 @pytest.mark.parametrize("name", DRAWS | OTHERS)
 def test_the_numbers_on_a_gpu_are_those_on_the_cpu(

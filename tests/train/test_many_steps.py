@@ -39,6 +39,11 @@ class Words(mt.nn.Module):
         return self.last(self.embedding(x).flatten(1))
 
 
+class Noise(mt.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x + 0.1 * mt.randn_like(x)
+
+
 def net(out: int = 1, *more: Any) -> mt.nn.Module:
     return mt.nn.Sequential(mt.nn.Linear(4, 6), *more, mt.nn.Tanh(), mt.nn.Linear(6, out))
 
@@ -86,7 +91,12 @@ RUNS: dict[str, tuple[Any, Any, dict[str, Any], bool]] = {
     "look at all": (net, (X, Y), {**SGD, "eval_every": "1 steps"}, True),
     "micro-batches": (net, (X, Y), {**SGD, "accumulate": 2}, False),
     "clipped": (net, (X, Y), {**SGD, "clip_norm": 0.5}, False),
-    "dropout": (lambda: net(1, mt.nn.Dropout(0.3)), (X, Y), SGD, False),
+    "dropout": (lambda: net(1, mt.nn.Dropout(0.3)), (X, Y), SGD, True),
+    "two dropouts, whole batches": (
+        lambda: net(3, mt.nn.Dropout(0.3), mt.nn.AlphaDropout(0.2)), (X, CLASSES),
+        {**ADAM, **CROSS, "batch_size": 20, "eval_every": "17 steps"}, True,
+    ),
+    "noise": (lambda: net(1, Noise()), (X, Y), SGD, False),
     "another pass": (net, (X, Y), {**SGD, "callbacks": [Another()]}, True),
     "passes of one batch": (
         net, (X[:20], Y[:20]), {**ADAM, "duration": "90 epochs", "eval_every": "17 steps"}, True,

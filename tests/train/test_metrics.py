@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pace import examples
 
@@ -105,6 +105,7 @@ def test_r2_of_a_target_that_does_not_vary_is_0_or_1(target, error, expected):
         assert sklearn_value("r2", column + error, column) == expected
 
 
+@example(value=0.0, rows=15, cut=0, off=8e-160, error=0.5)
 @given(
     value=st.floats(-1e6, 1e6),
     rows=st.integers(2, 40),

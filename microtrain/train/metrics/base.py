@@ -179,9 +179,10 @@ class R2(Metric):
             return float("nan")
         first, second, unexplained = sums[2:].reshape(3, -1)
         total = second - first * first / whole
-        # What rounding alone leaves of a constant target: in t - shift, and in the subtraction.
-        eps = np.finfo(np.float64).eps
-        constant = total <= 8 * eps * second + whole * np.square(4 * eps * self._shift)
+        # What rounding alone leaves of a constant target: in t - shift, in the subtraction, and in
+        # squares that are too small for all of their digits.
+        eps, tiny = np.finfo(np.float64).eps, np.finfo(np.float64).tiny
+        constant = total <= 8 * eps * second + whole * (np.square(4 * eps * self._shift) + tiny)
         return _explained(unexplained, total, constant)
 
 

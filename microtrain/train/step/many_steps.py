@@ -61,9 +61,10 @@ class ManySteps:
         if capture is None:
             return 0
         self._known.append(capture)
-        step, rates, rows = run.step, run.rates, shapes[0][0]
+        step, rates, rows, (epoch, number) = run.step, run.rates, shapes[0][0], self._position
+        place = epoch, number + 1, len(run.loader)
         began = time.perf_counter()
-        found = capture.scan(stacks, rates and (lambda number: rates.set(step + number)))
+        found = capture.scan(stacks, place, rates and (lambda n: rates.set(step + n)))
         losses, *counts = [values.tolist() for values in found]
         if taken := len(losses):
             self._most = max(1, taken * SECONDS / (time.perf_counter() - began))
