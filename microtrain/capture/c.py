@@ -35,6 +35,7 @@ from .fusion import (
     Draws,
     Element,
     Elements,
+    Gather,
     Place,
     Product,
     Reduction,
@@ -278,6 +279,14 @@ class Writer:
 
     def elements(self, unit: Elements) -> tuple[str, list[str]]:
         return "", _Loop(self, unit).text()
+
+    def gather(self, unit: Gather) -> tuple[str, list[str]]:
+        (rows, width), index = unit.source.array.shape, unit.index.array
+        x, i, to = map(self.at, (unit.source, unit.index, unit.writes[0]))
+        each = [f"int64 j = {i}[n];", *_checked("j", rows)]
+        size = f"{width} * sizeof(*{x})"
+        each.append(f"memcpy({to} + n * {width}, {x} + j * {width}, {size});")
+        return "", _nested([self.loop("n", index.size, index.size * width)], each)
 
     def draws(self, unit: Draws) -> tuple[str, list[str]]:
         size = unit.writes[0].array.size
@@ -791,5 +800,6 @@ _BY_TYPE = {
     Convolution: "convolution",
     Check: "check",
     Draws: "draws",
+    Gather: "gather",
     Call: "call",
 }

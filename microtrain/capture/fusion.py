@@ -241,6 +241,14 @@ class Scatter(Unit):
 
 
 @dataclass
+class Gather(Unit):
+    """Rows of a matrix, by their numbers: `out[i] = source[index[i]]`."""
+
+    source: Any = None
+    index: Any = None
+
+
+@dataclass
 class Draws(Unit):
     """The random words of a `Draw`."""
 
@@ -330,6 +338,8 @@ def unit_of(line: Line | PythonCall, program: Program, products: bool) -> Unit |
             made = _reduction(line, program)
         elif line.name == "scatter_add":
             made = _scatter(line)
+        elif line.name == "take" and not program.alone and (rows := _gather(line)):
+            made = rows
         elif line.name == "philox":
             made = Draws([line], [Place(line.args[0])], [Place(line.out)])
         else:
@@ -508,6 +518,16 @@ def _scatter(line: Line) -> Scatter | None:
     return Scatter([line], reads, [reads[0]], *reads)
 
 
+def _gather(line: Line) -> Gather | None:
+    source, index, *axis = line.args + tuple(line.attrs.values())
+    plain = all(type(a) is np.ndarray and a.flags.c_contiguous for a in (source, index, line.out))
+    rows = plain and source.ndim == 2 and index.dtype == np.int64
+    if not rows or axis != [0] or source.dtype != line.out.dtype:
+        return None
+    reads, to = [Place(source), Place(index)], Place(line.out)
+    return None if any(place.meets(to) for place in reads) else Gather([line], reads, [to], *reads)
+
+
 # Order ------------------------------------------------------------------------------------------
 
 
@@ -548,7 +568,7 @@ def may_raise(unit: Unit) -> bool:
     """Whether values can make it raise: the state is then as it was at that place of the step."""
     if type(unit) is not Call:
         body = getattr(unit, "body", ())
-        return type(unit) in (Scatter, Check) or any(e.source is not None for e in body)
+        return type(unit) in (Scatter, Gather, Check) or any(e.source is not None for e in body)
     if unit.host is not None:
         return bool(unit.host.reads)
     return may_refuse(unit.lines[0])

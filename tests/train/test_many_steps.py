@@ -84,7 +84,7 @@ RUNS: dict[str, tuple[Any, Any, dict[str, Any], bool]] = {
         {**SGD, "loss": {"type": "cross_entropy", "ignore_index": 0}, "batch_size": 4}, True,
     ),
     "batch norm": (lambda: net(1, mt.nn.BatchNorm1d(6)), (X, Y), SGD, True),
-    "embedding": (Words, (WORDS, Y), ADAM, False),
+    "embedding": (Words, (WORDS, Y), ADAM, True),
     "in order": (net, (X, Y), {**SGD, "shuffle": False, "drop_last": True}, True),
     "itself": (lambda: net(4), (X, X), {**SGD, "shuffle": False}, True),
     "rare looks": (net, (X, Y), {**SGD, "eval_every": "17 steps"}, True),
