@@ -340,8 +340,8 @@ def unit_of(line: Line | PythonCall, program: Program, products: bool) -> Unit |
             made = _scatter(line)
         elif line.name == "take" and not program.alone and (rows := _gather(line)):
             made = rows
-        elif line.name == "philox":
-            made = Draws([line], [Place(line.args[0])], [Place(line.out)])
+        elif "place" in line.attrs:
+            made = Draws([line], [Place(line.attrs["place"])], [Place(line.out)])
         else:
             made = _elements(line, program)
     known = made is not None and all(place.regular for place in made.reads + made.writes)

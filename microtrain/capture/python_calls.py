@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -166,7 +167,7 @@ class Draw(PythonCall):
             words[2], words[3] = start >> 3, start & 7
 
         super().__init__("random words", find, line.where, (place,))
-        self.line = Line("philox", (place,), line.out, {}, line.where, line.what)
+        self.line = replace(line, attrs={**line.attrs, "place": place})
         program.kinds[id(place)] = "made"
 
 
