@@ -475,10 +475,11 @@ class Writer:
         count = wide[0] if wide else 1
         loop, columns = [_for("i", len(index.array))], [_for("c", count)]
         row = f"int64 j = {i}[{_times('i', at)}];"
-        plain = _nested(columns, [f"{goal} += {term};"], True)
+        plain = _nested(columns, [f"{goal} {'+' * unit.adds}= {term};"], True)
         few = len(index.array) <= FEW or target.dtype != np.float32 or self.program.alone
-        if not wide or few:
-            return "", _nested(loop, [row, *_checked("j", n), *plain])
+        if not wide or few:  # NumPy looks at all indices before it puts anything anywhere
+            looked = [] if unit.adds else _nested(loop, [row, *_checked("j", n)])
+            return "", [*looked, *_nested(loop, [row, *_checked("j", n), *plain])]
         # As in `add_rows`: what is added to a row many times is added up in float64.
         found, every = [row, f"if (j < 0) j += {n};"], [_for("j", n), "if (counts[j])"]
         cell = f"total[(counts[j] - 1) * {count} + c]"

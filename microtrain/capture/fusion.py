@@ -233,11 +233,15 @@ class Convolution(Unit):
 
 @dataclass
 class Scatter(Unit):
-    """`target[index] += values`, all of one dimension, or of rows of a matrix."""
+    """`target[index] += values`, all of one dimension, or of rows of a matrix.
+
+    adds: else they take the place of what is there, all of one dimension.
+    """
 
     target: Any = None
     index: Any = None
     values: Any = None
+    adds: bool = True
 
 
 @dataclass
@@ -336,7 +340,7 @@ def unit_of(line: Line | PythonCall, program: Program, products: bool) -> Unit |
             made = _product(line, program, products)
         elif line.name in ("sum", "prod", "max", "min"):
             made = _reduction(line, program)
-        elif line.name == "scatter_add":
+        elif line.name == "scatter_add" or (line.name == "setitem" and arrays_in(line.args[1])):
             made = _scatter(line)
         elif line.name == "take" and not program.alone and (rows := _gather(line)):
             made = rows
@@ -510,12 +514,13 @@ def _scatter(line: Line) -> Scatter | None:
         return None
     if index.ndim != 1 or values.shape != (*index.shape, *target.shape[1:]):
         return None
-    if target.dtype.kind != "f" or target.ndim > 2:
+    adds = line.name == "scatter_add"
+    if target.dtype.kind != "f" or target.ndim > 1 + adds:
         return None
     reads = [Place(a) for a in arrays]
     if reads[0].meets(reads[1]) or reads[0].meets(reads[2]):
         return None
-    return Scatter([line], reads, [reads[0]], *reads)
+    return Scatter([line], reads, [reads[0]], *reads, adds)
 
 
 def _gather(line: Line) -> Gather | None:

@@ -170,7 +170,7 @@ def _say(text: Text, units: list[Written]) -> None:
         (host,) = first.host.inline(text.by_id)
         text.lines.append((f"{name} or {host}", False, first.host))
     else:
-        checked = (line for line in lines if line.name in ("take", "scatter_add"))
+        checked = (line for line in lines if line.name in ("take", "scatter_add", "setitem"))
         text.lines.append((name, True, next(checked, lines[0])))
     for one in [part for each in units for part in each.body or [each]]:
         places = (text.arrays.at(word.value) for word in one.words if word.owner is not None)
