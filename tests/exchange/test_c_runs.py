@@ -182,12 +182,15 @@ def test_fortran_has_classes_and_categories(table: Path, here: Path) -> None:
     import subprocess
 
     exported(str(table / "runs" / "t-1"), "--output", "t.c")
-    words = ["gfortran", "-std=f2018", "-Wall", "-Werror", "-fsyntax-only", "t.f90"]
-    done = subprocess.run(words, cwd=here, capture_output=True, text=True, check=False)
-    assert not done.returncode, done.stderr
-    text = (here / "t.f90").read_text()
-    assert all(f"function t_{name}(" in text for name in ("predict", "class", "category"))
-    assert max(map(len, text.splitlines())) <= 132
+    exported(str(table / "runs" / "t-1"), "--step", "--output", "s.c")
+    for name, verbs in {"t": ("predict",), "s": ("step", "init", "rate")}.items():
+        words = ["gfortran", "-std=f2018", "-Wall", "-Werror", "-fsyntax-only", f"{name}.f90"]
+        done = subprocess.run(words, cwd=here, capture_output=True, text=True, check=False)
+        assert not done.returncode, done.stderr
+        text = (here / f"{name}.f90").read_text()
+        for verb in (*verbs, "class", "category"):
+            assert re.search(rf"(function|subroutine) {name}_{verb}\(", text)
+        assert max(map(len, text.splitlines())) <= 132
 
 
 @pytest.mark.parametrize(
