@@ -335,8 +335,11 @@ class Writer:
         whole = "uint64" if to.dtype.kind in "iu" and unit.name in ("sum", "prod") else ""
         wide = whole or ("float64" if t == "float32" and unit.name == "sum" else t)
 
+        truth = unit.name in ("any", "all")
+
         def at(index: str) -> str:
-            return f"({whole}){p}[{index}]" if whole else f"{p}[{index}]"
+            one = f"{p}[{index}]"
+            return f"({whole}){one}" if whole else f"({one} != 0)" if truth else one
 
         here = at(_index({f"i{d}": steps[d] for d in range(x.ndim) if x.shape[d] != 1}))
         if adds:
@@ -347,7 +350,7 @@ class Writer:
         length = int(np.prod([x.shape[d] for d in gone], dtype=np.int64))
         first = _index({f"i{d}": steps[d] for d in kept})
         joined = all(steps[d] == steps[e] * x.shape[e] for d, e in pairwise(gone))
-        start = {"sum": "0", "prod": "1"}.get(unit.name, at(first))
+        start = {"sum": "0", "prod": "1", "any": "0", "all": "1"}.get(unit.name, at(first))
         kind = wide if unit.name == "sum" else whole or t
         if unit.name != "prod" and joined and gone and length >= 16:
             far = steps[gone[-1]]
@@ -356,7 +359,7 @@ class Writer:
             )
         else:
             each = [
-                f"const {whole or DTYPES[x.dtype]} x = {here};",
+                f"const {whole or DTYPES[to.dtype if truth else x.dtype]} x = {here};",
                 _STEPS[unit.name].format("a", "x"),
             ]
             nan = unit.name in ("max", "min") and to.dtype.kind == "f"
@@ -760,6 +763,8 @@ _STEPS = {
     "prod": "{0} *= {1};",
     "max": "{0} = {1} < {0} ? {0} : {1};",
     "min": "{0} = {1} > {0} ? {0} : {1};",
+    "any": "{0} |= {1};",
+    "all": "{0} &= {1};",
 }
 
 

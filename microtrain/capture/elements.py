@@ -22,9 +22,13 @@ OWN = ("exp", "expm1", "log", "log1p", "tanh", "erf")
 OWN_OF_FLOAT32 = ("sin", "cos", "power")
 # Those of a library of mathematics, one element at a time: NumPy does many at once.
 SLOW = {
-    **{name: name for name in ("log2", "log10", "sin", "cos", "tan", "sinh", "cosh", "erfc")},
-    "arctan": "atan", "arcsin": "asin", "arccos": "acos",
+    **{name: name for name in ("log2", "log10", "exp2", "sin", "cos", "tan", "sinh", "cosh")},
+    "erfc": "erfc", "arctan": "atan", "arcsin": "asin", "arccos": "acos", "arcsinh": "asinh",
+    "arccosh": "acosh", "arctanh": "atanh",
 }  # fmt: skip
+SLOW_OF_TWO = {"arctan2": "atan2", "hypot": "hypot", "fmod": "fmod"}
+# As NumPy has them, of functions.c.
+DIVISIONS = "floor_divide", "remainder"
 # Elements from which NumPy is faster, another pass over memory included; and own code, in Python.
 SLOW_FROM, SLOW_FROM_OF_ERFC = 256, 1024
 
@@ -43,6 +47,16 @@ NUMBERS = {
     "less_equal": "{0} <= {1}",
     "greater": "{0} > {1}",
     "greater_equal": "{0} >= {1}",
+    "sign": "{0} > 0 ? 1 : -({0} != 0)",
+    "logical_and": "({0} != 0) & ({1} != 0)",
+    "logical_or": "({0} != 0) | ({1} != 0)",
+    "logical_xor": "({0} != 0) != ({1} != 0)",
+    "logical_not": "{0} == 0",
+    "bitwise_and": "{0} & {1}",
+    "bitwise_or": "{0} | {1}",
+    "bitwise_xor": "{0} ^ {1}",
+    "invert": "~{0}",
+    **{name: f"mt_{name}_{{t}}({{0}}, {{1}})" for name in (*DIVISIONS, "fmod")},
 }
 FLOATS = {
     **NUMBERS,
@@ -51,6 +65,8 @@ FLOATS = {
     "minimum": "(({0} < {1}) | ({0} != {0})) ? {0} : {1}",
     **{name: f"mt_{name}{{f}}({{0}})" for name in OWN},
     **{name: f"{function}{{f}}({{0}})" for name, function in SLOW.items()},
+    **{name: f"mt_{name}_{{t}}({{0}}, {{1}})" for name in DIVISIONS},
+    **{name: f"{function}{{f}}({{0}}, {{1}})" for name, function in SLOW_OF_TWO.items()},
     "sin": "mt_sin{f}({0})",
     "cos": "mt_cos{f}({0})",
     "power": "mt_pow{p}({0}, {1})",
@@ -129,10 +145,12 @@ def expression(
     if any(dtype not in DTYPES for dtype in (*taken, given)):
         return None
     fast = cuda or (name in OWN_OF_FLOAT32 and given == np.float32)
-    if name in SLOW.keys() | {"power"} and size >= SLOW_FROM and not fast:
+    if name in SLOW.keys() | SLOW_OF_TWO | {"power"} and size >= SLOW_FROM and not fast:
         return None
-    texts = {"b": TRUTHS, "f": floats}.get(taken[0].kind, NUMBERS)
-    return Expression(texts[name], tuple(taken), given) if name in texts else None
+    text = {"b": TRUTHS, "f": floats}.get(taken[0].kind, NUMBERS).get(name)
+    if text is None or (cuda and "mt_" in text):
+        return None
+    return Expression(text, tuple(taken), given)
 
 
 _SIGMOID, _LOWEST = "mt_sigmoidf({0})", "(-3.4028234663852886e+38f)"

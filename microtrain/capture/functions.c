@@ -230,3 +230,43 @@ FUNCTION float32 mt_cosf(float32 x) { return sine_of_float32(x, 1); }
 #define mt_sin sin
 #define mt_cos cos
 #define mt_pow pow
+
+/* Division as NumPy has it: rounded down, what is left has the sign of the divisor; of whole numbers
+ * by 0 it is 0. Alone `fmod` is C's, whose rest has the sign of what is divided. */
+#define DIVISION_OF_FLOATS(t, f)                                                                  \
+    FUNCTION t mt_remainder_##t(t x, t y) {                                                       \
+        t r = fmod##f(x, y);                                                                      \
+        if (y == 0) return r;                                                                     \
+        return r == 0 ? copysign##f(0, y) : (r < 0) != (y < 0) ? r + y : r;                       \
+    }                                                                                             \
+    FUNCTION t mt_floor_divide_##t(t x, t y) {                                                    \
+        t r = fmod##f(x, y), q = (x - r) / y, whole;                                              \
+        if (y == 0) return x / y;                                                                 \
+        q -= (t)(r != 0 && (r < 0) != (y < 0));                                                   \
+        whole = floor##f(q);                                                                      \
+        return q == 0 ? copysign##f(0, x / y) : q - whole > (t)0.5 ? whole + 1 : whole;           \
+    }
+DIVISION_OF_FLOATS(float32, f)
+DIVISION_OF_FLOATS(float64, )
+
+#define DIVISION_OF_WHOLE(t)                                                                      \
+    FUNCTION int is_minus_one_##t(t y) { return (t)-1 < 1 && y == (t)-1; }                        \
+    FUNCTION t mt_fmod_##t(t x, t y) { return y == 0 || is_minus_one_##t(y) ? 0 : (t)(x % y); }   \
+    FUNCTION int is_above_##t(t x, t y) {                                                         \
+        t r = mt_fmod_##t(x, y);                                                                  \
+        return r != 0 && (r > 0) != (y > 0);                                                      \
+    }                                                                                             \
+    FUNCTION t mt_remainder_##t(t x, t y) {                                                       \
+        return (t)(mt_fmod_##t(x, y) + (is_above_##t(x, y) ? y : 0));                             \
+    }                                                                                             \
+    FUNCTION t mt_floor_divide_##t(t x, t y) {                                                    \
+        if (y == 0) return 0;                                                                     \
+        return is_minus_one_##t(y) ? (t)(0 - (uint64)x) : (t)(x / y - is_above_##t(x, y));        \
+    }
+DIVISION_OF_WHOLE(int8)
+DIVISION_OF_WHOLE(int16)
+DIVISION_OF_WHOLE(int32)
+DIVISION_OF_WHOLE(int64)
+DIVISION_OF_WHOLE(uint8)
+DIVISION_OF_WHOLE(uint32)
+DIVISION_OF_WHOLE(uint64)

@@ -207,7 +207,7 @@ class Elements(Unit):
 
 @dataclass
 class Reduction(Unit):
-    """`sum`, `prod`, `max` or `min` of `x` over `axes`."""
+    """`sum`, `prod`, `max`, `min`, `any` or `all` of `x` over `axes`."""
 
     name: str = ""
     x: Any = None
@@ -338,7 +338,7 @@ def unit_of(line: Line | PythonCall, program: Program, products: bool) -> Unit |
             made = _convolution(line)
         elif line.name in ("dot", "matmul"):
             made = _product(line, program, products)
-        elif line.name in ("sum", "prod", "max", "min"):
+        elif line.name in ("sum", "prod", "max", "min", "any", "all"):
             made = _reduction(line, program)
         elif line.name == "scatter_add" or (line.name == "setitem" and arrays_in(line.args[1])):
             made = _scatter(line)
@@ -419,13 +419,14 @@ def _reduction(line: Line, program: Program) -> Reduction | None:
     allowed = attrs.keys() <= {"axis", "dtype", "keepdims"} and len(line.args) <= 2
     counted = line.name == "sum" and dtype == np.int64 and x.dtype.kind in "bui"
     fits = dtype == line.out.dtype and (x.dtype == dtype or counted) and dtype.kind != "b"
-    if not allowed or not fits or x.dtype not in DTYPES:
+    truth = line.name in ("any", "all")
+    if not allowed or not (fits or truth) or x.dtype not in DTYPES:
         return None
     if axis is None:
         axes = tuple(range(x.ndim))
     else:
         axes = tuple(a % x.ndim for a in (axis if isinstance(axis, tuple) else (axis,)))
-    far = x.size > 65536 and not x.flags.c_contiguous and not program.alone
+    far = x.size > 65536 and (truth or not x.flags.c_contiguous) and not program.alone
     return None if far else _reduced(line, line.name, x, axes)
 
 

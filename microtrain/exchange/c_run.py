@@ -15,23 +15,25 @@ from ..errors import CaptureError, ConfigError
 from ..inference.model import TrainedModel
 from ..nn import Module
 from ..nn.functional import softmax
-from ..ops import cat, exp, expm1, isnan, maximum, minimum, sigmoid, where
+from ..ops import cat, exp, expm1, isnan, log1p, maximum, minimum, sigmoid, where
 from ..train.models_and_losses import one_prediction
 from .c import VECTORS, written
 from .c_files import Extra, Written
 
-__all__ = ["run_in_c"]
+__all__ = [
+    "Predictor", "checks", "columns_in_c", "functions_of", "meaning", "run_in_c", "vectors_of",
+]  # fmt: skip
 
 FINITE = "if (!isfinite({})) return 2;"
 
 
-class _Predictor(Module):
+class Predictor(Module):
     """The model of a run, from a raw row of float64 to what `predict` gives, as Tensors."""
 
     def __init__(self, model: TrainedModel) -> None:
         super().__init__()
         self.module, self.model = model.module, model
-        self.columns = _columns(model)
+        self.columns = columns_in_c(model)
         self.mean, self.scale = map(from_numpy, _affine(model.preprocessing))
         if (scaling := model.target_scaling) is not None:
             self.target_mean, self.target_scale = map(from_numpy, _affine(scaling.affine))
@@ -43,12 +45,7 @@ class _Predictor(Module):
 
         Numbers are NaN where `predict` refuses an input or a score that is not finite.
         """
-        model = self.model
-        inputs = self._encoded(raw[0]) if self.columns else [*raw]
-        if not model.preprocessing.is_identity:
-            inputs[0] = (inputs[0] - self.mean) / self.scale
-        wanted = (one.dtype for one in model.signature.inputs)
-        inputs = [x.to(np.dtype(kind)) for x, kind in zip(inputs, wanted, strict=True)]
+        model, inputs = self.model, self.inputs(raw)
         outputs = one_prediction(self.module(*inputs))
         refused = sum((x - x).sum() for x in (*inputs, outputs) if x.is_floating_point())
         if model.classes is not None:
@@ -59,6 +56,21 @@ class _Predictor(Module):
             return sigmoid(outputs.to(float64)) + refused
         outputs = (outputs + refused).to(outputs.dtype)
         return outputs if model.target_scaling is None else self._in_own_unit(outputs)
+
+    def inputs(self, raw: Sequence[Any]) -> list[Any]:
+        """What the module is given for raw rows."""
+        model = self.model
+        inputs = self._encoded(raw[0]) if self.columns else [*raw]
+        if not model.preprocessing.is_identity:
+            inputs[0] = (inputs[0] - self.mean) / self.scale
+        wanted = (one.dtype for one in model.signature.inputs)
+        return [x.to(np.dtype(kind)) for x, kind in zip(inputs, wanted, strict=True)]
+
+    def target(self, own: Any) -> Any:
+        """As `TargetScaling.apply`."""
+        if (scaling := self.model.target_scaling) is None:
+            return own
+        return ((log1p(own) if scaling.log else own) - self.target_mean) / self.target_scale
 
     def _encoded(self, row: Any) -> list[Any]:
         """As `Encoder.encode`; a category is its number from 1 on, 0 an unknown one."""
@@ -97,19 +109,9 @@ class _Predictor(Module):
 
 def run_in_c(model: TrainedModel, name: str, weights_file: bool) -> Written:
     """The function of a run; ConfigError for what has no form in C."""
-    columns = _columns(model)
-    for fitted in columns:
-        if fitted.column.parts:
-            raise ConfigError(
-                f'column "{fitted.name}": the parts of a date have no form in C; give the model '
-                "days, or columns of numbers that you make of the date yourself"
-            )
-    predictor = _Predictor(model)
-    vectors = _vectors(model, columns)
-    before, notes = _checks(columns, vectors), _meaning(model, columns)
-    extra = [] if model.classes is None else [_classes(name, model.classes)]
-    if any(fitted.column.type == "category" for fitted in columns):
-        extra.append(_categories(name, columns))
+    columns, predictor = columns_in_c(model), Predictor(model)
+    vectors = vectors_of(model, columns)
+    before, notes = checks(columns, vectors), meaning(model, columns)
     inputs = ["the row, raw values" if not n else f"input {n}" for n in range(len(vectors))]
     second = "the probability of each class" if model.link == "softmax" else "scores of the classes"
     own = (
@@ -120,7 +122,8 @@ def run_in_c(model: TrainedModel, name: str, weights_file: bool) -> Written:
         with default_dtype(model.config.dtype):
             found = written(
                 name, "predict", predictor, vectors, f"{model.config.name}: {model.chosen}",
-                about=(inputs, outputs), before=before, notes=notes, extra=extra,
+                about=(inputs, outputs), before=before, notes=notes,
+                extra=functions_of(model, name, columns),
                 weights=weights_file,
                 codes="1: an index is out of bounds; 2: a value of the row is not finite, is empty "
                 "where that was an error in training, or is not a category; 3: the result, a score "
@@ -136,11 +139,28 @@ def run_in_c(model: TrainedModel, name: str, weights_file: bool) -> Written:
     return found
 
 
-def _columns(model: TrainedModel) -> tuple[Fitted, ...]:
-    """The columns of a table; none where they are numbers, which are inputs as they are."""
+def columns_in_c(model: TrainedModel) -> tuple[Fitted, ...]:
+    """The columns of a table; none where they are numbers, which are inputs as they are.
+
+    ConfigError for what has no form in C.
+    """
     found = model.encoder.columns if model.encoder is not None else ()
+    for fitted in found:
+        if fitted.column.parts:
+            raise ConfigError(
+                f'column "{fitted.name}": the parts of a date have no form in C; give the model '
+                "days, or columns of numbers that you make of the date yourself"
+            )
     plain = all(f.column.type in ("number", "date") and f.column.missing is None for f in found)
-    return () if plain and not any(f.column.parts for f in found) else found
+    return () if plain else found
+
+
+def functions_of(model: TrainedModel, name: str, columns: Sequence[Fitted]) -> list[Extra]:
+    """Those that name classes and number categories."""
+    extra = [] if model.classes is None else [_classes(name, model.classes)]
+    if any(fitted.column.type == "category" for fitted in columns):
+        extra.append(_categories(name, columns))
+    return extra
 
 
 def _affine(some: Any) -> tuple[Any, Any]:
@@ -161,25 +181,25 @@ def _may_be_empty(fitted: Fitted) -> bool:
     return column.missing is not None and not (strict and _fill(fitted) == 0)
 
 
-def _vectors(model: TrainedModel, columns: Sequence[Fitted]) -> list[Any]:
+def vectors_of(model: TrainedModel, columns: Sequence[Fitted], count: int = VECTORS) -> list[Any]:
     """Rows like those of the training part."""
     rng, scaling = np.random.default_rng(0), model.preprocessing
     if columns:
-        rows, at = np.empty((VECTORS, 1, len(columns))), 0
+        rows, at = np.empty((count, 1, len(columns))), 0
         for n, fitted in enumerate(columns):
             if fitted.column.type == "category":
                 first = int(fitted.column.unknown == "error")
-                rows[:, 0, n] = rng.integers(first, 1 + len(fitted.categories), VECTORS)
+                rows[:, 0, n] = rng.integers(first, 1 + len(fitted.categories), count)
             else:
                 mean, scale = scaling.mean[at], scaling.scale[at]
-                rows[:, 0, n] = mean + scale * rng.standard_normal(VECTORS)
+                rows[:, 0, n] = mean + scale * rng.standard_normal(count)
             if _may_be_empty(fitted):
-                rows[n % VECTORS, 0, n] = np.nan
+                rows[n % count, 0, n] = np.nan
             at += len(fitted.feature_names)
         return [rows]
     found: list[Any] = []
     for n, one in enumerate(model.signature.inputs):
-        size = VECTORS, 1, *one.shape
+        size = count, 1, *one.shape
         numbers = rng.standard_normal(size)
         if one.dtype == "int64":
             found.append(np.zeros(size, np.int64))
@@ -188,31 +208,36 @@ def _vectors(model: TrainedModel, columns: Sequence[Fitted]) -> list[Any]:
     return found
 
 
-def _checks(columns: Sequence[Fitted], vectors: Sequence[Any]) -> list[str]:
+def checks(columns: Sequence[Fitted], vectors: Sequence[Any]) -> list[str]:
     """Lines of C that refuse what Python would refuse."""
-    if not columns:
-        sizes = {n: v[0].size for n, v in enumerate(vectors) if v.dtype.kind == "f"}
-        return [f"for (int64 i = 0; i < {size}; i++) {FINITE.format(f'in{n}[i]')}"
-                for n, size in sizes.items()]  # fmt: skip
-    lines = []
+    rows, lines = len(vectors[0][0]), []
     for n, fitted in enumerate(columns):
-        value, bad = f"in0[{n}]", FINITE.format(f"in0[{n}]")
+        value = f"in0[{f'row * {len(columns)} + ' if rows > 1 else ''}{n}]"
+        bad = FINITE.format(value)
         if fitted.column.type == "category":
             least = int(fitted.column.unknown == "error")
             fits = f"{value} >= {least} && {value} <= {len(fitted.categories)}"
             bad = f"if (!({fits} && {value} == floor({value}))) return 2;"
         lines.append(f"if (!isnan({value})) {{ {bad} }}" if _may_be_empty(fitted) else bad)
-    return lines
+    if columns and rows > 1:
+        head = f"for (int64 row = 0; row < {rows}; row++) {{"
+        lines = [head, *(f"    {line}" for line in lines), "}"]
+    sizes = {n: v[0].size for n, v in enumerate(vectors) if v.dtype.kind == "f"}
+    return lines + [f"for (int64 i = 0; i < {size}; i++) {FINITE.format(f'in{n}[i]')}"
+                    for n, size in sizes.items() if n or not columns]  # fmt: skip
 
 
-def _meaning(model: TrainedModel, columns: Sequence[Fitted]) -> list[str]:
+def meaning(
+    model: TrainedModel, columns: Sequence[Fitted], row: str = "", target: str = "out0"
+) -> list[str]:
     """What stands where in a row, for the header."""
     all_of_them = model.encoder.columns if model.encoder is not None else ()
     names = [*map(_described, all_of_them)] or [*(model.feature_names or ())]
-    found = [f"in0[{n}]: {name}" for n, name in enumerate(names)]
+    found = [f"in0{row}[{n}]: {name}" for n, name in enumerate(names)]
     targets = model.target_names if model.classes is None else model.classes
-    what = "class {}: {}" if model.classes is not None else "out0[{}]: {}"
-    return found + [what.format(n, text) for n, text in enumerate(targets or ())]
+    what = "class" if model.classes is not None else target
+    at = " {}" if model.classes is not None else "[{}]"
+    return found + [f"{what}{at.format(n)}: {text}" for n, text in enumerate(targets or ())]
 
 
 def _described(fitted: Fitted) -> str:

@@ -8,7 +8,7 @@ ranks may add them up.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from ..train.models_and_losses import leaves
 from .c import name_of, variants
 from .c_files import Extra, Written, c_type, files_of, flat, write_files
 
-__all__ = ["export_step"]
+__all__ = ["export_step", "step_in_c", "undoing"]
 
 REDUCE = """
 /* Is given all gradients before they are used, `count` numbers of `bytes` each (float or double),
@@ -76,33 +76,55 @@ def export_step(step: Callable[..., Any], example: Any, path: str | os.PathLike[
     for x in inputs:
         text = "example: expected Tensors"
         need(type(x) in TENSORS, "export_step", text, kind_of(x), error=TypeError)
-    name = name_of(path)
-    function = step.function if isinstance(step, Compiled) else step
-    known = step.state if isinstance(step, Compiled) else ()
-    title = getattr(step, "__name__", "a step")
-    state = _State(name)
-    program = recorded(title, function, *inputs, state=known, before=state.reductions).program
-    state.counted = [line for line in program.lines if isinstance(line, Count)]
-    pieces = [(x.dtype, tuple(x.shape), f"input {n}") for n, x in enumerate(inputs)]
-    gives = [(a.dtype, a.shape, f"output {n}") for n, a in enumerate(program.outputs)]
-    if not gives:
-        raise CaptureError(f"{title} returns no Tensor, such as its loss")
-    state.places()
-    code = standalone(program, state.text, state.place)
     given = [variants(np.array(to_host(x._array), order="C")) for x in inputs]
     given = [each[: min(map(len, given))] for each in given]
-    extra = state.functions()  # while the state is that of the beginning
+    title = getattr(step, "__name__", "a step")
+    write_files(path, files_of(step_in_c(name_of(path), step, given, title)))
+
+
+def step_in_c(
+    name: str, step: Any, given: Sequence[Any], title: str,
+    begin: Callable[[], None] = lambda: None, about: Any = None, notes: Sequence[str] = (),
+    extra: Sequence[Extra] = (), **more: Any,
+) -> Written:  # fmt: skip
+    """A training step as C.
+
+    Args:
+        given: of each input some examples.
+        begin: called when the step has been recorded: the file begins with what it leaves.
+        about: what each input and each output is.
+    """
+    function = step.function if isinstance(step, Compiled) else step
+    known = step.state if isinstance(step, Compiled) else ()
+    inputs = tuple(from_numpy(np.array(each[0])) for each in given)
+    state = _State(name)
+    program = recorded(title, function, *inputs, state=known, before=state.reductions).program
+    begin()
+    state.counted = [line for line in program.lines if isinstance(line, Count)]
+    if not program.outputs:
+        raise CaptureError(f"{title} returns no Tensor, such as its loss")
+    texts = about or [
+        [f"input {n}" for n, _ in enumerate(given)],
+        [f"output {n}" for n, _ in enumerate(program.outputs)],
+    ]
+    takes, gives = [
+        [(each.dtype, tuple(each.shape), text) for each, text in zip(some, words, strict=True)]
+        for some, words in zip((inputs, program.outputs), texts, strict=True)
+    ]
+    state.places()
+    code = standalone(program, state.text, state.place)
+    functions = state.functions()  # while the state is that of the beginning
     expected = state.tried(function, given)
-    found = Written(
-        name, "step", code, pieces, gives, title, given, expected, notes=state.notes(), extra=extra,
+    return Written(
+        name, "step", code, takes, gives, title, given, expected,
+        notes=[*notes, *state.notes()], extra=[*functions, *extra],
         more=[("void *", "state", "state.bytes")],
         last=[(f"{name}_reduce ", "reduce", "0"), ("void *", "context", "0")],
         fortran=f"  integer, parameter :: {name}_state = {state.size // 8}\n",
         head=REDUCE.format(name=name, NAME=name.upper(), size=state.size),
         begin=f"    static union {{ double aligned; unsigned char bytes[{name.upper()}_STATE]; }} "
-        f"state;\n    {name}_init(state.bytes);\n",
+        f"state;\n    {name}_init(state.bytes);\n", **more,
     )  # fmt: skip
-    write_files(path, files_of(found))
 
 
 class _State:
@@ -254,12 +276,8 @@ class _State:
 
     def tried(self, function: Any, given: Sequence[Any]) -> list[Any]:
         """What steps in Python give, one after the other; then all is as it was."""
-        arrays = [(owner, owner.copy(order="K")) for owner, _ in self.owners.values()]
-        steps = [
-            (run.progress, run.progress.count, [*(run.progress.numbers or ())])
-            for run in self._runs()
-        ]
-        calls = [(count.optimizer, count.optimizer.calls) for count in self.counted]
+        optimizers = {id(count.optimizer): count.optimizer for count in self.counted}
+        undo = undoing([owner for owner, _ in self.owners.values()], optimizers.values())
         stream = dict(vars(STREAM))
         try:
             results = [
@@ -267,19 +285,26 @@ class _State:
                 for each in zip(*(map(np.copy, x) for x in given), strict=True)
             ]
         finally:
-            for owner, before in arrays:
-                owner[...] = before
-            for progress, count, of_it in steps:
-                progress.count = count
-                if progress.numbers is not None:
-                    progress.numbers[:] = of_it
-            for optimizer, count in calls:
-                optimizer.calls = count
+            undo()
             vars(STREAM).update(stream)
             for count in (count for count in self.counted if count.optimizer.by_step):
                 for run in count.runs:
                     count.optimizer.prepare(run)
         return [np.stack(each) for each in zip(*results, strict=True)]
+
+
+def undoing(arrays: Iterable[Any], optimizers: Iterable[Any]) -> Callable[[], None]:
+    """What lets arrays, and the counts of optimizers, be as they are now."""
+    kept = [(array, array.copy(order="K")) for array in arrays]
+    histories = [(optimizer, optimizer.history()) for optimizer in optimizers]
+
+    def undo() -> None:
+        for array, values in kept:
+            array[...] = values
+        for optimizer, history in histories:
+            optimizer.set_history(history)
+
+    return undo
 
 
 def _adam(o: Any, t: str, lr: str) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from ..tensor import TENSORS
 from .c import name_of
 from .c_files import files_of, write_files
 from .c_run import run_in_c
+from .c_run_step import run_step_in_c
 from .state import WRITERS, for_torch
 
 __all__ = ["export_run"]
@@ -28,11 +29,14 @@ __all__ = ["export_run"]
 
 def export_run(
     model: TrainedModel, kind: str, output: str | None, force: bool, note: Callable[[str], None],
-    weights_file: bool = False,
+    weights_file: bool = False, rows: int | None = None,
 ) -> str:  # fmt: skip
     """Write `model` as a file `.kind`, whole or not at all; returns the name of the file.
 
-    `weights_file`: as `mt.export` has it. `note` is told what the user of the file has to know.
+    `weights_file`: as `mt.export` has it. `rows`: of the training step that is written instead of
+    what `predict` does, 0 for as many as the run takes. `note` is told what the user of the file
+    has to know.
+
     Raises ConfigError for a name that does not fit or is taken and for what ONNX or C has no form
     for, LaunchError where the file system refuses.
     """
@@ -49,12 +53,19 @@ def export_run(
     check_place(output, force)
     if weights_file and kind != "c":
         raise ConfigError(f"--weights-file is for --to c, got --to {kind}")
+    if rows is not None and (kind != "c" or weights_file):
+        found = "with --weights-file" if weights_file else f"with --to {kind}"
+        raise ConfigError(f"--step is for --to c, whose state holds the weights, got it {found}")
     if kind == "c":
         try:
             name = name_of(output)
         except ValueError as error:
             raise ConfigError(f"--output {output}: {str(error).partition('path: ')[2]}") from None
-        files = files_of(run_in_c(model, name, weights_file))
+        files = files_of(
+            run_in_c(model, name, weights_file)
+            if rows is None
+            else run_step_in_c(model, name, rows)
+        )
         for end in files:
             check_place(str(Path(output).with_name(end.format(Path(output).stem))), force)
         write_files(output, files)

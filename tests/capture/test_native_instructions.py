@@ -32,11 +32,12 @@ def odd(dtype: str) -> np.ndarray:
 
 UNARY = """neg abs square sqrt exp expm1 log log1p sin cos tanh sinh cosh arctan floor ceil sign
     reciprocal isnan isinf isfinite erf erfc relu sigmoid logical_not lgamma digamma
-    erfinv i0 sinc logit""".split()
+    erfinv i0 sinc logit exp2 asinh acosh atanh bitwise_not""".split()
 
 
 BINARY = """add sub mul div maximum minimum eq ne lt le gt ge logical_and logical_or logical_xor
-    pow fmax fmin logaddexp2 gcd lcm bitwise_left_shift bitwise_right_shift""".split()
+    pow fmax fmin logaddexp2 gcd lcm bitwise_left_shift bitwise_right_shift
+    bitwise_and bitwise_or bitwise_xor atan2 hypot""".split()
 
 
 @pytest.mark.daily("float32")
@@ -48,7 +49,7 @@ def test_elementwise_instructions(dtype: str) -> None:
         found: dict[str, Any] = {}
         calls = [(name, (x,)) for name in UNARY] + [(name, (x, y)) for name in BINARY]
         if x.is_floating_point():
-            calls += [(name, (x, y)) for name in ("remainder", "floor_divide")]
+            calls += [(name, (x, y)) for name in ("remainder", "floor_divide", "fmod")]
         calls += [("add", (x, 3)), ("mul", (x, True)), ("where", (x > y, x, y)), ("sub", (x, 1.5))]
         calls += [("add", (x.t(), y.t())), ("mul", (x, x[:1]))]
         for number, (name, args) in enumerate(calls):
@@ -110,7 +111,8 @@ def pieces(a: Any, b: Any, v: Any, w: Any, t: Any, i: Any) -> dict[str, Any]:
         "sum": t.sum(), "rows": t.sum(2), "columns": t.sum(0), "middle": t.sum(1, keepdim=True),
         "ends": t.sum((0, 2)), "max": a.amax(1), "min": a.amin(0), "top": t.max(), "prod": v.prod(),
         "mean": t.mean((1, 2)), "softmax": t.softmax(-1), "norm": (a * a).sum(1).sqrt(),
-        "whole": i.sum(), "count": (a > 0).sum(0), "none": a[:, :0].sum(1), "largest": i.max(),
+        "any": (a > 1).any(1), "all": t.all(), "every": (b > 0).all(), "whole": i.sum(),
+        "count": (a > 0).sum(0), "none": a[:, :0].sum(1), "largest": i.max(),
         "take": v[i], "rows of it": a[i], "gather": a.gather(1, i[None].expand(2, -1)),
         "padded": grown, "shifted": shifted, "joined": wide, "cumulated": a.cumsum(0),
         "view": (a.t() + 1).reshape(-1), "strided": a[::2, 1::2] * 2, "flipped": a.flip(0) + a,

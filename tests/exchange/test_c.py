@@ -212,6 +212,57 @@ def test_many_inputs(name: str, count: int, tmp_path: Path) -> None:
     assert worst <= (1e-10 if name == "float64" else 1e-5) * largest
 
 
+EDGES = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.3, -0.3, 2.5, -7.0, 1e30, -1e-30, 1e-45]
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float32", "float64", "int8", "int16", "int32", "int64", "uint8"]
+)
+def test_division_of_10_000_pairs_is_that_of_numpy(dtype: str, tmp_path: Path) -> None:
+    """Of floats by 0 too; the bits, zeros with their sign."""
+    rng, floats = np.random.default_rng(0), dtype[0] == "f"
+    if floats:
+        x = rng.standard_normal((2, 10_000)) * 10.0 ** rng.integers(-3, 6, (2, 10_000))
+        edges = np.array(EDGES, dtype)
+    else:
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        x = rng.integers(low, high, (2, 10_000), dtype, endpoint=True)
+        x[1, ::2] = rng.integers(-9 if low else 0, 10, 5_000)
+        edges = np.array([low, low + 1, 1, 2, 3, high - 1, high, *([-1, -3] if low else [])], dtype)
+        x[x == 0], edges[edges == 0] = 5, 1  # an error in Python
+    pairs = np.stack(np.meshgrid(edges, edges)).reshape(2, -1)
+    x = x.astype(dtype)
+    x[:, : pairs.shape[1]] = pairs
+    names = {"fmod": "fmod", "remainder": "remainder", "floor_divide": "floor_divide"}
+    names |= {"atan2": "arctan2", "hypot": "hypot"} if floats else {}
+    with np.errstate(all="ignore"):
+        net = Of(lambda _, x: [getattr(mt, name)(x[0], x[1]) for name in names])
+        mt.export(net, mt.from_numpy(x[:, :300].copy()), tmp_path / "few.c")
+        assert tried(tmp_path, "few", CC, *STRICT, *SANITIZED).returncode == 0
+        mt.export(net, mt.from_numpy(x), tmp_path / "net.c")
+        found = Library(tmp_path / "net.c", "forward", [(dtype, (10_000,))] * len(names))(x)
+        expected = [getattr(np, name)(*x) for name in names.values()]
+    for name, mine, right in zip(names, found, expected, strict=True):
+        np.testing.assert_array_max_ulp(mine, right, 4 if name in ("atan2", "hypot") else 0)
+        assert (np.signbit(mine) == np.signbit(right))[right == right].all(), name
+
+
+def test_any_and_all(tmp_path: Path) -> None:
+    def truths(_: Any, x: Any) -> list[Any]:
+        given = [x, x > 0.5, x != 0]
+        found = [each for t in given for each in (t.any(), t.any(0), t.all(1), t.all(), t.any(1))]
+        return [*found, x[:, :0].any(1), x[:, :0].all(1), mt.logical_xor(x, x > 0)]
+
+    for name, x in {
+        "some": mt.randn(3, 20),
+        "none": mt.zeros(20, 3),
+        "nan": mt.zeros(2, 2),
+    }.items():
+        mt.export(Of(truths), x, tmp_path / f"{name}.c")
+        done = tried(tmp_path, name, CC, *STRICT, *SANITIZED)
+        assert not done.returncode, done.stdout + done.stderr
+
+
 def test_a_wrong_weight_is_found(tmp_path: Path) -> None:
     net = nn.Linear(2, 1)
     net.weight.data[...] = mt.tensor([[0.75, 2.5]])

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from test_c import CC, SANITIZED, STRICT, Library, differ, tried
+from test_c_step import Learner
 
 import microtrain as mt
 from microtrain.cli.main import main
@@ -181,12 +182,15 @@ def test_fortran_has_classes_and_categories(table: Path, here: Path) -> None:
     import subprocess
 
     exported(str(table / "runs" / "t-1"), "--output", "t.c")
-    words = ["gfortran", "-std=f2018", "-Wall", "-Werror", "-fsyntax-only", "t.f90"]
-    done = subprocess.run(words, cwd=here, capture_output=True, text=True, check=False)
-    assert not done.returncode, done.stderr
-    text = (here / "t.f90").read_text()
-    assert all(f"function t_{name}(" in text for name in ("predict", "class", "category"))
-    assert max(map(len, text.splitlines())) <= 132
+    exported(str(table / "runs" / "t-1"), "--step", "--output", "s.c")
+    for name, verbs in {"t": ("predict",), "s": ("step", "init", "rate")}.items():
+        words = ["gfortran", "-std=f2018", "-Wall", "-Werror", "-fsyntax-only", f"{name}.f90"]
+        done = subprocess.run(words, cwd=here, capture_output=True, text=True, check=False)
+        assert not done.returncode, done.stderr
+        text = (here / f"{name}.f90").read_text()
+        for verb in (*verbs, "class", "category"):
+            assert re.search(rf"(function|subroutine) {name}_{verb}\(", text)
+        assert max(map(len, text.splitlines())) <= 132
 
 
 @pytest.mark.parametrize(
@@ -314,3 +318,147 @@ def test_parts_of_a_date_are_refused(here: Path, capsys) -> None:
     trained(Path("d.yaml"))
     said = refused(capsys, "runs/d", "--to", "c")
     assert 'column "day": the parts of a date have no form in C' in said
+
+
+# Steps of training --------------------------------------------------------------------------------
+
+STEPS = {
+    "regression": (
+        "data: {type: csv, path: d.csv, target: y, drop: [w, k], standardize: true, "
+        "standardize_target: true}\nmodel: {type: mlp, hidden: [8], activation: tanh}\nloss: mse\n"
+        "optimizer: {type: adam, lr: 0.01}\nschedule: {type: step, every: 5 steps, gamma: 0.5}\n",
+        "clip_norm: 0.05",
+    ),
+    "weights": (
+        "data: {type: csv, path: d.csv, target: y, weight: w, drop: [k], log_target: true}\n"
+        "model: linear_regression\nloss: huber\noptimizer: {type: sgd, lr: 0.01, momentum: 0.9}\n",
+        "nan: skip",
+    ),
+    "classes": (
+        "data: {type: csv, path: d.csv, target: k, drop: [w, y], standardize: true}\n"
+        "model: {type: mlp, hidden: [6]}\nloss: {type: cross_entropy, class_weight: balanced}\n"
+        "optimizer: {type: adamw, lr: 0.02}\n",
+        "accumulate: 3",
+    ),
+    "sum": (
+        "data: {type: csv, path: d.csv, target: y, drop: [w, k]}\nmodel: linear_regression\n"
+        "loss: {type: mse, reduction: sum}\noptimizer: {type: rmsprop, lr: 0.001}\n",
+        "compile: off",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_of_a_run_goes_on_as_the_run(name: str, here: Path) -> None:
+    """Rows and target as they are in the file; clipped, weighted, with the rates of a schedule."""
+    rng = np.random.default_rng(0)
+    x, w, k = rng.normal(5, 3, (60, 2)), rng.integers(1, 4, 60), rng.integers(0, 3, 60)
+    y = 20 + 3 * x[:, 0] + x[:, 1] ** 2
+    table = np.column_stack([x, y, w, k])
+    kept = "a,b,y,w,k\n" + "".join(f"{a!r},{b!r},{c!r},{d:g},c{e:g}\n" for a, b, c, d, e in
+                                   table.tolist())  # fmt: skip
+    Path("d.csv").write_text(kept)
+    Path("a.yaml").write_text(
+        f"name: a\ndtype: float64\n{STEPS[name][0]}checkpoint: {{every: 10 steps}}\n"
+        f"train: {{duration: 20 steps, batch_size: all, {STEPS[name][1]}}}\n"
+    )
+    trained(Path("a.yaml"))
+    exported("runs/a", "--step", "--checkpoint", "last", "--output", "net.c")
+    done = tried(here, "net", CC, *STRICT, *SANITIZED)
+    assert not done.returncode, done.stdout + done.stderr
+    learner = Learner(here / "net.c", 2)
+    target = k if name == "classes" else y[:, None]
+    given = [x, target, *([w.astype(float)] if name == "weights" else [])]
+    for number in range(20, 30):
+        if name == "regression":
+            learner.rate(learner.state.ctypes.data, 0, 0.01 * 0.5 ** (number // 5))
+        learner.step(*given)
+    trained(Path("a.yaml"), "train.duration=30 steps", "name=b")
+    expected = [
+        p.detach().numpy() for p in mt.load("runs/b", checkpoint="last").module.parameters()
+    ]
+    for mine, right in zip(learner.parameters, expected, strict=True):
+        assert differ(mine, right) <= 1e-9
+    header = (here / "net.h").read_text()
+    said = {"regression": "schedule, step", "weights": "weighted mean", "classes": "weighted mean"}
+    assert said.get(name, "leaves the sum, not the mean") in header
+    bad = given[0].copy()
+    bad[3, 1] = np.nan
+    before = learner.state.copy()
+    with pytest.raises(AssertionError):
+        learner.step(bad, *given[1:])
+    np.testing.assert_array_equal(learner.state, before)
+
+
+@pytest.mark.daily("csv", "digits")
+@pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("*.yaml")))
+def test_the_step_of_every_configuration(name: str, here: Path) -> None:
+    few = ["sweep=null"] if "sweep:" in (CONFIGS / f"{name}.yaml").read_text() else []
+    trained(CONFIGS / f"{name}.yaml", "train.duration=4 steps", f"run_dir={here}/runs", *few)
+    (run,) = (here / "runs").iterdir()
+    exported(str(run), "--trust", "--step", "--output", "net.c")
+    done = tried(here, "net", CC, *STRICT, *SANITIZED)
+    assert not done.returncode, done.stdout + done.stderr
+
+
+def test_a_step_on_a_table(table: Path, here: Path) -> None:
+    exported(str(table / "runs" / "t-1"), "--step", "--rows", "5", "--output", "t.c")
+    done = tried(here, "t", CC, *STRICT, *SANITIZED)
+    assert not done.returncode, done.stdout + done.stderr
+    header = (here / "t.h").read_text()
+    assert "in0: double[5][6], the rows, raw values" in header
+    assert "in1: int64_t[5], the target, the number of the class" in header
+    assert "in0[row][2]: kind, the number of a category, NAN where it is empty" in header
+    learner = Learner(here / "t.c", 2)
+    category = learner.library["t_category"]
+    category.restype, category.argtypes = ctypes.c_double, [ctypes.c_int, ctypes.c_char_p]
+    row = [50.0, 3.5, category(2, b"b,l"), category(3, b"x"), category(4, b"p3"), 19000.0]
+    rows, labels = np.array([row] * 5), np.zeros(5, np.int64)
+    losses = [learner.step(rows, labels) for _ in range(40)]
+    assert losses[-1] < 0.5 * losses[0]
+    rows[4, 3] = 0.0  # an unknown one, where that was an error
+    with pytest.raises(AssertionError):
+        learner.step(rows, labels)
+    with pytest.raises(AssertionError):
+        learner.step(np.array([row] * 5), labels + len(NAMES))
+
+
+def test_steps_that_have_no_form_are_refused_by_name(here: Path, capsys) -> None:
+    np.savez("d.npz", x=np.random.default_rng(0).random((40, 3)), y=np.arange(40.0)[:, None])
+    Path("own.py").write_text(
+        "import microtrain as mt\n\n\nclass Own(mt.train.Trainer):\n"
+        "    def train_step(self, batch):\n        return super().train_step(batch)\n\n\n"
+        "def dropping(in_features, out_features):\n    return mt.nn.Sequential("
+        "mt.nn.Dropout(0.5), mt.nn.Linear(in_features, out_features))\n\n\n"
+        "def normed(in_features, out_features):\n    return mt.nn.Sequential("
+        "mt.nn.Linear(in_features, 4), mt.nn.BatchNorm1d(4), mt.nn.Linear(4, out_features))\n"
+    )
+    model, batch = "linear_regression", "batch_size: 8"
+    for words, message in {
+        ("own.py:dropping", "adam", batch): "random numbers have no form",
+        (model, "nadam", batch): "the rates of NAdam have no form in C",
+        (model, "lbfgs", "batch_size: all"): "lbfgs computes its loss several times in a step",
+        (
+            "own.py:normed",
+            "sgd",
+            f"{batch}, accumulate: 2",
+        ): "batch norms have the statistics of micro-batches",
+        (
+            model,
+            "sgd",
+            f"{batch}}}\ntrainer: own.py:Own\ndistributed: {{share_gpu: true",
+        ): "of its own",
+    }.items():
+        Path("a.yaml").write_text(
+            f"name: a\ndata: {{type: npz, path: d.npz}}\nmodel: {words[0]}\nloss: mse\n"
+            f"optimizer: {words[1]}\ntrain: {{duration: 2 steps, {words[2]}}}\n"
+        )
+        trained(Path("a.yaml"))
+        said = refused(capsys, "runs/a", "--to", "c", "--step", "--trust")
+        assert "the step cannot be written as C" in said
+        assert message in said
+    assert "with --to npz" in refused(capsys, "runs/a", "--to", "npz", "--step", "--trust")
+    words = ["runs/a", "--to", "c", "--trust"]
+    assert "with --weights-file" in refused(capsys, *words, "--step", "--weights-file")
+    assert "--rows is for --step" in refused(capsys, *words, "--rows", "3")
+    assert not [*here.glob("*.c")]

@@ -464,3 +464,154 @@ end program learn
     found = np.array(done.stdout.split(), np.float64)
     expected = [step(x, y).item() for _ in range(20)]  # half the gradient, twice the rate
     np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+SHIM = """\
+#include <mpi.h>
+#include <stddef.h>
+#include <stdint.h>
+
+int start(void) {
+    int rank;
+    MPI_Init(NULL, NULL);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    return rank;
+}
+void mean(void *context, double *numbers, int64_t count, int bytes) {
+    int size;
+    if (context != NULL || bytes != 8) MPI_Abort(MPI_COMM_WORLD, 3);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    MPI_Allreduce(MPI_IN_PLACE, numbers, (int)count, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+    for (int64_t i = 0; i < count; i++) numbers[i] /= size;
+}
+void finish(void) { MPI_Finalize(); }
+"""
+OF_SHIM = """\
+module ranks
+  interface
+    function start() bind(c) result(rank)
+      import
+      integer(c_int) :: rank
+    end function start
+    subroutine mean(context, numbers, count, bytes) bind(c)
+      import
+      type(c_ptr), value :: context
+      integer(c_int64_t), value :: count
+      integer(c_int), value :: bytes
+      real(c_double), intent(inout) :: numbers(count)
+    end subroutine mean
+    subroutine finish() bind(c)
+    end subroutine finish
+  end interface
+end module ranks
+""".replace("      import\n", "      use, intrinsic :: iso_c_binding\n")
+OF_FORTRAN = """\
+module ranks
+  use, intrinsic :: iso_c_binding
+  use mpi
+contains
+  function start() result(rank)
+    integer(c_int) :: rank, error
+    call MPI_Init(error)
+    call MPI_Comm_rank(MPI_COMM_WORLD, rank, error)
+  end function start
+  subroutine mean(context, numbers, count, bytes) bind(c)
+    type(c_ptr), value :: context
+    integer(c_int64_t), value :: count
+    integer(c_int), value :: bytes
+    real(c_double), intent(inout) :: numbers(count)
+    integer :: number, error
+    if (c_associated(context) .or. bytes /= 8) stop 3
+    call MPI_Comm_size(MPI_COMM_WORLD, number, error)
+    call MPI_Allreduce(MPI_IN_PLACE, numbers, int(count), MPI_DOUBLE_PRECISION, MPI_SUM, &
+                       MPI_COMM_WORLD, error)
+    numbers = numbers / number
+  end subroutine mean
+  subroutine finish()
+    integer :: error
+    call MPI_Finalize(error)
+  end subroutine finish
+end module ranks
+"""
+LEARN = """\
+program learn
+  use, intrinsic :: iso_c_binding
+  use net
+  use ranks, only: start, mean, finish
+  implicit none
+  real(c_double) :: x(8, 64), y(2, 64), losses(0:999)
+  real(c_double) :: state(net_state), work(net_workspace)
+  integer :: n, first, last
+  integer(c_int) :: rank
+  rank = start()
+  open(10, file="rows", access="stream", form="unformatted", status="old")
+  read(10) x, y
+  close(10)
+  call net_init(state)
+  do n = 0, 999
+    first = 16 * mod(n, 4) + 4 * rank + 1
+    last = first + 3
+    if (net_step(x(:, first:last), y(:, first:last), losses(n:), state, work, &
+                 c_funloc(mean), c_null_ptr) /= 0) stop 1
+  end do
+  call mean(c_null_ptr, losses, 1000_c_int64_t, 8_c_int)
+  if (rank == 0) print "(es24.16)", losses
+  call finish()
+end program learn
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not shutil.which("gfortran"), reason="no gfortran")
+@pytest.mark.parametrize("bindings", ["mpi.h", "mpif90"])
+def test_a_thousand_steps_of_fortran_on_four_ranks(bindings: str, tmp_path: Path) -> None:
+    """Each has a quarter of every batch; Python has all of it.
+
+    Gradients are added up in Fortran where MPI has its module, and in a few lines of C anywhere.
+    """
+    if reason := mpi_run.missing():
+        pytest.skip(reason)
+    launcher = mpi_run.find_mpirun()
+    assert launcher is not None
+    if bindings == "mpif90":
+        wrapper = Path(shutil.which("mpif90") or "no mpif90")
+        launcher = next(
+            filter(Path.exists, map(wrapper.with_name, ("mpirun.mpich", "mpirun"))), None
+        )
+        if launcher is None:
+            pytest.skip("no mpif90: MPI of this machine has no module of Fortran")
+    step, model, optimizer, _ = training("adam", 0.5, mt.float64)
+    whole = training("adam", 0.5, mt.float64)
+    x, y = mt.randn(64, 8, dtype=mt.float64), mt.randn(64, 2, dtype=mt.float64)
+    mt.export_step(step, (x[:4].clone(), y[:4].clone()), tmp_path / "net.c")
+    for mine, other in zip(whole[1].parameters(), model.parameters(), strict=True):
+        mine.data[...] = other.data
+    whole[2].load_state_dict(optimizer.state_dict())
+    np.concatenate([x.numpy().ravel(), y.numpy().ravel()]).tofile(tmp_path / "rows")
+    (tmp_path / "shim.c").write_text(SHIM)
+    (tmp_path / "ranks.f90").write_text(OF_SHIM if bindings == "mpi.h" else OF_FORTRAN)
+    (tmp_path / "main.f90").write_text(LEARN)
+    strict = ["-std=f2018", "-Wall", "-Werror", "-O1"]
+    objects = [CC, "-std=c99", "-O2", "-c", "net.c"]  # of the name of what Fortran makes of net.f90
+    if bindings == "mpi.h":
+        wrapper = launcher.with_name("mpicc")
+        compiled = [str(wrapper), "-c", "shim.c"]
+        if not wrapper.exists() or subprocess.run(compiled, cwd=tmp_path, check=False).returncode:
+            pytest.skip("no mpicc beside mpirun that compiles")
+        lines = [["gfortran", *strict, "-c", "net.f90", "ranks.f90", "main.f90"], objects]
+        parts = ["shim.o", "net.o", "ranks.o", "main.o"]
+        lines += [[str(wrapper), *parts, "-o", "learn", "-lgfortran", "-lm"]]
+    else:
+        parts = ["ranks.f90", "net.f90", "main.f90", "net.o"]
+        lines = [objects, [str(wrapper), *parts, "-o", "learn", "-lm"]]
+    for line in lines:
+        done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert not done.returncode, done.stderr
+    job = mpi_run.run_job([launcher, "-n", "4", "./learn"], timeout=500, cwd=tmp_path)
+    assert job.returncode == 0, job.stderr
+    found = np.array(job.stdout.split(), np.float64)
+    batches = [(x[n : n + 16].clone(), y[n : n + 16].clone()) for n in (0, 16, 32, 48)]
+    expected = np.array([whole[0](*batches[n % 4]).item() for n in range(1000)])
+    np.testing.assert_allclose(found, expected, rtol=1e-7)
+    assert expected[-4:].mean() < 0.8 * expected[:4].mean()
