@@ -521,7 +521,7 @@ def _scatter(line: Line) -> Scatter | None:
     reads = [Place(a) for a in arrays]
     if reads[0].meets(reads[1]) or reads[0].meets(reads[2]):
         return None
-    return Scatter([line], reads, [reads[0]], *reads, adds)
+    return Scatter([line], reads, [reads[0]], reads[0], reads[1], reads[2], adds)
 
 
 def _gather(line: Line) -> Gather | None:
