@@ -242,7 +242,8 @@ class InMemory:
             if isinstance(error, Gone | Unwritten):
                 raise
             self.every = -1
-            run.output.warn(f"no state in memory, only checkpoints on the disk: {error}")
+            why = str(error).partition("\n")[0]  # the rest is of the disk
+            run.output.warn(f"no state in memory, only checkpoints on the disk: {why}")
         return self.every >= 0
 
 
