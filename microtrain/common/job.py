@@ -133,10 +133,10 @@ def begun_run() -> Path | None:
 def note_run(path: Path) -> None:
     """Let the launcher know which run the job is; LaunchError where there is no room for that."""
     if (found := enter()) is not None:
+        what = f"a further start would not find the run by {found / 'run'}"
         way_out = "\nmake room there, or start it without --restarts"
-        with refusing(f"a further start would not find the run by {found / 'run'}", way_out):
-            with contextlib.suppress(FileExistsError):  # the run of a start before
-                (found / "run").symlink_to(path.absolute())
+        with refusing(what, way_out), contextlib.suppress(FileExistsError):  # of a start before
+            (found / "run").symlink_to(path.absolute())
 
 
 def note_failure(text: str) -> None:

@@ -38,9 +38,10 @@ class Fault(mt.train.Callback):
 
     def on_step(self, trainer):
         time.sleep(self.seconds)
-        if trainer.step == 40 and self.does == "is_killed_as_the_clock_jumped":
+        jump = {"is_killed_as_the_clock_jumped": -86400.0, "is_killed_a_day_later": 86400.0}
+        if trainer.step == 40 and self.does in jump:
             now = time.time
-            time.time = lambda: now() - 86400.0
+            time.time = lambda: now() + jump[self.does]
         full = self.does == "is_killed_where_memory_is_full" and not os.path.exists("fault")
         if trainer.step == 60 and full and trainer.comm.rank == 0:
             with contextlib.suppress(OSError), open("/dev/shm/full", "wb", buffering=0) as file:
@@ -75,7 +76,11 @@ class Fault(mt.train.Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
     is_killed_again = needs_three = is_killed_as_the_clock_jumped = is_killed
-    is_killed_where_memory_is_full = is_killed
+    is_killed_where_memory_is_full = is_killed_a_day_later = is_killed
+
+    def is_killed_as_memory_is_removed(self, trainer):
+        shutil.rmtree(job.place())
+        os.kill(os.getpid(), signal.SIGKILL)
 
     def kills_a_spare(self, trainer):
         if self.first():
@@ -156,7 +161,7 @@ def folder(tmp_path: Path, mpirun: Callable[..., mpi_run.Job]) -> Path:
     write_run(tmp_path)
     net = tmp_path / "net.py"
     text = net.read_text().replace(
-        "import os\n", "import contextlib, os, re\nfrom microtrain.common import job\n", 1
+        "import os\n", "import contextlib, os, re, shutil\nfrom microtrain.common import job\n", 1
     )
     net.write_text(text + FAULTS)
     return tmp_path
@@ -203,6 +208,7 @@ def same(folder: Path, *words: str, does: str = "nothing", ranks: int = 2, **how
 ENDS = {
     "is_killed": (1, r"signal 9"),
     "is_killed_as_the_clock_jumped": (1, r"signal 9"),
+    "is_killed_a_day_later": (1, r"signal 9"),
     "loses_mpirun": (0, r"signal 9"),
     "is_stopped": (1, r"exit code 1"),
 }
@@ -310,6 +316,16 @@ def test_no_room_in_memory(folder: Path) -> None:
     assert found.returncode == 0, found.stderr
     assert "no state in memory, only checkpoints on the disk" in found.stdout + found.stderr
     assert same(folder) == {}
+
+
+@pytest.mark.slow
+def test_memory_that_is_removed(folder: Path) -> None:
+    """As some systems do when a user logs out: no further run is begun from the first step."""
+    found = launch(folder, "is_killed_as_memory_is_removed", times=3)
+    assert found.returncode == 137
+    said = r"ended with signal 9, and /dev/shm/microtrain-job-\S+, which knew .*: not started again"
+    assert re.search(said, found.stderr), found.stderr
+    assert info(folder)["status"] == "failed"
 
 
 # How full /dev/shm is at first, ranks, the fault, exit code, what is said
