@@ -151,7 +151,7 @@ class Fault(mt.train.Callback):
             states.touch()
 
 """
-WORLD = "distributed={reproducible: world, shards: 8, warn_s: 1, timeout_s: 2}"
+WORLD = "distributed={reproducible: world, shards: 8, warn_s: 1, timeout_s: 20}"
 STEPS = "train.duration=120 steps"
 SMALL = ("train.batch_size=32", "checkpoint.every=1000 steps")  # so the state is that in memory
 
@@ -178,6 +178,7 @@ def launch(
     how = [] if times is None else ["--restarts", str(times)]
     line = ["launch", "-n", str(ranks), *how, *more, "train", "run.yaml", f"run_dir={runs}"]
     line += [STEPS, WORLD, *SMALL, fault, *words]
+    line += ["distributed.timeout_s=2"] if does == "is_stopped" else []
     found = mpi_run.run_job(
         [*before, sys.executable, "-m", "microtrain", *line], cwd=folder, timeout=100,
         env={"MICROTRAIN_TIMEOUT_S": None},
