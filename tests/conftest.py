@@ -14,6 +14,8 @@ import inspect
 import io
 import os
 import re
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -68,6 +70,18 @@ def native_code(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def reports(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs end as a user's do, with a page and pictures, which take longer than most runs here."""
     monkeypatch.delenv("MICROTRAIN_REPORT")
+
+
+SMALL = 'mount -t tmpfs -o size=64m,mode=1777 none /dev/shm && exec "$@"'
+
+
+@pytest.fixture
+def in_a_container() -> tuple[str, ...]:
+    """What begins a command whose /dev/shm has 64 MB, as in a container."""
+    start = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", SMALL, "sh")
+    if shutil.which("unshare") is None or subprocess.call([*start, "true"]):
+        pytest.skip("this system gives no mount namespaces to users")
+    return start
 
 
 @pytest.fixture(params=["numpy", "native"])

@@ -16,6 +16,9 @@ from typing import Any
 import mpi_run
 import numpy as np
 import pytest
+import resuming
+
+from microtrain.runs.directory import newest_run
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "scripts"
@@ -453,19 +456,22 @@ exit ${REQUEUE:-0}
 """
 
 
-def sbatch(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """The batch script as Slurm would run it, with commands that only note how they were called."""
-    for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
+def sbatch(
+    folder: Path, *arguments: str, srun: str = SRUN, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """The batch script as Slurm would run it, with commands that note how they were called."""
+    for name, text in (("srun", srun), ("scontrol", SCONTROL)):
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
-    given = {"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "17"}
+    here = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    given = {"PATH": f"{folder}:{here}", "SLURM_JOB_ID": "17"}
     return subprocess.run(
         ["bash", SCRIPTS / "slurm.sbatch", *arguments],
         cwd=folder,
         env=os.environ | given | env,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
 
@@ -499,6 +505,65 @@ def test_the_slurm_job_goes_back_into_the_queue_where_it_can_be_resumed(
     assert words in done.stderr and bool(words) == bool(done.stderr)
     called = (tmp_path / "calls").read_text().splitlines()
     assert called[2:] == (["scontrol requeue 17"] if code == "75" else [])
+
+
+@pytest.mark.parametrize(
+    ("code", "calls"), [("137", 4), ("139", 4), ("130", 1), ("143", 1), ("1", 1)]
+)
+def test_the_slurm_job_starts_again_what_was_killed(tmp_path: Path, code: str, calls: int) -> None:
+    done = sbatch(tmp_path, "c.yaml", CODE=code)
+    assert done.returncode == int(code), done
+    called = (tmp_path / "calls").read_text().splitlines()
+    assert [" ".join(each.split()[6:9]) for each in called[1:]] == calls * ["train --resume auto"]
+    assert done.stderr.count(f"signal {int(code) - 128}; starting it again") == calls - 1
+
+
+# As Slurm's: the ranks of the job, and the highest of their exit codes.
+MPIRUN = """#!/bin/sh
+echo "srun $*" >>calls
+while case $1 in --*) ;; *) false ;; esac; do shift; done
+unset SLURM_JOB_ID
+exec mpirun -n 2 "$@"
+"""
+ENDS = """
+class Ends(mt.train.Callback):
+    interval = "1 step"
+
+    def on_step(self, trainer):
+        time.sleep(0.005)
+        how = {40: signal.SIGKILL, 80: signal.SIGUSR1, 100: None}.get(trainer.step, 0)
+        if trainer.comm.rank == 1 and how != 0 and not os.path.exists(f"ended-{trainer.step}"):
+            open(f"ended-{trainer.step}", "x").close()
+            if how is None:
+                raise ValueError("a bug")
+            os.kill(os.getpid(), how)
+"""
+
+
+@pytest.mark.slow
+def test_a_slurm_job_loses_no_bit(tmp_path: Path, mpirun: Any) -> None:
+    """A rank is killed, then time is over, then there is a bug, which somebody mends."""
+    resuming.write_run(tmp_path)
+    with open(tmp_path / "net.py", "a") as file:
+        file.write(ENDS)
+    words = ["run.yaml", "train.duration=120 steps", "checkpoint.every=10 steps"]
+    found = []
+    for code, trains in ((75, 2), (1, 1), (0, 1)):
+        env = mpi_run.open_mpi_settings(crowded=True) | {"PYTHONPATH": str(ROOT)}
+        done = sbatch(tmp_path, *words, "callbacks=[./net.py:Ends]", srun=MPIRUN, **env)
+        assert done.returncode == code, done
+        found.append((tmp_path / "calls").read_text().splitlines())
+        (tmp_path / "calls").unlink()
+        assert [" train " in call for call in found[-1] if "srun" in call] == [False] + trains * [
+            True
+        ]
+        assert ("scontrol requeue 17" in found[-1]) == (code == 75)
+    whole = mpi_run.run_mpi(2, "-m", "microtrain", "train", *words, "callbacks=[]",
+                            "run_dir=whole", cwd=tmp_path)  # fmt: skip
+    assert whole.returncode == 0, whole.stderr
+    runs = [newest_run(tmp_path / name / "small") for name in ("runs", "whole")]
+    assert len(list((tmp_path / "runs/small").glob("2*"))) == 1
+    assert resuming.differences(*(resuming.facts(run) for run in runs if run)) == {}
 
 
 def test_the_slurm_job_names_no_machine_and_only_commands_that_there_are() -> None:

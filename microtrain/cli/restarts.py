@@ -82,9 +82,9 @@ class Job:
         left, seen, first = self.restarts, list[set[Path]](), time.time()
         before = self.ranks  # with which it ran, where others have been asked for
         while True:
-            began = time.time()
+            began = time.monotonic()
             code = self._start()
-            now = time.time()
+            now, took = time.time(), elapsed(time.monotonic() - began)
             run = place / "run"
             if self.in_place:  # 0 is that of ranks that were all killed
                 code = {job.LEFT: 0, 0: 128 + signal.SIGKILL}.get(code, code)
@@ -104,6 +104,10 @@ class Job:
                 break
             signals = {128 + number for number in signal.valid_signals()}
             how = f"signal {code - 128}" if code in signals else f"exit code {code}"
+            if not (place / "launcher").exists():
+                why = "which knew its run, was removed meanwhile"
+                _say(f"the job ended with {how}, and {place}, {why}: not started again")
+                break
             seen.append(_states(place, run))
             if run.exists() and seen[-TRIES:] == [seen[-1]] * TRIES:
                 _say(
@@ -118,7 +122,7 @@ class Job:
             left -= 1
             number = self.restarts - left
             _say(
-                f"the job ended with {how} after {elapsed(now - began)}; starting it again "
+                f"the job ended with {how} after {took}; starting it again "
                 f"with {self.ranks} ranks, restart {number} of {self.restarts}"
             )
             self.again = f"{first} {now} the job ended ({how})"

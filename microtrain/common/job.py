@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import shutil
 import stat
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from ..errors import LaunchError
+from .files import refusing
 
 NAME: Final = "MICROTRAIN_JOB"  # of the job
 # The times of the first start and of the last end, in seconds since 1970, and how that was.
@@ -114,12 +116,11 @@ def is_first(settings: str) -> bool:
     """Whether a run of these settings is the first that the job has had."""
     if (found := enter()) is None:
         return False
-    file = found / "settings"
-    with contextlib.suppress(OSError), open(file, "x", encoding="utf-8") as new:
-        new.write(settings)
-    with contextlib.suppress(OSError, ValueError):
-        return file.read_text(encoding="utf-8") == settings
-    return False
+    link = found / "settings"  # to a hash: where memory is full, there is room for that still
+    mine = hashlib.sha256(settings.encode()).hexdigest()
+    with contextlib.suppress(OSError):
+        link.symlink_to(mine)
+    return link.is_symlink() and os.readlink(link) == mine
 
 
 def begun_run() -> Path | None:
@@ -130,9 +131,11 @@ def begun_run() -> Path | None:
 
 
 def note_run(path: Path) -> None:
-    """Let the launcher know which run the job is."""
+    """Let the launcher know which run the job is; LaunchError where there is no room for that."""
     if (found := enter()) is not None:
-        with contextlib.suppress(OSError):  # the run of a start before
+        what = f"a further start would not find the run by {found / 'run'}"
+        way_out = "\nmake room there, or start it without --restarts"
+        with refusing(what, way_out), contextlib.suppress(FileExistsError):  # of a start before
             (found / "run").symlink_to(path.absolute())
 
 

@@ -151,6 +151,7 @@ class Monitor:
         elif number := status & 0x7F:
             how, code = f"was ended by signal {number} ({signal.strsignal(number)})", 128 + number
             sent_to_all = number in (signal.SIGTERM, signal.SIGINT)
+            how += _full() if number == signal.SIGBUS else ""
         else:
             how = f"left with exit code {status >> 8} before its end, by os._exit or the like"
             code = status >> 8 or 1
@@ -206,6 +207,15 @@ class Monitor:
         except OSError as error:  # other systems have no such names: better twice than not at all
             return error.errno != errno.EADDRINUSE
         return True
+
+
+def _full() -> str:
+    """That there is no room where ranks share memory; empty: there is some, or no such place."""
+    place = "/dev/shm"
+    found = os.statvfs(place) if os.path.isdir(place) else None
+    if found is None or found.f_bavail * found.f_frsize > 2**20:
+        return ""
+    return f", as {place} is full, through which ranks share memory: make room there"
 
 
 def _stat(process: int) -> list[str]:

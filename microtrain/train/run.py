@@ -399,7 +399,10 @@ def held(
             if comm.rank == 0:
                 directory = open_directory()
                 output.log = directory.log
-                job.note_run(directory.path)
+        if job.place() is not None:  # any rank may become the first, on any host
+            path = comm.broadcast_object("" if directory is None else str(directory.path))
+            with settled(comm):
+                job.note_run(Path(path))
         yield directory
         if directory is not None:
             directory.flush()  # else nobody would hear of a line that cannot be written
@@ -422,8 +425,6 @@ def run_directory(run: Any, resume: Path | None) -> Iterator[None]:
         try:
             own = "" if run.directory is None else str(run.directory.path)
             run.path = Path(run.comm.broadcast_object(own))
-            if job.in_place():  # any rank may become the first, on any host
-                job.note_run(run.path)
             yield
         finally:
             run.output.end_bar()

@@ -208,7 +208,8 @@ def cached(
         except DataError as error:
             if not for_job or data is None:
                 raise
-            words = f"a further start of this job reads the data again: {error}"
+            why = str(error).partition("\n")[0].removeprefix("data.cache: ")
+            words = f"a further start of this job reads the data again: {why}"
             return first.setdefault(key, replace(data, notes=(*data.notes, words)))
         if for_job:
             try:

@@ -38,9 +38,15 @@ class Fault(mt.train.Callback):
 
     def on_step(self, trainer):
         time.sleep(self.seconds)
-        if trainer.step == 40 and self.does == "is_killed_as_the_clock_jumped":
+        jump = {"is_killed_as_the_clock_jumped": -86400.0, "is_killed_a_day_later": 86400.0}
+        if trainer.step == 40 and self.does in jump:
             now = time.time
-            time.time = lambda: now() - 86400.0
+            time.time = lambda: now() + jump[self.does]
+        full = self.does == "is_killed_where_memory_is_full" and not os.path.exists("fault")
+        if trainer.step == 60 and full and trainer.comm.rank == 0:
+            with contextlib.suppress(OSError), open("/dev/shm/full", "wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(4096))
         if trainer.comm.rank == self.rank:
             if trainer.step == self.step:
                 getattr(self, self.does, self.nothing)(trainer)
@@ -70,6 +76,11 @@ class Fault(mt.train.Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
     is_killed_again = needs_three = is_killed_as_the_clock_jumped = is_killed
+    is_killed_where_memory_is_full = is_killed_a_day_later = is_killed
+
+    def is_killed_as_memory_is_removed(self, trainer):
+        shutil.rmtree(job.place())
+        os.kill(os.getpid(), signal.SIGKILL)
 
     def kills_a_spare(self, trainer):
         if self.first():
@@ -140,7 +151,7 @@ class Fault(mt.train.Callback):
             states.touch()
 
 """
-WORLD = "distributed={reproducible: world, shards: 8, warn_s: 1, timeout_s: 2}"
+WORLD = "distributed={reproducible: world, shards: 8, warn_s: 1, timeout_s: 20}"
 STEPS = "train.duration=120 steps"
 SMALL = ("train.batch_size=32", "checkpoint.every=1000 steps")  # so the state is that in memory
 
@@ -150,7 +161,7 @@ def folder(tmp_path: Path, mpirun: Callable[..., mpi_run.Job]) -> Path:
     write_run(tmp_path)
     net = tmp_path / "net.py"
     text = net.read_text().replace(
-        "import os\n", "import os, re\nfrom microtrain.common import job\n", 1
+        "import os\n", "import contextlib, os, re, shutil\nfrom microtrain.common import job\n", 1
     )
     net.write_text(text + FAULTS)
     return tmp_path
@@ -159,6 +170,7 @@ def folder(tmp_path: Path, mpirun: Callable[..., mpi_run.Job]) -> Path:
 def launch(
     folder: Path, does: str, *words: str, ranks: int = 2, runs: str = "runs", step: int = 75,
     times: int | None = 3, rank: int = 1, seconds: float = 0.01, more: Sequence[str] = (),
+    before: Sequence[str] = (),
 ) -> mpi_run.Job:  # fmt: skip
     """A run that is started again, in which something happens after a step."""
     fault = f"callbacks=[{{type: ./net.py:Fault, step: {step}, does: {does}, rank: {rank}"
@@ -166,8 +178,9 @@ def launch(
     how = [] if times is None else ["--restarts", str(times)]
     line = ["launch", "-n", str(ranks), *how, *more, "train", "run.yaml", f"run_dir={runs}"]
     line += [STEPS, WORLD, *SMALL, fault, *words]
+    line += ["distributed.timeout_s=2"] if does == "is_stopped" else []
     found = mpi_run.run_job(
-        [sys.executable, "-m", "microtrain", *line], cwd=folder, timeout=100,
+        [*before, sys.executable, "-m", "microtrain", *line], cwd=folder, timeout=100,
         env={"MICROTRAIN_TIMEOUT_S": None},
     )  # fmt: skip
     assert found.left_behind == ()
@@ -196,6 +209,7 @@ def same(folder: Path, *words: str, does: str = "nothing", ranks: int = 2, **how
 ENDS = {
     "is_killed": (1, r"signal 9"),
     "is_killed_as_the_clock_jumped": (1, r"signal 9"),
+    "is_killed_a_day_later": (1, r"signal 9"),
     "loses_mpirun": (0, r"signal 9"),
     "is_stopped": (1, r"exit code 1"),
 }
@@ -303,6 +317,53 @@ def test_no_room_in_memory(folder: Path) -> None:
     assert found.returncode == 0, found.stderr
     assert "no state in memory, only checkpoints on the disk" in found.stdout + found.stderr
     assert same(folder) == {}
+
+
+@pytest.mark.slow
+def test_memory_that_is_removed(folder: Path) -> None:
+    """As some systems do when a user logs out: no further run is begun from the first step."""
+    found = launch(folder, "is_killed_as_memory_is_removed", times=3)
+    assert found.returncode == 137
+    said = r"ended with signal 9, and /dev/shm/microtrain-job-\S+, which knew .*: not started again"
+    assert re.search(said, found.stderr), found.stderr
+    assert info(folder)["status"] == "failed"
+
+
+# How full /dev/shm is at first, ranks, the fault, exit code, what is said
+FULL = {
+    "at first": (100, 1, "is_killed", 0, "the data again: no room.*\nwarning: no state in memory.*"
+                 "No space left on device\n[^w ]"),
+    "in the middle": (0, 2, "is_killed_where_memory_is_full", 0, "warning .rank 0.: no state in "
+                      "memory, only .*No space left on device\nmicrotrain: rank 1"),
+    "no room for a link": (100, 1, "nothing", 5, "error: a further start would not find the run by "
+                           "/dev/shm/.*No space left on device.*\nmake room there, or"),
+    "no room for MPI": (100, 2, "nothing", 135, r"by signal 7 \(Bus error\), as /dev/shm is full, "
+                        "through which ranks share memory: make room there; the job ends\n"),
+}  # fmt: skip
+SHELL = """
+head -c {}m /dev/zero >/dev/shm/full 2>/dev/null
+"$@"; code=$?
+ls -A /dev/shm >left; exit $code
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", FULL)
+def test_memory_that_is_full(folder: Path, in_a_container: tuple[str, ...], case: str) -> None:
+    """The launcher's own directory, states and rows: all lie in a file system of 64 MB."""
+    full, ranks, does, code, said = FULL[case]
+    if code == 135 and mpirun_of_here().kind != "mpich":
+        pytest.skip("other MPIs go on without")
+    before = [*in_a_container, "sh", "-c", SHELL.format(full), "sh"]
+    runs = "runs" * 40 if code == 5 else "runs"  # a short link takes no room
+    found = launch(folder, does, ranks=ranks, rank=ranks - 1, times=1, runs=runs, before=before)
+    assert found.returncode == code, found.stderr
+    assert re.search(said, found.stderr), found.stderr
+    assert found.stderr.count("starting it again") == (code != 5)
+    left = (folder / "left").read_text().split()
+    assert "full" in left and not [name for name in left if name.startswith("microtrain")]
+    if not code:
+        assert same(folder, ranks=1) == {}
 
 
 @pytest.mark.slow

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -138,18 +136,6 @@ def test_a_rank_that_is_killed_leaves_no_file(mpirun: Mpirun, tmp_path: Path, wh
     assert job.returncode != 0
     assert job.left_behind == ()
     assert list(directory.iterdir()) == []
-
-
-SMALL = 'mount -t tmpfs -o size=64m,mode=1777 none /dev/shm && exec "$@"'
-
-
-@pytest.fixture
-def in_a_container() -> tuple[str, ...]:
-    """What begins a command whose /dev/shm has 64 MB, as in a container."""
-    start = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", SMALL, "sh")
-    if shutil.which("unshare") is None or subprocess.call([*start, "true"]):
-        pytest.skip("this system gives no mount namespaces to users")
-    return start
 
 
 @pytest.mark.slow

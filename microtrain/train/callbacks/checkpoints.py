@@ -32,7 +32,6 @@ from ..build_run import SAVE, STOP
 from ..model_state import checkpoint_of
 from ..run import TrainingRun, next_multiple
 from .base import Callback, Ending, Event
-from .order import round_up
 
 APART = 16  # steps: `auto` looks at the clock less often, which costs as much as a small step
 SHARE = 0.01  # of a run's time: what its state in memory may cost
@@ -190,6 +189,7 @@ class InMemory:
         self._before = 0, 0.0  # step and time from which steps are measured
         self._copy: dict[str, Any] | None = None
         self._spent = self._each = 0.0  # seconds, for the copy; of a step before it
+        self._sums = 0.0, 0.0  # of what all so far have taken, and of the steps before them
         self.every = 0
         with contextlib.suppress(OSError, ValueError):  # nothing was decided
             self.every = int(self._decided.read_text())
@@ -218,11 +218,12 @@ class InMemory:
             self._each = (now - then) / (event.step - step)
 
     def _decide(self, run: TrainingRun, spent: float) -> None:
-        """More steps apart, if so many are needed: once, unless steps or the machine change."""
-        needed = spent / SHARE / self._each
-        if needed < 2 * self.every:
+        """As many steps apart as the mean so far needs; some more, to decide it rarely."""
+        self._sums = self._sums[0] + spent, self._sums[1] + self._each
+        needed = self._sums[0] / SHARE / self._sums[1]
+        if self.every / 2 <= needed <= self.every:
             return
-        first, self.every = not self.every, round_up(needed)
+        first, self.every = not self.every, math.ceil(1.1 * needed)
         with contextlib.suppress(OSError):  # decided anew by the next start
             self._decided.write_text(str(self.every))
         if first:
@@ -242,7 +243,8 @@ class InMemory:
             if isinstance(error, Gone | Unwritten):
                 raise
             self.every = -1
-            run.output.warn(f"no state in memory, only checkpoints on the disk: {error}")
+            why = str(error).partition("\n")[0]  # the rest is of the disk
+            run.output.warn(f"no state in memory, only checkpoints on the disk: {why}")
         return self.every >= 0
 
 
