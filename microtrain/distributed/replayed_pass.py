@@ -67,15 +67,19 @@ class Whole:
         parallel, root, rows, weights = self.parallel, self.root, self.rows, self.weights
         reducer = parallel.reducer
         weight = float(rows)
-        if self.alone:
+        if not reducer.communicates:
 
-            def publish(steps: int = 1) -> None:
-                parallel.passes.steps += steps
+            def done(steps: int = 1) -> None:
                 over = weight if weights is None else weights.weight(1, True)
                 loss = 0.0 + (over * float(root.item()) if over else 0.0)
-                parallel.publish((rows, over, loss, 0, *parallel.notes, 0.0), True)
+                values = (rows, over, loss, 0, *parallel.notes, 0.0)
+                if self.alone:
+                    parallel.passes.steps += steps
+                    parallel.publish(values, True)
+                else:
+                    parallel.finish(values)
 
-            return self._noting(publish)
+            return self._noting(done)
 
         def added_up(notes: Sequence[float], mark: float) -> Summed:
             totals = Totals(rows, weight, 0.0 + rows * float(root.item()), 0)
