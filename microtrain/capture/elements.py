@@ -85,6 +85,7 @@ FLOATS = {
 FLOATS_OF_CUDA = FLOATS | {
     **{name: f"{name}({{0}})" for name in (*OWN, "sin", "cos")},
     "power": "pow{p}({0}, {1})",
+    "exp2": "pow(({t})2, {0})",
     "maximum": "({0} != {0} || {1} != {1}) ? ({t})NaN : max({0}, {1})",
     "minimum": "({0} != {0} || {1} != {1}) ? ({t})NaN : min({0}, {1})",
 }
