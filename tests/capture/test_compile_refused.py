@@ -289,7 +289,7 @@ def test_a_buffer_that_the_first_call_makes() -> None:
 
     step = mt.compile(Counting())
     step(batch(0))
-    with pytest.raises(CaptureError, match="such as a buffer, before the first call"):
+    with pytest.raises(CaptureError, match="make a buffer before the first call"):
         step(batch(1))
 
 

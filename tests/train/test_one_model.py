@@ -58,6 +58,16 @@ def train(tmp_path, *overrides, ranks=1):
     return *in_process.run(ranks, on)[0], said.getvalue()
 
 
+def test_a_run_whose_monitored_value_is_never_finite_says_so(tmp_path):
+    """Of one row there is no r2, so there is no best checkpoint, and the last stands for it."""
+    given = ("data.split={train: 0.98, val: 0.02}", "train.duration=9 steps")
+    trainer, *_ = train(tmp_path, *given, "checkpoint={monitor: val/r2, mode: max}")
+    assert len(trainer.data.val) == 1
+    text = (trainer.path / "log.txt").read_text()
+    assert "val/r2 was never finite, so that no checkpoint is the best" in text
+    assert json.loads((trainer.path / "run.json").read_text())["best"] is None
+
+
 @pytest.mark.daily("shards-1", "the best-1", "none is kept", "the best is the last")
 @pytest.mark.usefixtures("reports")
 @pytest.mark.parametrize(
