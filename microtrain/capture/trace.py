@@ -201,7 +201,7 @@ class Library(Eager):
             if value.recorder is not self or MODES.capture is not self:
                 raise CaptureError(
                     f"{self._where()}: a Tensor of an earlier call of a captured step is used; "
-                    "return it from the step, or clone what you want to keep outside"
+                    "return it, or clone what is kept outside; make a buffer before the first call"
                 )
             value = value.host
         elif isinstance(value, tuple | list):

@@ -153,7 +153,8 @@ def _dropped(proposals: list[Proposal]) -> list[str]:
 def _split(rows: int, is_classes: bool) -> str:
     """The parts; of few rows there are none to test on, which cost more than they tell."""
     few = rows < _FEW
-    parts = "train: 0.85, val: 0.15" if few else "train: 0.7, val: 0.15, test: 0.15"
+    share = "0.5, val: 0.5" if rows < 7 else "0.85, val: 0.15"  # one row at least
+    parts = f"train: {share if few else '0.7, val: 0.15, test: 0.15'}"
     why = "  # few rows: none to test on" if few else ""
     return f"  split: {{{parts}{', stratify: true' * is_classes}}}{why}"
 

@@ -137,6 +137,9 @@ def _assign(node: Node, path: str, keys: list[str], value: Node, place: Place) -
         return replace(node, value=items)
     if not isinstance(node.value, dict):
         raise Astray(f"{path} is {describe(node.value)} without keys")
+    dotted = [n for n in range(len(keys), 1, -1) if ".".join(keys[:n]) in node.value]
+    if dotted and key not in node.value:  # such as the name of a column
+        key, below = ".".join(keys[: dotted[0]]), keys[dotted[0] :]
     child = node.value.get(key)
     if child is None or (child.value is None and below):
         child = Node([] if key in LISTS else {}, place, place)

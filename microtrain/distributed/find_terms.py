@@ -10,6 +10,7 @@ from typing import Any
 from ..autograd.differentiate import grad, messages_set_aside
 from ..autograd.graph import shape_of
 from ..capture.backward_outside import CompiledNode
+from ..ops.shape.joining import split_parts, unbind_parts
 from ..tensor import TENSORS, Tensor
 from .calls import NO_ROWS, WEIGHED, Rows, Survey
 from .weighted_loss import ONE, SCALED, SUMS, Denominators, Plain, Term, is_mean
@@ -89,7 +90,8 @@ def find(edges: Sequence[Any], seen: Survey, whole: Rows) -> Denominators | None
             terms.setdefault(node, []).append(product)
             continue
         upper[node] = None
-        name = getattr(node._op, "name", "") if type(node) not in TENSORS else ""
+        name = _name(node)
+        alone = alone and name != "linear"  # which may add a bias
         inputs = graph.inputs(edge)
         if not sources & WEIGHED and (node in graph.compiled or not graph.is_number(edge)):
             others.append(edge)
@@ -174,12 +176,11 @@ class _Graph:
 
     def _is_scalars(self, edge: Any) -> bool:
         """Whether what depends on rows at `edge` is one number, or some that were put together."""
-        if type(edge) is tuple or type(edge) in TENSORS:
-            return not shape_of(edge) and (type(edge) in TENSORS or type(edge[0]) is CompiledNode)
-        name = getattr(edge._op, "name", "")
-        if not edge._shape or name not in SUMS | SCALED:
-            return not edge._shape
-        reached = [one for one in edge._edges if self.sources(one)]
+        node = edge[0] if type(edge) is tuple else edge
+        name = _name(node)
+        if not shape_of(edge) or name not in SUMS | SCALED:
+            return not shape_of(edge)
+        reached = [one for one in node._edges if self.sources(one)]
         if not reached or (name not in SUMS and len(reached) > 1):
             return False
         return all(map(self._is_scalars, reached))
@@ -278,6 +279,13 @@ class _Graph:
         if node in self.repeated or node not in self.losses:
             found.elements = None  # it never counts alike
         return found
+
+
+def _name(node: Any) -> str:
+    """That of the operation; parts of a Tensor are selected ones."""
+    if type(node) in TENSORS:
+        return ""
+    return "select" if node._op in (split_parts, unbind_parts) else getattr(node._op, "name", "")
 
 
 def _apart(products: list[Any], inner: set[Any]) -> bool:

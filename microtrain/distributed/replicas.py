@@ -54,14 +54,22 @@ def take_values_of_rank_0(comm: Communicator, module: Module, storage: FlatStora
     """Give the parameters, in their flat storage, and the buffers rank 0's values; collective."""
     if comm.size == 1:
         return
-    arrays = [buffer.data for buffer in storage.buffers]
-    arrays += [tensor._array for _, tensor in module.named_buffers()]
+    _from_rank_0(comm, [buffer.data for buffer in storage.buffers])
+    take_buffers_of_rank_0(comm, module)
+    storage.bump_versions()
+
+
+def take_buffers_of_rank_0(comm: Communicator, module: Module) -> None:
+    """Give the buffers rank 0's values; collective."""
+    _from_rank_0(comm, [tensor._array for _, tensor in module.named_buffers()])
+
+
+def _from_rank_0(comm: Communicator, arrays: Sequence[Any]) -> None:
     for array in arrays:
         host = np.ascontiguousarray(to_host(array))
         comm.broadcast(host)
         if host is not array:
             array[...] = XP[type(array)].asarray(host)
-    storage.bump_versions()
 
 
 def check_replicas(

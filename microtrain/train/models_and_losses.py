@@ -302,7 +302,7 @@ def cross_entropy(
 
 
 def _weights(values: float | Sequence[float] | None) -> Tensor | None:
-    return None if values is None else tensor(values, dtype="float32")
+    return None if values is None else tensor(values, dtype="float64")  # `build_loss` rounds it
 
 
 def balance(config: Config, data: Prepared) -> None:

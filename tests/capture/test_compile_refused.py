@@ -279,6 +279,20 @@ def test_a_tensor_that_leaked_says_so() -> None:
         mt.compile(lambda x: x + kept[0])(batch(0))
 
 
+def test_a_buffer_that_the_first_call_makes() -> None:
+    class Counting(nn.Module):
+        def forward(self, x: Any) -> Any:
+            if not hasattr(self, "calls"):
+                self.register_buffer("calls", mt.zeros(()))
+            self.calls += 1
+            return x * self.calls
+
+    step = mt.compile(Counting())
+    step(batch(0))
+    with pytest.raises(CaptureError, match="make a buffer before the first call"):
+        step(batch(1))
+
+
 def test_a_buffer_that_the_step_replaces() -> None:
     class Average(nn.Module):
         def __init__(self) -> None:

@@ -479,3 +479,11 @@ def test_few_rows_are_not_spent_on_a_test(rows, split, classes):
     penalties = found["optimizer"]["l2"]
     assert found["train"]["duration"] == f"{len(penalties)} steps"
     assert penalties[0] == (300 if rows < 1000 else 1000) and penalties[-1] == 0.1
+
+
+@pytest.mark.parametrize("rows", [2, 3, 6, 7])
+def test_what_is_proposed_for_a_handful_of_rows_trains(rows, capsys):
+    Path("t.csv").write_text("a,y\n" + "".join(f"{i},{i / 7}\n" for i in range(rows)))
+    assert main(["init", "csv", "t.csv", "--target", "y"]) == 0
+    assert main(["train", "t.yaml"]) == 0, capsys.readouterr().err
+    assert f"{rows - max(1, rows // 2) if rows < 7 else 6} train" in capsys.readouterr().out

@@ -275,6 +275,18 @@ def test_overrides(overrides, path, value, directory):
     assert isinstance(found, type(value))
 
 
+def test_an_override_finds_a_column_whose_name_has_dots(directory):
+    (directory / "t.csv").touch()
+    old = LINREG.splitlines()[1]
+    new = "data: {type: csv, path: t.csv, target: y, columns: {a.b.c: {missing: 1}, d: category}}"
+    found = load(changed(old, new), "data.columns.a.b.c.missing=0", "data.columns.d=id").data
+    assert found.arguments["columns"] == {"a.b.c": {"missing": 0}, "d": "id"}
+    text = changed(old, new.replace("{a.b", "{a: {missing: 2}, a.b"))  # then that is meant
+    assert "data.columns.a.b" in refusal(text, "data.columns.a.b.c.missing=0")
+    found = load(text, "data.columns.a.missing=0").data
+    assert found.arguments["columns"]["a"] == {"missing": 0}
+
+
 def test_an_override_changes_one_of_two_aliases(directory):
     text = changed("loss: mse", "loss: &m {type: mse}").replace("[r2]", "[*m]")
     with pytest.raises(ConfigError, match="unknown key"):

@@ -294,6 +294,10 @@ def losses_times_given_weights(w: World) -> None:
     table = mt.zeros(2, dtype=f64)
     table[0], table[1] = losses()[0] * 2, losses()[1]
     w.learn(table.sum(), m)
+    w.learn(sum(scale * loss for scale, loss in zip((1, 3), losses(), strict=True)), m)
+    w.learn(losses().cumsum(0)[-1], m)
+    w.learn(F.linear(losses(), weights[None], weights[:1]).sum(), m)
+    w.learn(losses().gather(0, mt.tensor([1])).sum() + losses().split(1)[0].sum(), m)
 
 
 @program

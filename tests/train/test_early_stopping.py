@@ -59,6 +59,7 @@ def test_it_stops_after_so_many_evaluations(name):
     callback, run = EarlyStopping(**options), Run()
     callback.on_start(run)
     assert evaluations(callback, run, values) == expected
+    assert ("it was never finite" in str(run.reason)) == name.startswith("never")
     json.dumps(callback.state_dict(), allow_nan=False)
 
 

@@ -17,6 +17,7 @@ from microtrain.cli.main import main
 from microtrain.common.words import number
 from microtrain.config.load import load_config
 from microtrain.distributed import in_process
+from microtrain.distributed.single import SingleCommunicator
 from microtrain.inference.evaluate import evaluate_run
 from microtrain.runs.arrays import params_sha256
 from microtrain.train.callbacks.checkpoints import Checkpoints
@@ -56,6 +57,27 @@ def train(tmp_path, *overrides, ranks=1):
         return trainer, params_sha256(model_arrays(trainer.model))
 
     return *in_process.run(ranks, on)[0], said.getvalue()
+
+
+def test_a_run_whose_monitored_value_is_never_finite_says_so(tmp_path):
+    """Of one row there is no r2, so there is no best checkpoint, and the last stands for it."""
+    given = ("data.split={train: 0.98, val: 0.02}", "train.duration=9 steps")
+    trainer, *_ = train(tmp_path, *given, "checkpoint={monitor: val/r2, mode: max}")
+    assert len(trainer.data.val) == 1
+    text = (trainer.path / "log.txt").read_text()
+    assert "val/r2 was never finite, so that no checkpoint is the best" in text
+    assert json.loads((trainer.path / "run.json").read_text())["best"] is None
+
+
+@pytest.mark.filterwarnings("ignore:DataParallel. .* is a batch norm")
+def test_running_statistics_of_each_rank_are_measured_as_they_are_kept(tmp_path):
+    """Validation and test are of rank 0's, which checkpoints have."""
+    trainer, *_ = train(tmp_path, "distributed.sync_batchnorm=false", "optimizer.lr=0.05", ranks=2)
+    assert any(name.endswith("running_mean") for name, _ in trainer.model.module.named_buffers())
+    evaluation = evaluate_run(
+        str(trainer.path), trust=True, comm=SingleCommunicator(), warn=lambda text: None
+    )
+    assert not any(part.differs for part in evaluation.parts.values())
 
 
 @pytest.mark.daily("shards-1", "the best-1", "none is kept", "the best is the last")

@@ -242,11 +242,17 @@ def configured(tmp_path: Path, loss: str, target: str = "", *overrides: str) -> 
 def test_balanced_is_scikit_learns_weight_of_the_training_rows(tmp_path: Path) -> None:
     from sklearn.utils.class_weight import compute_class_weight
 
-    config = configured(tmp_path, "{type: cross_entropy, class_weight: balanced}")
+    balanced = "{type: cross_entropy, class_weight: balanced}"
+    config = configured(tmp_path, balanced)
     trainer = Trainer.from_config(config, SingleCommunicator(), Output(stream=io.StringIO()))
     codes = trainer.data.train.target
     expected = compute_class_weight("balanced", classes=np.arange(3), y=codes)
     np.testing.assert_allclose(trainer.loss.weight.numpy(), expected, rtol=1e-6)
+    exact = configured(
+        tmp_path, "{type: cross_entropy, class_weight: balanced}", "", "dtype=float64"
+    )
+    loss = Trainer.from_config(exact, SingleCommunicator(), Output(stream=io.StringIO())).loss
+    np.testing.assert_allclose(loss.weight.numpy(), expected, rtol=1e-15)  # not of float32
     trainer.train()
     text = (trainer.path / "config.yaml").read_text()
     (line,) = [line for line in text.splitlines() if "class_weight" in line]

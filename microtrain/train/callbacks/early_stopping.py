@@ -99,7 +99,7 @@ class EarlyStopping(Callback):
 
     def _stop_where_waited(self, trainer: Trainer) -> None:
         if self.waited >= self.patience:
-            best = "" if self.best is None else (
+            best = "; it was never finite" if self.best is None else (
                 f"; the best was {number(self.best)} at step {self.best_step:,}"
             )  # fmt: skip
             trainer.stop(

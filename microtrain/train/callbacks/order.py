@@ -23,7 +23,7 @@ from ...common.files import make_directory, write_whole
 from ...common.words import number, rate, terminal_width, unfit
 from ...config.texts import Measure
 from ...data import Source
-from ...distributed.replicas import check_replicas
+from ...distributed.replicas import check_replicas, take_buffers_of_rank_0
 from ..build_run import EVALUATE, STOP
 from ..evaluation import evaluate, own_step
 from ..metrics.base import Metric
@@ -137,6 +137,8 @@ def measure(run: TrainingRun, dataset: Source, *more: Metric) -> dict[str, Any]:
     started, module = time.perf_counter(), run.model.module
     # Here and not at every step: it reads all parameters.
     check_replicas(module, run.comm, f"step {run.step:,}")
+    if run.model.local_batch_norm:  # whose running statistics a checkpoint has of rank 0
+        take_buffers_of_rank_0(run.comm, module)
     parts = [*run.metrics, *more], dataset, run.comm, run.device, run.shards
     row_bytes = None if run.of_row is None else run.of_row.output
     values = evaluate(
