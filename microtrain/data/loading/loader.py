@@ -57,19 +57,21 @@ class MicroBatches(Sequence[Batch]):
     Attributes:
         position: the epoch, and the number of the global batch in it.
         ranks: that the batch is divided among.
+        of: stands for the pass.
     """
 
     def __init__(
-        self, batches: list[Batch], position: tuple[int, int] = (0, 0), ranks: int = 1
-    ) -> None:
-        self._batches, self.position, self.ranks = batches, position, ranks
+        self, batches: list[Batch], position: tuple[int, int] = (0, 0), ranks: int = 1,
+        of: object = None,
+    ) -> None:  # fmt: skip
+        self._batches, self.position, self.ranks, self.of = batches, position, ranks, of
 
     def __len__(self) -> int:
         return len(self._batches)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return MicroBatches(self._batches[index], self.position, self.ranks)
+            return MicroBatches(self._batches[index], self.position, self.ranks, self.of)
         batch = self._batches[index]
         begin_batch(batch.offset, self.position, rows=len(batch[0]), ranks=self.ranks)
         return batch
@@ -146,7 +148,7 @@ class DataLoader:
         self.offset = self.global_size = 0
         self._epoch = 0
         self._pass: object | None = None  # stands for the pass under way, if there is one
-        self._known: tuple[int, Any] | None = None  # the last order that was made, with its epoch
+        self._known: tuple[Any, Any] = None, None  # of what the last order was made, and that
         # Of arrays in memory; None: rows are read.
         self._arrays: tuple[NDArray[Any], ...] | None = None
         if isinstance(dataset, ArrayDataset) and not _too_large_to_copy(dataset):
@@ -261,15 +263,19 @@ class DataLoader:
         order = self._order(position[0] + number // len(self), {})
         return self._stack(order, slice(start, start + steps * size), size)
 
-    def took(self, position: tuple[int, int], steps: int, size: int) -> tuple[int, int]:
+    def took(self, of: object, position: tuple[int, int], steps: int, size: int) -> tuple[int, int]:
         """Be where so many of the `upcoming` batches have been taken; the position of the last.
 
-        Whoever iterates over `steps()` leaves them out there by `send(steps)`.
+        Whoever iterates over `steps()`, a pass `of` which they are, leaves them out there by
+        `send(steps)`.
         """
-        epoch, number = divmod(position[1] + steps, len(self))
+        more, number = divmod(position[1] + steps, len(self))
+        epoch = position[0] + more
+        if self._pass is of:
+            self._epoch = epoch
         self.offset, self.global_size = 0, size
-        begin_batch(0, (position[0] + epoch, number), rows=size, ranks=1)
-        return position[0] + epoch, number
+        begin_batch(0, (epoch, number), rows=size, ranks=1)
+        return epoch, number
 
     def kinds(self, steps: int) -> list[MicroBatches]:
         """Micro-batches of each size that the first `steps` steps have, of whatever rows."""
@@ -310,7 +316,8 @@ class DataLoader:
                     global_size = min(self.batch_size, rows - start)
                     batches = self._take(order, start, cuts[global_size])
                     self.offset, self.global_size = batches[0].offset, global_size
-                    skipped = yield MicroBatches(batches, (epoch, number), self.comm.size)
+                    at = epoch, number
+                    skipped = yield MicroBatches(batches, at, self.comm.size, this_pass)
                     number += 1 + (skipped or 0)
                 begin = number - count  # where the next pass begins
         finally:
@@ -325,9 +332,10 @@ class DataLoader:
         """
         if not self.shuffle:
             return None
-        if self._known is None or self._known[0] != epoch:
-            self._known = epoch, epoch_order(len(self.dataset), self.seed, epoch)
-        order = self._known[1]
+        of, known = (len(self.dataset), self.seed, epoch), self._known
+        if known[0] != of:
+            known = self._known = of, epoch_order(*of)
+        order = known[1]
         numbers = self.dataset.positions if isinstance(self.dataset, Rows) else None
         if isinstance(order, np.ndarray) or self.batch_size not in cuts:
             return order if numbers is None else numbers(order[:])
