@@ -71,6 +71,15 @@ class Epochs(mt.train.Callback):
         return {"seen": self.seen}
 
 
+class Enough(mt.train.Callback):
+    """Asks for the end after the next step."""
+
+    interval = "35 steps"
+
+    def on_step(self, trainer: Any) -> None:
+        trainer.stop("enough")
+
+
 class Another(Epochs):
     """Begins a pass of its own over the run's batches."""
 
@@ -119,6 +128,7 @@ RUNS: dict[str, tuple[Any, Any, dict[str, Any], bool]] = {
     "a loss of some rows": (net, (X, Y), {**SGD, "loss": of_some}, True),
     "epochs": (net, (X, Y), {**SGD, "callbacks": [Epochs]}, True),
     "another pass": (net, (X, Y), {**SGD, "callbacks": [Another]}, True),
+    "stopped": (net, (X, Y), {**SGD, "callbacks": [Enough]}, True),
     "passes of one batch": (
         net, (X[:20], Y[:20]), {**ADAM, "duration": "90 epochs", "eval_every": "17 steps"}, True,
     ),

@@ -51,6 +51,8 @@ class ManySteps:
         compiled, limit = run.execution.compiled, int(min(most, MOST, self._most))
         if compiled is None or limit < 1 or run.execution.pending or self._skipped is None:
             return 0
+        if any(run.model.notes):  # asked for after the next step
+            return 0
         captures = [one for one in compiled.captures if scan_of(one)]
         stacks = run.loader.upcoming(self._position, limit) if captures else None
         if not stacks:
