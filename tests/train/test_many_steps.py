@@ -71,6 +71,13 @@ class Epochs(mt.train.Callback):
         return {"seen": self.seen}
 
 
+class Seeds(Epochs):
+    """Sets another seed for the passes to come."""
+
+    def on_step(self, trainer: Any) -> None:
+        trainer.loader.seed = trainer.step
+
+
 class Enough(mt.train.Callback):
     """Asks for the end after the next step."""
 
@@ -128,6 +135,7 @@ RUNS: dict[str, tuple[Any, Any, dict[str, Any], bool]] = {
     "a loss of some rows": (net, (X, Y), {**SGD, "loss": of_some}, True),
     "epochs": (net, (X, Y), {**SGD, "callbacks": [Epochs]}, True),
     "another pass": (net, (X, Y), {**SGD, "callbacks": [Another]}, True),
+    "seeds": (net, (X, Y), {**SGD, "callbacks": [Seeds]}, True),
     "stopped": (net, (X, Y), {**SGD, "callbacks": [Enough]}, True),
     "passes of one batch": (
         net, (X[:20], Y[:20]), {**ADAM, "duration": "90 epochs", "eval_every": "17 steps"}, True,

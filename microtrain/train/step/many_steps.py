@@ -32,7 +32,7 @@ class ManySteps:
         usual = usual and run.comm.size == 1 and run.trace is None and run.skips is None
         self._skipped: int | None = None  # steps since the last one in Python; None before that
         self._run, self._position, self._most = run, (0, 0), 2.0 if usual else 0.0
-        self._of: object = None  # the run's pass over the batches
+        self._of: Any = None  # the run's pass over the batches
         self._known: list[Any] = []  # captures that steps were for when somebody last looked
 
     def look_again(self) -> None:
@@ -54,7 +54,7 @@ class ManySteps:
         if any(run.model.notes):  # asked for after the next step
             return 0
         captures = [one for one in compiled.captures if scan_of(one)]
-        stacks = run.loader.upcoming(self._position, limit) if captures else None
+        stacks = run.loader.upcoming(self._of, self._position, limit) if captures else None
         if not stacks:
             return 0
         one = [wrap(stack[0]) for stack in stacks]
