@@ -444,6 +444,7 @@ class _Group:
                         end = at
                     break  # the loader goes on from there, also to what was refused
         member.epoch += -(-end // count)
+        loader.epoch = member.epoch  # also where many steps at once have come past it
         return np.concatenate(losses)
 
     def _call(self, member: _Member, kind: Any, batch: Any) -> Any:

@@ -168,6 +168,16 @@ def test_native_code_for_many_steps() -> None:
 
 
 @NATIVE
+def test_the_loader_is_behind_the_passes_that_members_have_taken() -> None:
+    batches = loader()
+    ensemble = mt.Ensemble(small(sgd), step, 2, executor="native")
+    for epochs, epoch in ((3, 3), (2, 5)):
+        ensemble.train(batches, epochs)
+        assert batches.epoch == epoch
+    assert by_scans(ensemble)
+
+
+@NATIVE
 def test_native_code_for_many_steps_of_a_classifier_checks_classes() -> None:
     def make(seed: int) -> Any:
         mt.manual_seed(seed)

@@ -8,6 +8,7 @@ of all of them is done once.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,9 +21,9 @@ from ..optim.optimizer import Run
 from ..random import STREAM
 from . import c_compiler
 from .arguments_and_results import Output
-from .fusion import is_native
+from .fusion import Place, is_native
 from .numpy_executor import Text
-from .program import PythonCall, arrays_in
+from .program import Program, PythonCall, arrays_in, may_refuse
 from .python_calls import Clear, Count, End, Finite, Mark, WholePass
 from .step import COUNTED, GRADIENTS, Capture
 
@@ -53,6 +54,8 @@ class Scan:
         self._loss = loss
         self._known: dict[Any, Any] = {}
         self._locks = capture.locks
+        # What Python, which does a step again that was refused, is to find as before it.
+        self._early = [(p, np.empty(p.high - p.low, np.uint8)) for p in _early(program)]
         # By argument, which words of the table are in it and how far from its beginning.
         self._parts = [native.parts_of(array) for array in program.inputs]
 
@@ -88,6 +91,8 @@ class Scan:
         for draw, table in zip(self._draws, drawn, strict=True):
             before.append((draw.place.ctypes.data, 0, table.ctypes.data, 32, 32))
         at, size = loss.ctypes.data, loss.nbytes
+        for early, kept in self._early:
+            before.append((kept.ctypes.data, 0, early.low, 0, kept.nbytes))
         behind = [
             (to.ctypes.data, one.itemsize, one.ctypes.data, 0, one.itemsize)
             for to, one in zip(found, self._loss, strict=True)
@@ -102,6 +107,8 @@ class Scan:
             done = _scan()(words.ctypes.data)
         if done < 0:
             done = -1 - done
+            for early, kept in self._early:
+                ctypes.memmove(early.low, kept.ctypes.data, kept.nbytes)
         if done:
             if set_options:
                 set_options(done - 1)
@@ -197,6 +204,19 @@ def _loss_of(capture: Capture) -> list[Any]:
         return [passes[0].root, *counts]
     one = type(capture.result) is Output and len(program.outputs) == 1
     return program.outputs if fits and one and _is_loss(program.outputs[0]) else []
+
+
+def _early(program: Program) -> list[Place]:
+    """The state that a step writes before the last check of it, but gradients, which it clears."""
+    lines, kinds, end = program.lines, program.kinds, 0
+    for number, line in enumerate(lines, 1):
+        if line.bounds if isinstance(line, PythonCall) else may_refuse(line):
+            end = number
+    storages = [line.storage for line in lines if type(line) is Clear]
+    cleared = {id(owner_of(buffer.grad)) for storage in storages for buffer in storage.buffers}
+    written = map(owner_of, arrays_in([getattr(line, "out", ()) for line in lines[:end]]))
+    state = {key: one for one in written if kinds.get(key := id(one)) == "state" and one.size}
+    return [Place(one) for key, one in state.items() if key not in cleared]
 
 
 def _is_loss(array: Any) -> bool:

@@ -101,6 +101,13 @@ def test_the_nth_pass_is_epoch_n():
     assert loader.epoch == 3
 
 
+def test_another_seed_gives_an_epoch_another_order():
+    (loader,) = loaders(30, 7, world=1, seed=5)
+    assert all_rows(loader) == epoch_order(30, 5, 0).tolist()
+    loader.epoch, loader.seed = 0, 6
+    assert all_rows(loader) == epoch_order(30, 6, 0).tolist()
+
+
 def test_a_pass_left_early_counts():
     (loader,) = loaders(30, 7, world=1)
     for _ in loader:

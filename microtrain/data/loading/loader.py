@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Batch", "DataLoader"]
 
 CACHED = 1 << 20  # bytes of batches that are made at once
+Pass = dict[int, Any]  # the order of the epoch that it has come to
 
 
 class Batch(tuple[Any, ...]):
@@ -57,19 +58,21 @@ class MicroBatches(Sequence[Batch]):
     Attributes:
         position: the epoch, and the number of the global batch in it.
         ranks: that the batch is divided among.
+        of: the pass, or several one after another.
     """
 
     def __init__(
-        self, batches: list[Batch], position: tuple[int, int] = (0, 0), ranks: int = 1
-    ) -> None:
-        self._batches, self.position, self.ranks = batches, position, ranks
+        self, batches: list[Batch], position: tuple[int, int] = (0, 0), ranks: int = 1,
+        of: Pass | None = None,
+    ) -> None:  # fmt: skip
+        self._batches, self.position, self.ranks, self.of = batches, position, ranks, of
 
     def __len__(self) -> int:
         return len(self._batches)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return MicroBatches(self._batches[index], self.position, self.ranks)
+            return MicroBatches(self._batches[index], self.position, self.ranks, self.of)
         batch = self._batches[index]
         begin_batch(batch.offset, self.position, rows=len(batch[0]), ranks=self.ranks)
         return batch
@@ -145,8 +148,7 @@ class DataLoader:
         self._own = local_shards(self.shards, self.comm)
         self.offset = self.global_size = 0
         self._epoch = 0
-        self._pass: object | None = None  # stands for the pass under way, if there is one
-        self._known: tuple[int, Any] | None = None  # the last order that was made, with its epoch
+        self._pass: Pass | None = None  # the one under way, if there is one
         # Of arrays in memory; None: rows are read.
         self._arrays: tuple[NDArray[Any], ...] | None = None
         if isinstance(dataset, ArrayDataset) and not _too_large_to_copy(dataset):
@@ -230,10 +232,10 @@ class DataLoader:
         passes = range(self._epoch, self._epoch + -(-(start + steps) // whole))
         rows: Any = slice(start * size, (start + steps) * size)
         if len(passes) > 1:
-            every = [self._order(epoch, {}) for epoch in passes]
+            every = [self._order(epoch, {}, {}) for epoch in passes]
             table = [np.arange(whole * size) if o is None else o[: whole * size] for o in every]
             return self._stack(np.concatenate(table), rows, size)
-        return self._stack(self._order(self._epoch, {}), rows, size)
+        return self._stack(self._order(self._epoch, {}, {}), rows, size)
 
     @property
     def _stacks(self) -> bool:
@@ -243,8 +245,10 @@ class DataLoader:
         found = [array[rows if order is None else order[rows]] for array in self._arrays or ()]
         return [array.reshape(-1, size, *array.shape[1:]) for array in found]
 
-    def upcoming(self, position: tuple[int, int], steps: int) -> list[NDArray[Any]] | None:
-        """As `stacked`: at most so many batches behind that of `position`, all of the same size.
+    def upcoming(
+        self, of: Pass, position: tuple[int, int], steps: int
+    ) -> list[NDArray[Any]] | None:
+        """As `stacked`: at most so many batches of a pass behind that of `position`, of one size.
 
         They are of one pass, and no more than stay in a cache.
         """
@@ -258,18 +262,22 @@ class DataLoader:
         steps = min(steps, most, CACHED // max(bytes_, 1))
         if steps < 1:
             return None
-        order = self._order(position[0] + number // len(self), {})
+        order = self._order(position[0] + number // len(self), {}, of)
         return self._stack(order, slice(start, start + steps * size), size)
 
-    def took(self, position: tuple[int, int], steps: int, size: int) -> tuple[int, int]:
+    def took(self, of: Pass, position: tuple[int, int], steps: int, size: int) -> tuple[int, int]:
         """Be where so many of the `upcoming` batches have been taken; the position of the last.
 
-        Whoever iterates over `steps()` leaves them out there by `send(steps)`.
+        Whoever iterates over `steps()`, a pass `of` which they are, leaves them out there by
+        `send(steps)`.
         """
-        epoch, number = divmod(position[1] + steps, len(self))
+        more, number = divmod(position[1] + steps, len(self))
+        epoch = position[0] + more
+        if self._pass is of:
+            self._epoch = epoch
         self.offset, self.global_size = 0, size
-        begin_batch(0, (position[0] + epoch, number), rows=size, ranks=1)
-        return position[0] + epoch, number
+        begin_batch(0, (epoch, number), rows=size, ranks=1)
+        return epoch, number
 
     def kinds(self, steps: int) -> list[MicroBatches]:
         """Micro-batches of each size that the first `steps` steps have, of whatever rows."""
@@ -290,11 +298,11 @@ class DataLoader:
         # Not part of the generator below: the pass counts from here, not from its first batch.
         if self._pass is not None:
             self._epoch += 1  # the pass before was left early
-        self._pass = this_pass = object()
+        self._pass = this_pass = Pass()
         return self._batches(self._epoch, micro_batches, this_pass, start, passes)
 
     def _batches(
-        self, first: int, micro_batches: int, this_pass: object, begin: int, passes: int | None
+        self, first: int, micro_batches: int, this_pass: Pass, begin: int, passes: int | None
     ) -> Generator[MicroBatches, int | None, None]:
         rows = len(self.dataset)
         count = len(self)
@@ -304,13 +312,15 @@ class DataLoader:
             for epoch in itertools.count(first) if passes is None else range(first, first + passes):
                 if self._pass is this_pass:
                     self._epoch = epoch
-                order, number = self._order(epoch, cuts) if begin < count else None, begin
+                order = self._order(epoch, cuts, this_pass) if begin < count else None
+                number = begin
                 while number < count:
                     start = number * self.batch_size
                     global_size = min(self.batch_size, rows - start)
                     batches = self._take(order, start, cuts[global_size])
                     self.offset, self.global_size = batches[0].offset, global_size
-                    skipped = yield MicroBatches(batches, (epoch, number), self.comm.size)
+                    at = epoch, number
+                    skipped = yield MicroBatches(batches, at, self.comm.size, this_pass)
                     number += 1 + (skipped or 0)
                 begin = number - count  # where the next pass begins
         finally:
@@ -318,16 +328,17 @@ class DataLoader:
         if self._pass is this_pass:
             self._epoch, self._pass = epoch + 1, None
 
-    def _order(self, epoch: int, cuts: dict[int, list[tuple[int, int, int]]]) -> Any:
+    def _order(self, epoch: int, cuts: dict[int, list[tuple[int, int, int]]], known: Pass) -> Any:
         """The rows of this rank's positions, read by slices of an epoch; None: all as they are.
 
         Of `Rows` their numbers in the source, as many of them looked up at once as of ours.
         """
         if not self.shuffle:
             return None
-        if self._known is None or self._known[0] != epoch:
-            self._known = epoch, epoch_order(len(self.dataset), self.seed, epoch)
-        order = self._known[1]
+        if epoch not in known:
+            known.clear()
+            known[epoch] = epoch_order(len(self.dataset), self.seed, epoch)
+        order = known[epoch]
         numbers = self.dataset.positions if isinstance(self.dataset, Rows) else None
         if isinstance(order, np.ndarray) or self.batch_size not in cuts:
             return order if numbers is None else numbers(order[:])

@@ -32,6 +32,7 @@ class ManySteps:
         usual = usual and run.comm.size == 1 and run.trace is None and run.skips is None
         self._skipped: int | None = None  # steps since the last one in Python; None before that
         self._run, self._position, self._most = run, (0, 0), 2.0 if usual else 0.0
+        self._of: Any = None  # the run's pass over the batches
         self._known: list[Any] = []  # captures that steps were for when somebody last looked
 
     def look_again(self) -> None:
@@ -41,7 +42,7 @@ class ManySteps:
     def next_of(self, steps: Generator[MicroBatches, int | None, None]) -> MicroBatches:
         """What the loader has for a step that Python takes, behind those that were taken here."""
         micro_batches = steps.send(self._skipped)
-        self._position, self._skipped = micro_batches.position, 0
+        self._position, self._of, self._skipped = micro_batches.position, micro_batches.of, 0
         return micro_batches
 
     def __call__(self, most: float) -> int:
@@ -50,8 +51,10 @@ class ManySteps:
         compiled, limit = run.execution.compiled, int(min(most, MOST, self._most))
         if compiled is None or limit < 1 or run.execution.pending or self._skipped is None:
             return 0
+        if any(run.model.notes):  # asked for after the next step
+            return 0
         captures = [one for one in compiled.captures if scan_of(one)]
-        stacks = run.loader.upcoming(self._position, limit) if captures else None
+        stacks = run.loader.upcoming(self._of, self._position, limit) if captures else None
         if not stacks:
             return 0
         one = [wrap(stack[0]) for stack in stacks]
@@ -68,12 +71,12 @@ class ManySteps:
         losses, *counts = [values.tolist() for values in found]
         if taken := len(losses):
             self._most = max(1, taken * SECONDS / (time.perf_counter() - began))
-            self._position = run.loader.took(self._position, taken, rows)
+            self._position = run.loader.took(self._of, self._position, taken, rows)
             self._skipped += taken
         run.state.step += taken
         run.state.samples += taken * rows
-        for loss, weight in zip(
-            losses, counts[0] if counts else [float(rows)] * taken, strict=True
-        ):
+        # Where what a loss is a mean over is no array, it is the same at each of these steps.
+        weights = counts[0] if counts else [run.model.weight] * taken
+        for loss, weight in zip(losses, weights, strict=True):
             run.progress.add(weight and weight * loss / weight, weight)  # as `DataParallel` has it
         return taken
