@@ -52,8 +52,7 @@ from .models_and_losses import loss_of_rows
 from .resume import LOCK_WAIT, choose_run, take_up
 from .run import ExitCode, Progress, Requests, TrainingRun, next_multiple, run_directory, tell_end
 from .step.divergence import NotFinite, Trials, autopsy, worst_gradient
-from .step.executor import BEGIN, Execution
-from .step.many_steps import ManySteps
+from .step.executor import BEGIN, Execution, ManySteps
 
 SAME = "all ranks of a run have the same settings and files of code"
 

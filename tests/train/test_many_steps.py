@@ -17,7 +17,7 @@ import microtrain as mt
 from microtrain.capture.c_compiler import absent
 from microtrain.capture.scan import Scan
 from microtrain.errors import DivergedError
-from microtrain.train.step import many_steps
+from microtrain.train.step import executor
 
 pytestmark = pytest.mark.skipif(bool(absent()), reason="needs a C compiler")
 
@@ -177,7 +177,7 @@ def test_a_run_has_the_same_bits(
     many = trained(tmp_path / "many", name)
     many.train()
     assert (spy.steps > 10) is RUNS[name][-1]
-    monkeypatch.setattr(many_steps, "MOST", 0)
+    monkeypatch.setattr(executor, "MOST", 0)
     before = spy.steps
     single = trained(tmp_path / "single", name)
     single.train()
@@ -226,7 +226,7 @@ def test_divergence_between_looks_is_told_as_of_single_steps(
     told, left = [], []
     spy = Spy(monkeypatch)
     for most in (4096, 0):
-        monkeypatch.setattr(many_steps, "MOST", most)
+        monkeypatch.setattr(executor, "MOST", most)
         run = trained(tmp_path / str(most), name, eval_every="50 steps", callbacks=[Worse()])
         with pytest.raises(DivergedError) as caught:
             run.train()
@@ -260,7 +260,7 @@ def test_draws_behind_many_steps_are_those_of_the_last_batch(
             drawn[-1].append(mt.rand(trainer.loader.global_size).tolist())
 
     for most in (4096, 0):
-        monkeypatch.setattr(many_steps, "MOST", most)
+        monkeypatch.setattr(executor, "MOST", most)
         drawn.append([])
         trained(tmp_path / str(most), "sgd", callbacks=[Draw()]).train()
     assert drawn[0] == drawn[1]
