@@ -101,6 +101,7 @@ STEPS = {
 }
 
 
+@pytest.mark.daily("float32")
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_bits_of_training(monkeypatch: pytest.MonkeyPatch, name: str, dtype: str) -> None:

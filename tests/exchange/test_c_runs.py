@@ -348,6 +348,7 @@ STEPS = {
 }
 
 
+@pytest.mark.daily("regression", "classes")
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_of_a_run_goes_on_as_the_run(name: str, here: Path) -> None:
     """Rows and target as they are in the file; clipped, weighted, with the rates of a schedule."""
@@ -390,7 +391,7 @@ def test_a_step_of_a_run_goes_on_as_the_run(name: str, here: Path) -> None:
     np.testing.assert_array_equal(learner.state, before)
 
 
-@pytest.mark.daily("csv", "digits")
+@pytest.mark.daily("csv")
 @pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("*.yaml")))
 def test_the_step_of_every_configuration(name: str, here: Path) -> None:
     few = ["sweep=null"] if "sweep:" in (CONFIGS / f"{name}.yaml").read_text() else []

@@ -169,6 +169,10 @@ def trained(place: Path, name: str, **more: Any) -> mt.train.Trainer:
     return made(place, make(), data, compile="native", **settings)
 
 
+@pytest.mark.daily(
+    *("adam", "cosine", "class weights", "nothing counts", "batch norm", "embedding", "itself"),
+    *("micro-batches", "two dropouts", "some rows", "epochs", "another pass", "stopped"),
+)
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_has_the_same_bits(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
