@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Batch", "DataLoader"]
 
-CACHED = 1 << 20  # bytes of batches that are made at once
+CACHED = 1 << 18  # bytes of batches that are made at once
 Pass = dict[int, Any]  # the order of the epoch that it has come to
 
 
@@ -242,7 +242,8 @@ class DataLoader:
         return self._arrays is not None and self.comm.size * self.shards * self.accumulate == 1
 
     def _stack(self, order: Any, rows: slice, size: int) -> list[NDArray[Any]]:
-        found = [array[rows if order is None else order[rows]] for array in self._arrays or ()]
+        places, arrays = None if order is None else order[rows], self._arrays or ()
+        found = [a[rows] if places is None else a.take(places, 0) for a in arrays]
         return [array.reshape(-1, size, *array.shape[1:]) for array in found]
 
     def upcoming(
