@@ -54,8 +54,8 @@ def export_run(
     if weights_file and kind != "c":
         raise ConfigError(f"--weights-file is for --to c, got --to {kind}")
     if rows is not None and (kind != "c" or weights_file):
-        found = "with --weights-file" if weights_file else f"with --to {kind}"
-        raise ConfigError(f"--step is for --to c, whose state holds the weights, got it {found}")
+        way_out = "leave out --weights-file" if kind == "c" else f"use --to c, not --to {kind}"
+        raise ConfigError(f"--step is written as C that holds the weights in its state: {way_out}")
     if kind == "c":
         try:
             name = name_of(output)

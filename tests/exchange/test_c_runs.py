@@ -458,8 +458,10 @@ def test_steps_that_have_no_form_are_refused_by_name(here: Path, capsys) -> None
         said = refused(capsys, "runs/a", "--to", "c", "--step", "--trust")
         assert "the step cannot be written as C" in said
         assert message in said
-    assert "with --to npz" in refused(capsys, "runs/a", "--to", "npz", "--step", "--trust")
+    assert "use --to c, not --to npz" in refused(
+        capsys, "runs/a", "--to", "npz", "--step", "--trust"
+    )
     words = ["runs/a", "--to", "c", "--trust"]
-    assert "with --weights-file" in refused(capsys, *words, "--step", "--weights-file")
+    assert "leave out --weights-file" in refused(capsys, *words, "--step", "--weights-file")
     assert "--rows is for --step" in refused(capsys, *words, "--rows", "3")
     assert not [*here.glob("*.c")]
