@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -56,8 +57,13 @@ class Scan:
         self._locks = capture.locks
         # What Python, which does a step again that was refused, is to find as before it.
         self._early = [(p, np.empty(p.high - p.low, np.uint8)) for p in _early(program)]
-        # By argument, which words of the table are in it and how far from its beginning.
-        self._parts = [native.parts_of(array) for array in program.inputs]
+        # Which words of the table are in which argument, and how far from its beginning.
+        parts, at = enumerate(map(native.parts_of, program.inputs)), self._table.ctypes.data
+        self._moves = [(at + 8 * word, which, by) for which, each in parts for word, by in each]
+        # Asked for once: an address takes Python a microsecond.
+        self._places = [draw.place.ctypes.data for draw in self._draws]
+        self._losses = [(one.dtype, one.ctypes.data, one.itemsize) for one in loss]
+        self._keep = [(kept.ctypes.data, 0, p.low, 0, kept.nbytes) for p, kept in self._early]
 
     def __call__(
         self,
@@ -75,31 +81,26 @@ class Scan:
         an array of the program. One that a check has refused, such as of an index, and those behind
         it were not taken: to do it alone says why.
         """
-        steps, loss = len(stacks[0]), self._loss[0]
-        found = [np.empty(steps, array.dtype) for array in self._loss]
-        moves, before, tables = [], [], []
-        for stack, parts in zip(stacks, self._parts, strict=True):
-            start, at = stack.ctypes.data, self._table.ctypes.data
-            moves += [(at + 8 * word, start + offset, stack.strides[0]) for word, offset in parts]
+        steps, (_, loss, size) = len(stacks[0]), self._losses[0]
+        found = [np.empty(steps, dtype) for dtype, *_ in self._losses]
+        starts = [(stack.ctypes.data, stack.strides[0]) for stack in stacks]
+        moves = [(word, starts[which][0] + by, starts[which][1]) for word, which, by in self._moves]
+        before, tables = [*self._keep], []
         for host in self._counts:
             if host.optimizer.by_step or set_options:
                 tables.append((host, *self._table_of(host, steps, set_options)))
-                for number, values in zip(host.writes or (), tables[-1][1], strict=True):
-                    size = number.nbytes
-                    before.append((number.ctypes.data, 0, values.ctypes.data, size, size))
+                before += tables[-1][1]
         drawn = self._drawn(steps, *place)
-        for draw, table in zip(self._draws, drawn, strict=True):
-            before.append((draw.place.ctypes.data, 0, table.ctypes.data, 32, 32))
-        at, size = loss.ctypes.data, loss.nbytes
-        for early, kept in self._early:
-            before.append((kept.ctypes.data, 0, early.low, 0, kept.nbytes))
+        for to, table in zip(self._places, drawn, strict=True):
+            before.append((to, 0, table.ctypes.data, 32, 32))
         behind = [
-            (to.ctypes.data, one.itemsize, one.ctypes.data, 0, one.itemsize)
-            for to, one in zip(found, self._loss, strict=True)
+            (to.ctypes.data, size, one, 0, size)
+            for to, (_, one, size) in zip(found, self._losses, strict=True)
         ]
-        plan = [steps, at, size, len(self._sequences), *self._sequences]
+        plan = [steps, loss, size, len(self._sequences), *self._sequences]
         for part in (moves, before, behind):
-            plan += [len(part), *(word for row in part for word in row)]
+            plan.append(len(part))
+            plan += itertools.chain.from_iterable(part)
         words = np.array(plan, np.int64)
         with contextlib.ExitStack() as held:
             for lock in self._locks:
@@ -115,7 +116,7 @@ class Scan:
                 for host in self._counts:
                     host.optimizer.follow_options()
             self._note(done)
-            for host, _, numbers in tables:
+            for host, _, numbers, _ in tables:
                 for run, values in zip(host.runs, numbers[done - 1], strict=True):
                     _numbers(run)[:] = values
         return [values[:done] for values in found]
@@ -138,8 +139,8 @@ class Scan:
 
     def _table_of(
         self, host: Count, steps: int, set_options: Callable[[int], None] | None
-    ) -> tuple[list[Any], list[Any]]:
-        """For each of `host.writes` its values at each of the next steps; the runs' numbers then.
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """What `host` writes at each of the next steps; the runs' numbers then; what holds these.
 
         Equal for members with equal options that have taken as many steps.
         """
@@ -163,8 +164,10 @@ class Scan:
             for run, (count, values) in zip(runs, earlier[1], strict=True):
                 run.progress.count = count
                 _numbers(run)[:] = values
-            self._known[key] = tables, numbers
-        found: tuple[list[Any], list[Any]] = self._known[key]
+            each = zip(host.writes or (), tables, strict=True)
+            rows = [(to.ctypes.data, 0, t.ctypes.data, to.nbytes, to.nbytes) for to, t in each]
+            self._known[key] = rows, numbers, tables
+        found: tuple[list[Any], list[Any], list[Any]] = self._known[key]
         return found
 
 

@@ -49,9 +49,9 @@ def disk(monkeypatch):
     return disk
 
 
-def saver_in(place, warnings=None, epoch=None):
+def saver_in(place, warnings=None, epoch=None, ahead=1):
     warn = pytest.fail if warnings is None else warnings.append
-    return Saver(place, 2, 1, MONITOR, warn, lambda: None, epoch)
+    return Saver(place, 2, 1, MONITOR, warn, lambda: None, epoch, ahead=ahead)
 
 
 def test_the_newest_takes_the_place_of_what_waits_unless_that_is_a_best_one(tmp_path, disk):
@@ -89,6 +89,12 @@ def test_auto_asks_of_short_epochs_every_few_and_others_are_not_asked(tmp_path, 
     for epoch, every in ((1, 16), (5, 20), (16, 16), (17, 17)):
         saver = saver_in(tmp_path, epoch=epoch)
         assert next(step for step in range(50) if saver.due(step)) == every - 1
+
+
+def test_without_other_ranks_auto_is_asked_at_the_ends_themselves(tmp_path, disk):
+    saver = saver_in(tmp_path, epoch=25, ahead=0)
+    assert [saver.next_step(step) for step in (0, 24, 25, 49, 50)] == [25, 25, 50, 50, 75]
+    assert [step for step in range(1, 101) if saver.due(step)] == [25, 50, 75, 100]
 
 
 @pytest.mark.parametrize("epoch", [20, None])

@@ -52,6 +52,8 @@ class Saver:
         epoch: steps of one epoch, where a checkpoint is wanted at the ends of epochs (of short ones
             every few), as often as takes a twentieth of the time at most (`auto`); what is handed
             over meanwhile waits in memory. None: others say when.
+        ahead: the steps before such an end at which to ask: 1 where the request reaches the other
+            ranks with the step after it, 0 where there are none.
     """
 
     def __init__(
@@ -64,8 +66,9 @@ class Saver:
         sync: Callable[[], None],
         epoch: int | None = None,
         sealed: Callable[[], None] = lambda: None,
+        ahead: int = 1,
     ) -> None:
-        self.directory = directory
+        self.directory, self.ahead = directory, ahead
         self._keep = keep_last, keep_best, monitor
         self._warn, self._sync, self._sealed = warn, sync, sealed
         self._every = math.inf if epoch is None else -(-APART // epoch) * epoch
@@ -77,15 +80,12 @@ class Saver:
         self._thread: threading.Thread | None = None
 
     def next_step(self, step: int) -> float:
-        """The first step after `step` at which to ask `due`; infinite where others say when.
-
-        It is the one before an epoch's last: the request reaches all ranks with the step after it.
-        """
-        return ((step + 1) // self._every + 1) * self._every - 1
+        """The first step after `step` at which to ask `due`; infinite where others say when."""
+        return ((step + self.ahead) // self._every + 1) * self._every - self.ahead
 
     def due(self, step: int) -> bool:
-        """Whether one is to be written after the step that follows, and would be now."""
-        at_end = (step + 1) % self._every == 0
+        """Whether one is to be written `ahead` steps after this one, and would be now."""
+        at_end = (step + self.ahead) % self._every == 0
         return at_end and self._thread is None and time.monotonic() >= self._free_at
 
     def rest(self, seconds: float) -> None:
@@ -273,6 +273,7 @@ class Checkpoints(Callback):
                 sync=run.directory.sync,
                 sealed=run.directory.note_checkpoint,
                 epoch=run.steps_per_epoch if keep.every == "auto" else None,
+                ahead=int(run.comm.size > 1),
             )
             if (place := job.enter()) is not None:
                 self._in_memory = InMemory(place, run)
@@ -282,15 +283,16 @@ class Checkpoints(Callback):
         saver = run.checkpoints
         if saver is None or event.last or event.stop:
             return
-        best = run.state.at_best and run.config.checkpoint.keep_best > 0
-        if event.save or best:
+        best, due = run.state.at_best and run.config.checkpoint.keep_best > 0, saver.due(event.step)
+        save = event.save or (due and not saver.ahead)
+        if save or best:
             run.requests.done(SAVE)
-            saver.submit(contents(run), best, event.save)
+            saver.submit(contents(run), best, save)
             before = run.state.stop
             self._tell(run)
             if run.state.stop != before:  # a callback heard of it, and has had enough
-                saver.submit(contents(run), best, event.save)
-        if saver.due(event.step):
+                saver.submit(contents(run), best, save)
+        if due and saver.ahead:
             run.requests.note(SAVE)
         if self._in_memory is not None:
             self._in_memory.look(run, event)
@@ -332,10 +334,12 @@ def with_copies(contents: dict[str, Any]) -> dict[str, Any]:
 def contents(run: Any) -> dict[str, Any]:
     """All that a run is, as `save_checkpoint` takes it; the arrays are the run's own."""
     assert run.directory is not None
+    best = run.state.best
     state = {
         "seed": run.config.seed,
         **run.where(),
-        **asdict(run.state),
+        **vars(run.state),
+        "best": best and asdict(best),
         "seconds": time.perf_counter() - run.started,
         "run": run.directory.info("id"),
         **run.directory.rows_so_far(),
