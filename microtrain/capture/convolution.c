@@ -20,13 +20,16 @@ enum { MOST = 6, DEEP = 192, CHUNK = 256 };
 
 /* A row, or a row and `more`; the last vector of it covers some of the one before. */
 INLINE void row(const bool adds, REAL *goal, const REAL *from, int64 count, REAL more) {
-    if (count < WIDE)
+    const int64 last = count - WIDE;
+    if (last < 0)
         for (int64 i = 0; i < count; i++) goal[i] = adds ? from[i] + more : from[i];
-    for (int64 i = 0, last = count - WIDE; i <= last; i = i < last && i + WIDE > last ? last : i + WIDE) {
-        V v = *(const V *)(from + i);
-        if (adds) v += all(more);
-        *(V *)(goal + i) = v;
-    }
+    else
+        for (int64 i = 0;; i = least(i + WIDE, last)) {
+            V v = *(const V *)(from + i);
+            if (adds) v += all(more);
+            *(V *)(goal + i) = v;
+            if (i == last) break;
+        }
 }
 
 /* The padded copy of a sample. Words: how far channels are apart here and there; rows, their length,
@@ -46,16 +49,18 @@ static void spread(const int64 *t, int64 channels, const REAL *x, REAL *to) {
         }
 }
 
-/* Sums for some rows of weights and `wide` vectors of positions, added to what is there if `more`. */
-INLINE void tile(const int rows, const int wide, bool more, int64 depth, const REAL *w, const int64 *base,
-                 const REAL *x, REAL *out, int64 apart) {
+/* Sums for some rows of weights and `wide` vectors of positions, `hop` apart in the copy and `by` in
+ * the result, added to what is there if `more`, and then the bias to them if there is one. */
+INLINE void tile(const int rows, const int wide, bool more, int64 depth, const REAL *w,
+                 const int64 *base, const REAL *x, int64 hop, REAL *out, int64 apart, int64 by,
+                 const REAL *bias) {
     V sums[MOST][MOST];
-    EACH(m, rows) EACH(h, wide) sums[m][h] = more ? *(V *)(out + m * apart + h * WIDE) : all(0);
+    EACH(m, rows) EACH(h, wide) sums[m][h] = more ? *(V *)(out + m * apart + h * by) : all(0);
     for (int64 j = 0; j < depth; j++, w += rows) {
         const REAL *from = x + base[j];
         if (rows > wide) {
             V read[MOST];
-            EACH(h, wide) read[h] = *(const V *)(from + h * WIDE);
+            EACH(h, wide) read[h] = *(const V *)(from + h * hop);
             EACH(m, rows) {
                 V weight = all(w[m]);
                 EACH(h, wide) sums[m][h] = times_plus(weight, read[h], sums[m][h]);
@@ -64,12 +69,48 @@ INLINE void tile(const int rows, const int wide, bool more, int64 depth, const R
             V weight[MOST];
             EACH(m, rows) weight[m] = all(w[m]);
             EACH(h, wide) {
-                V read = *(const V *)(from + h * WIDE);
+                V read = *(const V *)(from + h * hop);
                 EACH(m, rows) sums[m][h] = times_plus(weight[m], read, sums[m][h]);
             }
         }
     }
-    EACH(m, rows) EACH(h, wide) *(V *)(out + m * apart + h * WIDE) = sums[m][h];
+    if (bias) EACH(m, rows) EACH(h, wide) sums[m][h] += all(bias[m]);
+    EACH(m, rows) EACH(h, wide) *(V *)(out + m * apart + h * by) = sums[m][h];
+}
+
+/* Functions of their own, so that their loops have the registers to themselves. */
+#define TILE(rows, wide)                                                                          \
+    static __attribute__((noinline)) void tile_##rows##_##wide(                                   \
+        bool more, int64 depth, const REAL *w, const int64 *base, const REAL *x, int64 hop,       \
+        REAL *out, int64 apart, int64 by, const REAL *bias) {                                     \
+        tile(rows, wide, more, depth, w, base, x, hop, out, apart, by, bias);                     \
+    }
+TILE(1, 6) TILE(2, 6) TILE(3, 4) TILE(3, 2) TILE(4, 2) TILE(5, 2) TILE(6, 2)
+TILE(3, 1) TILE(4, 1) TILE(5, 1) TILE(6, 1)
+
+/* The same for all rows, in blocks of at most MOST, and for the whole depth. */
+static void tiles(int wide, int64 rows, int64 depth, const REAL *w, const int64 *base,
+                  const REAL *x, int64 hop, REAL *out, int64 apart, int64 by, const REAL *bias) {
+    const int64 blocks = (rows + MOST - 1) / MOST, parts = (depth + DEEP - 1) / DEEP;
+    for (int64 j = 0, deep, part = 0; part < parts; j += deep, part++) {
+        const REAL *block = w;
+        deep = depth / parts + (part < depth % parts);
+        for (int64 b = 0, m = 0; b < blocks; b++) {
+            const int64 high = rows / blocks + (b < rows % blocks);
+            const REAL *more = bias && part == parts - 1 ? bias + m : 0;
+#define CASE(high, wide)                                                                          \
+    case high:                                                                                    \
+        tile_##high##_##wide(j, deep, block + j * high, base + j, x, hop, out + m * apart, apart, \
+                             by, more);                                                           \
+        break;
+            if (wide == 6) switch (high) { CASE(1, 6) CASE(2, 6) }
+            else if (wide == 4) switch (high) { CASE(3, 4) }
+            else if (wide == 2) switch (high) { CASE(3, 2) CASE(4, 2) CASE(5, 2) CASE(6, 2) }
+            else switch (high) { CASE(3, 1) CASE(4, 1) CASE(5, 1) CASE(6, 1) }
+            block += high * depth;
+            m += high;
+        }
+    }
 }
 
 /* The weights of some rows beside each other, for each number of the kernel. */
@@ -95,7 +136,7 @@ typedef struct {
 /* Of some samples. */
 static int samples_of(const void *words, int64 from, int64 to, int64 member) {
     const Group *group = words;
-    const int64 *p = group->p, rows = p[7], blocks = (rows + MOST - 1) / MOST;
+    const int64 *p = group->p, rows = p[7];
     const int64 wide = rows < 3 ? 6 : rows == 3 ? 4 : 2, step = wide * WIDE;
     const int64 whole = wide == 2 ? WIDE : step;
     REAL *copy = group->rooms + member * group->room, *strip = copy + p[10];
@@ -109,31 +150,27 @@ static int samples_of(const void *words, int64 from, int64 to, int64 member) {
         for (int64 n = 0; n < p[11]; n++, job += 6 + 2 * job[0] + job[1]) {
             const int64 depth = job[0], lines = job[1], count = job[2], apart = job[3];
             const int64 *base = job + 6, *goes = base + 2 * depth;
-            const int64 parts = (depth + DEEP - 1) / DEEP;
-            int64 deep;
-            for (int64 line = 0; line < lines; line += job[5]) {
+            /* Rows of whole vectors are summed where they belong. */
+            bool direct = wide == 2 && job[4] == 1 && count % WIDE == 0;
+            for (int64 i = 0; i < lines; i++) direct = direct && goes[i] >= 0;
+            const int64 each = count / WIDE, vectors = direct ? lines * each : 0;
+            for (int64 v = 0; v < vectors; v += 2) {
+                const int64 next = v + 1 < vectors ? v + 1 : v;
+                const int64 x = v / each * apart + v % each * WIDE;
+                const int64 hop = next / each * apart + next % each * WIDE - x;
+                const int64 y = goes[v / each] + v % each * WIDE;
+                const int64 by = goes[next / each] + next % each * WIDE - y;
+                tiles(hop ? 2 : 1, rows, depth, w, base, copy + x, hop, out + y, p[9], by,
+                      group->bias);
+            }
+            for (int64 line = 0; !direct && line < lines; line += job[5]) {
                 int64 some = least(lines - line, job[5]);
                 int64 length = (some - 1) * apart + count;
                 int64 size = (length + whole - 1) / whole * whole;
                 for (int64 at = 0; at < length; at += step) {
                     const REAL *from = copy + line * apart + at;
-                    for (int64 j = 0, part = 0; part < parts; j += deep, part++) {
-                        const REAL *block = w;
-                        REAL *goal = strip + at;
-                        deep = depth / parts + (part < depth % parts);
-                        for (int64 b = 0; b < blocks; b++) {
-                            int64 high = rows / blocks + (b < rows % blocks);
-#define CASE(high, wide)                                                                          \
-    case high: tile(high, wide, j, deep, block + j * high, base + j, from, goal, size); break;
-                            if (wide == 6) switch (high) { CASE(1, 6) CASE(2, 6) }
-                            else if (wide == 4) switch (high) { CASE(3, 4) }
-                            else if (size - at < step) /* a single vector */
-                                switch (high) { CASE(3, 1) CASE(4, 1) CASE(5, 1) CASE(6, 1) }
-                            else switch (high) { CASE(3, 2) CASE(4, 2) CASE(5, 2) CASE(6, 2) }
-                            block += high * depth;
-                            goal += high * size;
-                        }
-                    }
+                    const int now = size - at < step ? 1 : wide; /* a single vector is left */
+                    tiles(now, rows, depth, w, base, from, WIDE, strip + at, size, WIDE, 0);
                 }
                 for (int64 m = 0; m < rows; m++)
                     for (int64 i = 0; i < some; i++) {
@@ -152,13 +189,13 @@ static int samples_of(const void *words, int64 from, int64 to, int64 member) {
 }
 
 /* Words: the plan; scratch memory, of how many elements for each thread; the address of a bias or
- * 0; about how many nanoseconds it takes. The plan: samples; groups; how far samples and groups are apart in the input, groups in the
- * weight, both in the result; rows of weights, how far they are apart in the weight and in the
- * result; elements of the copy; jobs; channels; whether there are elements of the result that are in
- * no job, and are 0; how many words `spread` has, and these; of each job the depth, rows of
- * positions, how many of a row are wanted, how far rows are apart, how far elements of the result,
- * how many rows are done at a time; the bases, the places in the weight, where each row goes (or
- * -1). */
+ * 0; about how many nanoseconds it takes. The plan: samples; groups; how far samples and groups are
+ * apart in the input, groups in the weight, both in the result; rows of weights, how far they are
+ * apart in the weight and in the result; elements of the copy; jobs; channels; whether there are
+ * elements of the result that are in no job, and are 0; how many words `spread` has, and these; of
+ * each job the depth, rows of positions, how many of a row are wanted, how far rows are apart, how
+ * far elements of the result, how many rows are done at a time; the bases, the places in the weight,
+ * where each row goes (or -1). */
 void convolution(int64 *t, char *input, char *weights, char *result, int64 member) {
     const int64 *p = (const int64 *)t[0], rows = p[7], *first = p + 15 + p[14];
     for (int64 g = 0; g < p[1]; g++) {
@@ -196,6 +233,15 @@ INLINE void sums_of(const int high, const int wide, int64 from, int64 to, const 
     }
     EACH(j, high) EACH(h, wide) *(V *)(out + j * PANEL + h * WIDE) += sums[j][h];
 }
+
+#define SUMS(high, wide)                                                                          \
+    static __attribute__((noinline)) void sums_##high##_##wide(                                   \
+        int64 from, int64 to, const int64 *places, int64 rows, int64 apart, int64 width,          \
+        const REAL *copy, const int64 *base, const REAL *panel, REAL *out) {                      \
+        sums_of(high, wide, from, to, places, rows, apart, width, copy, base, panel, out);        \
+    }
+SUMS(1, 1) SUMS(2, 1) SUMS(3, 1) SUMS(4, 1) SUMS(5, 1) SUMS(6, 1)
+SUMS(1, 2) SUMS(2, 2) SUMS(3, 2) SUMS(4, 2) SUMS(5, 2) SUMS(6, 2)
 
 /* Some rows of `count` positions each as columns of a panel. */
 static void panel_of(const REAL *gradient, int64 apart, int64 rows, int64 count, REAL *panel) {
@@ -252,13 +298,11 @@ static int weights_of(const void *words, int64 start, int64 stop, int64 member) 
                     for (int64 j = 0, high; j < deep; j += high) {
                         const int64 left = (deep - j + MOST - 1) / MOST;
                         high = (deep - j + left - 1) / left;
-#define SUMS(high, wide)                                                                          \
-    sums_of(high, wide, from, to, places, lines, apart, width, copy, base + j,                      \
-            panel, sums + (q * deep + j) * PANEL)
+                        REAL *goal = sums + (q * deep + j) * PANEL;
 #define CASE2(high)                                                                               \
     case high:                                                                                    \
-        if (wide == 1) SUMS(high, 1);                                                             \
-        else SUMS(high, 2);                                                                       \
+        (wide == 1 ? sums_##high##_1 : sums_##high##_2)(from, to, places, lines, apart, width,    \
+                                                        copy, base + j, panel, goal);             \
         break;
                         switch (high) { CASE2(1) CASE2(2) CASE2(3) CASE2(4) CASE2(5) CASE2(6) }
                     }
