@@ -27,7 +27,7 @@ ESTIMATORS = [
 ]
 
 
-@pytest.mark.daily("Regressor()", "early_stopping")
+@pytest.mark.daily("check_regress", "early_stopping")
 @pytest.mark.filterwarnings("ignore")
 @parametrize_with_checks(
     ESTIMATORS,

@@ -101,7 +101,9 @@ STEPS = {
 }
 
 
-@pytest.mark.daily("float32")
+@pytest.mark.daily(
+    "float32-attention", "float32-layer norm", "float32-batch norm", "float32-cross entropy"
+)
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_bits_of_training(monkeypatch: pytest.MonkeyPatch, name: str, dtype: str) -> None:

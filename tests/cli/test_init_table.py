@@ -422,6 +422,7 @@ def table_of(rows, curved):
     return "a,b,c,y\n" + "".join(cells)
 
 
+@pytest.mark.daily("True-mlp")
 @pytest.mark.parametrize(("curved", "better"), [(False, "linear_regression"), (True, "mlp")])
 def test_trying_writes_the_model_that_validates_better(capsys, directory, curved, better):
     Path("t.csv").write_text(table_of(300, curved))

@@ -62,6 +62,7 @@ def test_a_tree_over_these_ranks(comm: Communicator) -> None:
             np.testing.assert_array_equal(found, tournament(list(parts)))
 
 
+@pytest.mark.daily("[1.5", "[3")
 @pytest.mark.parametrize("each", [1, 1.5, 2, 2.7, 3, 4])
 def test_a_tree_of_many_ranks(each: float) -> None:
     for ranks in (*range(2, 20), 64):

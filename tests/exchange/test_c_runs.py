@@ -72,7 +72,7 @@ def compared(folder: Path, name: str, model: Any, rows: Any) -> None:
     np.testing.assert_array_equal(first[clear], expected[clear])
 
 
-@pytest.mark.daily("csv-200", "diabetes-200", "[digits-200")
+@pytest.mark.daily("digits")
 @pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("*.yaml")))
 def test_every_configuration(name: str, count: int, here: Path) -> None:
@@ -193,6 +193,7 @@ def test_fortran_has_classes_and_categories(table: Path, here: Path) -> None:
         assert max(map(len, text.splitlines())) <= 132
 
 
+@pytest.mark.daily("standardize_target: true")
 @pytest.mark.parametrize(
     "keys",
     ["standardize_target: true, log_target: true, clip: true", "log_target: true", "clip: true"],

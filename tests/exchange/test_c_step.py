@@ -136,7 +136,7 @@ class Learner(Library):
         return float(loss)
 
 
-@pytest.mark.daily("momentum-gcc", "adam-gcc")
+@pytest.mark.daily("momentum-gcc", "adam-clang")
 @pytest.mark.parametrize("compiler", COMPILERS)
 @pytest.mark.parametrize("name", STEPS)
 def test_strict_and_sanitized_steps(name: str, compiler: str, tmp_path: Path) -> None:

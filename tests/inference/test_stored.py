@@ -250,6 +250,7 @@ RUNS = {
 }
 
 
+@pytest.mark.daily("a function-", "csv-")
 @pytest.mark.parametrize(("run", "write"), [(run, write) for run in RUNS for write in RUNS[run][2]])
 def test_a_run_takes_files_of_every_kind(run, write, tmp_path, monkeypatch, capsys):
     """What it was trained on is not asked, and need not be there any more."""

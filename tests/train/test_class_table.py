@@ -127,6 +127,7 @@ def test_chances_better_than_the_shares_of_classes_are_better(log_loss: float, s
     assert bool(not_better(counts, log_loss, "the best")) is said
 
 
+@pytest.mark.daily("weighted-val-3", "as it is-test-1", "standardized-val-1")
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("part", ["val", "test"])
 @pytest.mark.parametrize("how", ["as it is", "standardized", "weighted"])

@@ -129,6 +129,7 @@ SPLIT = {"batch_size": "all", "duration": "3 steps", "accumulate": 3}
 PATH = {"type": "lbfgs", "l2": [100, 1, 0.01]}
 
 
+@pytest.mark.daily("[0-2", "[3-2")
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("classes", [0, 3])
 def test_ranks_find_what_one_finds(tmp_path, ranks, classes):

@@ -232,6 +232,7 @@ def test_a_run_that_has_lost_its_checkpoints_is_refused_and_stays_as_it_is(
     assert after == before
 
 
+@pytest.mark.daily("torn", "a digit")
 @pytest.mark.parametrize("rows", ["halved", "removed", "a digit", "torn", "of another run"])
 def test_rows_that_are_missing_or_changed_do_not_stop_a_resume(tmp_path, whole, capfd, rows):
     expected, _ = whole("adam")

@@ -445,7 +445,7 @@ class Named(mt.train.Metric):
 """
 
 
-@pytest.mark.daily("Wrong", "Frozen", "vector_loss")
+@pytest.mark.daily("Frozen")
 @pytest.mark.parametrize(
     ("override", "words"),
     [
