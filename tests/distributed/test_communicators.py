@@ -226,7 +226,7 @@ def test_world_is_this_communicator(comm: Communicator) -> None:
     assert world() is world()
 
 
-@pytest.mark.parametrize("size", [0, 1, 6, 7, 8, 50])
+@pytest.mark.parametrize("size", [0, 1, 6, 7, 8, 22])
 def test_large_arrays_go_in_chunks(
     comm: Communicator, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -125,6 +125,7 @@ def test_values(comm: Communicator, name: str) -> None:
         np.testing.assert_allclose(found.numpy(), expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.daily("-mixed", "half periodic halo", "exscan", "one by one", "there and back")
 @pytest.mark.parametrize("name", CALLS)
 def test_gradients_of_both_orders_are_those_of_all_ranks_together(
     comm: Communicator, name: str
