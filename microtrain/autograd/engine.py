@@ -117,7 +117,7 @@ def run(
     plain = not create_graph and anomaly is None and not recorded
     usual = at_once and not recorded
     if recorded:
-        capture.passes += 1
+        capture.differentiate(roots, wanted)
     try:
         modes["grad"] = create_graph if anomaly is None else anomaly.modes[create_graph]
         # Rules may write into a flat gradient whose lock is held.

@@ -162,6 +162,11 @@ class Recorder(Library):
         if not MODES.apart:
             acquire(self.locks, lock, wait=True)
 
+    def differentiate(self, edges: Any, wanted: Any) -> None:
+        """Note that a backward pass begins, for all leaves or those that are `wanted`."""
+        self.passes += 1
+        self.leaves.differentiate(edges, wanted, self._where())
+
     def touch(self, storage: Any, clears: bool = False) -> None:
         """Note which gradients are present when the step first uses `storage`."""
         if storage not in self.presence:

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from ..autograd.graph import leaves_of, walk
 from ..autograd.locks import COMMON
 from ..backend import LIBRARIES, STRUCTURE, alive, is_plain, owner_of
 from ..errors import CaptureError
@@ -61,6 +63,8 @@ class Leaves:
         self.tensors: Sequence[Tensor] = ()
         self.then: Any = ()
         self.changed: list[Tensor] = []
+        # By argument: what it may not be, nor be computed from; and further leaves that it is not.
+        self._apart = defaultdict[int, tuple[set[Any], set[Any]]](lambda: (set(), set()))
 
     # While the step is recorded -------------------------------------------------------------------
 
@@ -72,6 +76,46 @@ class Leaves:
     def has(self, leaf: Tensor) -> bool:
         """Whether the gradient of `leaf` outlives the step."""
         return leaf in self._arguments or (leaf in self._versions and is_leaf(leaf))
+
+    def differentiate(self, edges: Any, wanted: Sequence[Tensor] | None, where: str) -> None:
+        """Note which Tensors a pass from `edges` tells apart, where a call may give one for two.
+
+        The step has an argument as a leaf of its own: what the caller's is besides is not seen.
+        """
+        numbers = {*self._arguments.values()}
+        reached = self._outside(leaves_of(edges) if numbers else ())
+        targets = reached if wanted is None else self._outside(wanted)
+        for number in reached & numbers:
+            self._apart[number][0].update(targets - {number})
+        for number in targets & numbers:
+            self._apart[number][1].update(reached - {number})
+        if self._mixed(self.tensors):
+            raise CaptureError(
+                f"{where}: an argument is also a Tensor that the step finds by a name, or was "
+                "computed from what the gradient is for, so a part of it would be missing. Use "
+                "that Tensor from inside the step only, or pass x.detach()"
+            )
+
+    def _outside(self, tensors: Iterable[Tensor]) -> set[Any]:
+        """Of those that were there before the step where they are found."""
+        return {
+            self._goal(one)
+            for one in tensors
+            if one in self._arguments or (one._edge is None and type(one._array) in LIBRARIES)
+        }
+
+    def _mixed(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether a call gives one Tensor, or one computed from another, for two told apart."""
+        for number, (goals, leaves) in self._apart.items():
+            edge, me = tensors[number]._edge, weakref.ref(tensors[number])
+            if me in goals or me in leaves:
+                return True
+            if edge is not None and goals:
+                found = [tensors[goal] if type(goal) is int else goal() for goal in goals]
+                nodes = {next(walk((one._edge or one,))) for one in found if one is not None}
+                if not nodes.isdisjoint(walk((edge,))):
+                    return True
+        return False
 
     def clear(self, leaf: Tensor, recorder: Any) -> None:
         """Before the gradient of `leaf` is set: what it was does not matter, if nobody read it."""
@@ -222,7 +266,7 @@ class Leaves:
 
     def __bool__(self) -> bool:
         """Whether a replay has to do with leaves."""
-        return bool(self._bound or self._expected or self.ends)
+        return bool(self._bound or self._expected or self._apart or self.ends)
 
     def lives(self) -> bool:
         """Whether all leaves are there."""
@@ -245,6 +289,8 @@ class Leaves:
                 return False
             if form is not ANY and form != _form(tensor._grad):
                 return False
+        if self._mixed(tensors):
+            return False
         if not self._read:
             return True
         found: Any = (tensors[goal] if type(goal) is int else goal() for goal in self._read)

@@ -402,6 +402,23 @@ def test_a_derivative_by_an_argument(where: str, same: bool, executor: str) -> N
             np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("executor", ["numpy", NATIVE])
+def test_an_argument_that_requires_grad_later(executor: str) -> None:
+    """Native code, which reads arguments where they are, did not ask whether they do."""
+    w = mt.ones(2, requires_grad=True)
+
+    @functools.partial(mt.compile, executor=executor)
+    def step(x: Any) -> None:
+        w.grad = None
+        (x * w).sum().backward()
+
+    given = [mt.ones(2).requires_grad_(i in (4, 5)) for i in range(7)]
+    for x in given:
+        step(x)
+    found = [None if x.grad is None else x.grad.tolist() for x in given]
+    assert found == [None] * 4 + [[1, 1]] * 2 + [None]
+
+
 def test_the_gradient_of_an_argument_in_a_list_given_twice() -> None:
     results = []
     for wrap in (lambda f: f, mt.compile):
@@ -468,6 +485,47 @@ def test_a_parameter_that_an_optimizer_owns_as_an_argument() -> None:
     with pytest.raises(CaptureError, match="an optimizer owns"):
         step(model.weight)
     del optimizer
+
+
+def by_its_name(x: Any, w: Any) -> Any:
+    return mt.autograd.grad((x * w).sum(), w)
+
+
+def by_the_argument(x: Any, w: Any) -> Any:
+    return mt.autograd.grad((x * w).sum(), x)
+
+
+def into_both(x: Any, w: Any) -> None:
+    w.grad = None
+    (x * w).sum().backward()
+
+
+def into_the_named(x: Any, w: Any) -> None:
+    (x * w).sum().backward(inputs=[w])
+
+
+@pytest.mark.parametrize("calls", [0, 3])
+@pytest.mark.parametrize("given", [lambda w: w, lambda w: w * 2], ids=["itself", "from it"])
+@pytest.mark.parametrize("way", [by_its_name, by_the_argument, into_both, into_the_named])
+def test_an_argument_that_the_step_finds_by_a_name(way: Any, given: Any, calls: int) -> None:
+    """Gradients were those of one of the two uses."""
+    w = mt.tensor([1.0, 2.0], requires_grad=True)
+    step = mt.compile(lambda x: way(x, w))
+    for _ in range(calls):
+        step(mt.tensor([3.0, 5.0], requires_grad=True))
+    if way is by_the_argument and given(w) is not w:  # what is behind the argument does not matter
+        assert step(given(w))[0].tolist() == [1, 2]
+        return
+    with pytest.raises(
+        CaptureError, match=r"leaves\.py:\d+: .*finds by a name|has a graph or hooks"
+    ):
+        step(given(w))
+
+
+def test_an_argument_may_be_computed_from_what_no_gradient_is_for() -> None:
+    w, v = mt.ones(2, requires_grad=True), mt.ones(2, requires_grad=True)
+    step = mt.compile(lambda x: (mt.autograd.grad((x * w).sum(), w)[0] * v).sum().detach())
+    assert [step(v * i).item() for i in range(4)] == [0, 2, 4, 6]
 
 
 def shared_gradient(w: Any, v: Any) -> None:
