@@ -300,7 +300,7 @@ def _report(
     findings += judge_ranks(ranks, wrong) if ranks else []
     everywhere = [(rank.host, rank.left) for rank in ranks] or [(socket.gethostname(), _left())]
     for host, left, run in [(host, *one) for host, found in everywhere for one in found.items()]:
-        text = "a job that was killed with its launcher has left its state in memory"
+        text = "a job that failed or was killed has left its state in memory"
         findings.append(
             Finding(f"{text} of {host}: {left}", f"resume its run, {run}, or remove it")
         )

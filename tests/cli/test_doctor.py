@@ -77,7 +77,7 @@ def test_a_wrong_sum_is_an_error_that_names_the_ranks() -> None:
 def test_what_killed_jobs_left_is_named_with_its_host(capsys: pytest.CaptureFixture[str]) -> None:
     other = replace(FINE, rank=1, host="b", left={"/dev/shm/microtrain-job-0-1": "/runs/small/1"})
     diagnosis._report(Path("runs"), [FINE, other], {}, [])
-    said = "left its state in memory of b: /dev/shm/microtrain-job-0-1\n  resume its run, /runs/small/1"
+    said = "of b: /dev/shm/microtrain-job-0-1\n  resume its run, /runs/small/1, or remove it"
     assert said in capsys.readouterr().out
 
 
