@@ -58,6 +58,7 @@ class Rank:
         blas: name and version of NumPy's BLAS; blas_threads: 0 where it does not tell.
         library, mpi4py, thread_level: of MPI; "" without.
         gpu: only of the first rank on each host.
+        left: what killed jobs have left in memory, and where the run of each is; likewise.
         versions: what should be the same on all ranks.
     """
 
@@ -71,6 +72,7 @@ class Rank:
     mpi4py: str
     thread_level: str
     gpu: str
+    left: dict[str, str]
     versions: dict[str, str]
 
 
@@ -95,10 +97,15 @@ def describe(comm: Communicator) -> Rank:
         mpi4py=version,
         thread_level=level,
         gpu=gpu() if comm.local_rank == 0 else "",
+        left=_left() if comm.local_rank == 0 else {},
         versions={
             "python": platform.python_version(), "numpy": np.__version__, "microtrain": __version__
         },
     )  # fmt: skip
+
+
+def _left() -> dict[str, str]:
+    return {str(left): str((left / "run").resolve()) for left in job.left_behind()}
 
 
 def _blas() -> tuple[str, int]:
@@ -291,9 +298,12 @@ def _report(
     facts["runs"] = f"{run_dir} " + ("cannot be used" if unfit else "can be written to, locks hold")
     findings += mixed_wheels() + unfit
     findings += judge_ranks(ranks, wrong) if ranks else []
-    for left in job.left_behind():
-        text = f"a job that was killed with its launcher has left its state in memory: {left}"
-        findings.append(Finding(text, f"resume its run, {(left / 'run').resolve()}, or remove it"))
+    everywhere = [(rank.host, rank.left) for rank in ranks] or [(socket.gethostname(), _left())]
+    for host, left, run in [(host, *one) for host, found in everywhere for one in found.items()]:
+        text = "a job that failed or was killed has left its state in memory"
+        findings.append(
+            Finding(f"{text} of {host}: {left}", f"resume its run, {run}, or remove it")
+        )
     if directory() is None:
         text = "there is no cache directory that only this user can write to: compiled steps are "
         text += "compiled anew in every process"

@@ -18,7 +18,7 @@ from ..config.load import load_sweep
 from ..config.resolved import whole_yaml
 from ..config.schema import Config, Members
 from ..distributed import connect, survivors, world
-from ..distributed.agreement import from_root, together
+from ..distributed.agreement import first_word, from_root, together
 from ..errors import ConfigError
 from ..train.console import Output, ProgressMode
 from ..train.resume import choose_run
@@ -74,8 +74,8 @@ def train_run(
         if settings.trainer is not None:
             kind = together(ranks, lambda: load("trainer", str(settings.trainer)))
         place = None
-        if begun := from_root(ranks, lambda: _begun(settings)):
-            resume = begun
+        if begun := first_word(ranks, _begun(settings)):  # a host may have come back empty
+            resume = begun[1]
         if resume is not None:
             place, message, code = choose_run(settings, resume, ranks)
             if message and ranks.rank == 0:

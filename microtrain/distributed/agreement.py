@@ -57,15 +57,15 @@ def together(comm: Communicator, function: Callable[[], T]) -> T:
         return function()
 
 
-def from_root(comm: Communicator, function: Callable[[], T]) -> T:
-    """`function()` of rank 0, on every rank; or the UserError that it raises. Collective."""
+def from_root(comm: Communicator, function: Callable[[], T], root: int = 0) -> T:
+    """`function()` of `root`, on every rank; or the UserError that it raises. Collective."""
     outcome: Any = None, None  # with its failure: one message is enough
-    if comm.rank == 0:
+    if comm.rank == root:
         try:
             outcome = function(), None
         except UserError as error:
             outcome = None, error
-    result, failure = comm.broadcast_object(outcome)
+    result, failure = comm.broadcast_object(outcome, root)
     if failure is not None:
         raise agreed(failure)
     return result  # type: ignore[no-any-return]

@@ -67,8 +67,10 @@ def checkpoint_of(
     }
 
 
-def from_rank_0(comm: Communicator, read: Callable[[], Checkpoint | None]) -> Checkpoint | None:
-    """The checkpoint that rank 0 reads, on every rank; or the UserError that it raises. Collective.
+def checkpoint_from(
+    comm: Communicator, read: Callable[[], Checkpoint | None], root: int = 0
+) -> Checkpoint | None:
+    """The checkpoint that `root` reads, on every rank; or the UserError that it raises. Collective.
 
     Large arrays are zeros without memory on the other ranks, where `take_over` makes room for them
     and `share_arrays` gives them their values: nowhere is there a copy of the whole state for it.
@@ -81,7 +83,7 @@ def from_rank_0(comm: Communicator, read: Callable[[], Checkpoint | None]) -> Ch
         own.append(found)
         return replace(found, model=_outline(found.model), optimizer=_outline(found.optimizer))
 
-    found = from_root(comm, outlined)
+    found = from_root(comm, outlined, root)
     if own or found is None:
         return own[0] if own else None
     return replace(found, model=_room(found.model), optimizer=_room(found.optimizer))
@@ -112,8 +114,10 @@ def _comes_later(name: str, array: Any) -> bool:
     return bool(array.ndim and array.nbytes > SMALL and not _is_extra(name))
 
 
-def share_arrays(comm: Communicator, model: Module, optimizer: Optimizer | None) -> None:
-    """Give what `from_rank_0` has left out rank 0's values, where it lies; collective.
+def share_arrays(
+    comm: Communicator, model: Module, optimizer: Optimizer | None, root: int = 0
+) -> None:
+    """Give what `checkpoint_from` has left out the values of `root`, where it lies; collective.
 
     Every rank has taken over a checkpoint.
     """
@@ -128,7 +132,7 @@ def share_arrays(comm: Communicator, model: Module, optimizer: Optimizer | None)
         # A parameter may be the transposed view of its memory, alike on all ranks.
         memory = array if array.flags.c_contiguous or name in buffers else array.T
         host = np.ascontiguousarray(to_host(memory))
-        comm.broadcast(host)
+        comm.broadcast(host, root)
         if host is not memory:
             memory[...] = XP[type(memory)].asarray(host)
 
@@ -310,7 +314,7 @@ def restore(
             lambda checkpoint: check_loop(checkpoint, groups, _given),
         )
 
-    checkpoint = from_rank_0(ranks, read)
+    checkpoint = checkpoint_from(ranks, read)
     if checkpoint is None:
         return None
     with settled(ranks):

@@ -1,6 +1,7 @@
 """Continuing a run: which one, whether it is the same run, and where it goes on.
 
-Rank 0 finds and reads; what it found, or its error, reaches all ranks together.
+Rank 0 finds and reads, or one of a host that has a newer state in memory; what it found, or its
+error, reaches all ranks together.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from annotated_types import Ge, Len, Lt, Predicate
 
 from ..common import job
@@ -22,7 +24,7 @@ from ..config.resolved import compare_configs, read_settings
 from ..config.schema import Config
 from ..data.loading.loader import order_name
 from ..data.preparation.prepare import check_names
-from ..distributed.agreement import from_root, settled
+from ..distributed.agreement import from_root, settled, together
 from ..distributed.communicator import Communicator
 from ..errors import ConfigError, DataError
 from ..random import begin_batch, place, set_rng_state
@@ -42,7 +44,7 @@ from ..runs.directory import RunDirectory, newest_run
 from ..runs.run import Run
 from ..runs.state import Options, RandomState, RunState, check_options, damaged
 from .build_run import take_initial_values
-from .model_state import from_rank_0, share_arrays, take_over
+from .model_state import checkpoint_from, share_arrays, take_over
 from .run import RANKS_FILE, STOP_FILE, TrainingRun
 
 LOCK_WAIT = 30.0  # seconds in which the ranks of a killed job have died
@@ -155,19 +157,31 @@ def _reached(run: Run, config: Config) -> bool:
 
 def take_up(run: TrainingRun) -> None:
     """Take over where the run in `run.directory` has come to, and go on in it; collective."""
-    checkpoint = from_rank_0(run.comm, lambda: _newest(run))
+    root = _holder(run)
+    checkpoint = checkpoint_from(run.comm, lambda: _newest(run), root)
     with settled(run.comm):
         if checkpoint is not None:
             restore(run, checkpoint)
         else:  # nothing was saved
             take_initial_values(run.config, run.model, run.output.warn)
     if checkpoint is not None:
-        share_arrays(run.comm, run.model, run.optimizer)
+        share_arrays(run.comm, run.model, run.optimizer, root)
+    said = from_root(run.comm, lambda: _again(checkpoint), root)
     with settled(run.comm):
         if run.directory is not None:
             _go_on(run, run.directory, checkpoint.state if checkpoint else None)
-            if said := _again(checkpoint):
+            if said:
                 run.output.say(said, "")
+
+
+def _holder(run: TrainingRun) -> int:
+    """The first rank whose host has the newest state in memory; 0 where none has one."""
+
+    def newest() -> int:
+        paths = [path for found in job.states_of(run.id) for path in list_checkpoints(found)]
+        return max(map(step_of, paths), default=-1)
+
+    return int(run.comm.all_gather(np.array(together(run.comm, newest))).argmax())
 
 
 def restore(run: Any, checkpoint: Checkpoint) -> None:

@@ -127,7 +127,7 @@ class TrainingRun(Parts):
         progress: losses and time since the last row.
         directory: what rank 0 writes to; None on other ranks.
         checkpoints: the Saver that writes them, on rank 0.
-        path: the run directory, on all ranks.
+        path, id: the run directory and the id of the run, on all ranks.
         started: when training began, of `time.perf_counter`; earlier after a resume.
         wants_trace, trace: whether timelines were asked for, and that of this rank.
         execution: what executes the steps.
@@ -144,6 +144,7 @@ class TrainingRun(Parts):
     directory: RunDirectory | None = None
     checkpoints: Any = None
     path: Path
+    id: str
     config_text: str = ""
     started: float
     wants_trace: bool = False
@@ -423,8 +424,10 @@ def run_directory(run: Any, resume: Path | None) -> Iterator[None]:
 
     with held(run.comm, run.output, opened) as run.directory:
         try:
-            own = "" if run.directory is None else str(run.directory.path)
-            run.path = Path(run.comm.broadcast_object(own))
+            own: Any = None
+            if run.directory is not None:
+                own = run.directory.path, str(run.directory.info("id")), run.config_text
+            run.path, run.id, run.config_text = run.comm.broadcast_object(own)
             yield
         finally:
             run.output.end_bar()

@@ -31,6 +31,7 @@ FINE = Rank(
     mpi4py="4.1.2",
     thread_level="multiple",
     gpu="no GPU",
+    left={},
     versions={"python": "3.11.7", "numpy": "2.4.6", "microtrain": "0.1.0"},
 )
 OTHER_NUMPY = FINE.versions | {"numpy": "2.0.0"}
@@ -71,6 +72,13 @@ def test_a_wrong_sum_is_an_error_that_names_the_ranks() -> None:
     (found,) = judge_ranks([FINE], {4: (1, 3)})
     assert found.broken
     assert found.text == "an allreduce of 4 bytes gave wrong sums on ranks 1, 3"
+
+
+def test_what_killed_jobs_left_is_named_with_its_host(capsys: pytest.CaptureFixture[str]) -> None:
+    other = replace(FINE, rank=1, host="b", left={"/dev/shm/microtrain-job-0-1": "/runs/small/1"})
+    diagnosis._report(Path("runs"), [FINE, other], {}, [])
+    said = "of b: /dev/shm/microtrain-job-0-1\n  resume its run, /runs/small/1, or remove it"
+    assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("nbytes", [4, 4096])

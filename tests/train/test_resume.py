@@ -8,6 +8,7 @@ import os
 import random
 import re
 import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +18,15 @@ from resuming import RUN, facts, metrics, train, write_run
 
 from microtrain import load
 from microtrain.cli.main import main
+from microtrain.common import job
 from microtrain.config.load import load_config
 from microtrain.data.loading.order import TABLE
+from microtrain.distributed import in_process
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.errors import ConfigError, DataError
 from microtrain.runs.checkpoint import FILES, MANIFEST, list_checkpoints, name_of, step_of
 from microtrain.runs.directory import newest_run
+from microtrain.train.callbacks import checkpoints
 from microtrain.train.resume import choose_run
 
 CASES: dict[str, list[str]] = {
@@ -578,3 +582,42 @@ def test_a_checkpoint_names_the_order_of_its_rows(tmp_path, shuffle, order):
     run = train(write_run(tmp_path), f"train.shuffle={shuffle}", "train.duration=2 steps").path
     state = list_checkpoints(run / "checkpoints")[-1] / "state.json"
     assert json.loads(state.read_text())["order"] == order
+
+
+@pytest.mark.filterwarnings("ignore:DataParallel. norm is a batch norm")
+@pytest.mark.parametrize(
+    ("lost", "how"),
+    [(n, "{reproducible: world, shards: 2}") for n in (0, 1)] + [(0, "{sync_batchnorm: false}")],
+)
+def test_a_state_in_memory_is_on_every_host(tmp_path, monkeypatch, lost, how):
+    """Of two hosts, stood in for by threads with places of their own; one of them is lost."""
+    config = write_run(tmp_path)
+    words = f"distributed={how}", "checkpoint={every: 100 steps, keep_best: 0}"
+    whole = train(config, *words, "name=whole")
+    here = threading.local()
+    monkeypatch.setitem(job._GIVEN, job.NAME, "abc")
+    monkeypatch.setattr(job, "_MEMORY", tmp_path)
+    monkeypatch.setattr(job, "enter", lambda: here.place)
+    monkeypatch.setattr(job, "states_of", lambda run: [here.place / "states" / run])
+    monkeypatch.setattr(checkpoints, "FIRST", 2)
+    monkeypatch.setattr(checkpoints, "ENOUGH", 0)
+    monkeypatch.setattr(checkpoints, "SHARE", 1e9)  # after every step
+
+    def on(comm, crash, resume):
+        here.place = tmp_path / f"host{comm.rank}"
+        here.place.mkdir(exist_ok=True)
+        comm.local_rank, comm.local_size, comm.node_rank, comm.num_nodes = 0, 1, comm.rank, 2
+        return train(config, *words, crash=crash, resume=resume, comm=comm)
+
+    run = in_process.run(2, lambda comm: on(comm, 13, None))[0].path
+    found = [
+        {str(path.relative_to(place)): path.read_bytes() for path in place.glob("states/*/*/*")}
+        for place in sorted(tmp_path.glob("host*"))
+    ]
+    assert [*found[0]] == [*found[1]] and "step-000011/model" in "".join(found[0])
+    assert found[0] == found[1]
+    shutil.rmtree(tmp_path / f"host{lost}")
+    goes_on = in_process.run(2, lambda comm: on(comm, None, run))[0]
+    assert goes_on.resumed_at == 11
+    assert not [*tmp_path.glob("host*/states/*")]
+    assert "sync" in how or differences(facts(run), facts(whole.path)) == {}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,11 +19,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ...common import job
 from ...common.words import plural
 from ...data.loading.loader import order_name
 from ...distributed.agreement import settled
 from ...distributed.communicator import alone
+from ...distributed.single import SingleCommunicator
 from ...errors import LaunchError
 from ...runs.arrays import copied, params_sha256
 from ...runs.checkpoint import name_of, prune, save_checkpoint
@@ -172,56 +176,85 @@ class Saver:
 class InMemory:
     """Keeps the newest state of a run in memory, for a further start of its job (see `job.py`).
 
-    It is a checkpoint like those on the disk: as few steps apart as let it cost a hundredth of
-    their time. It is copied after one step and written after the next, unless that has told that a
-    rank asks for the end: a run that goes on from it would not hear of that again. The disk has the
-    best checkpoint before, so that such a run finds it.
+    It is a checkpoint like those on the disk, on every host: as few steps apart as let it cost a
+    hundredth of their time on each. It is copied after one step and written after the next, unless
+    that has told that a rank asks for the end: a run that goes on from it would not hear of that
+    again. The disk has the best checkpoint and the rows before, so that such a run finds them.
+    Collective over `comm`.
 
     Attributes:
+        comm: the ranks that take part, of which the first of each host writes.
+        next: the next step to look at; infinite where there is none.
         every: steps between two of them; 0: not known yet, -1: none, as memory is full.
     """
 
-    def __init__(self, place: Path, run: TrainingRun) -> None:
-        assert run.directory is not None
-        self.directory = place / "states" / run.directory.info("id")
+    def __init__(self, run: TrainingRun) -> None:
+        self.comm = run.comm if run.comm.num_nodes > 1 else SingleCommunicator()
+        place = job.enter()
+        self._writes = place is not None and run.comm.local_rank == 0
+        self.directory = (place or Path(os.devnull)) / "states" / run.id
         self._decided = self.directory / "every"
         self._since = run.step + FIRST
+        self.next: float = self._since
         self._before = 0, 0.0  # step and time from which steps are measured
         self._copy: dict[str, Any] | None = None
         self._spent = self._each = 0.0  # seconds, for the copy; of a step before it
         self._sums = 0.0, 0.0  # of what all so far have taken, and of the steps before them
-        self.every = 0
+        every = 0 if self._writes else -1
         with contextlib.suppress(OSError, ValueError):  # nothing was decided
-            self.every = int(self._decided.read_text())
-
-    def next_step(self, step: int) -> float:
-        """The next step to look at; infinite where others say when."""
-        if self._copy is not None:
-            return step + 1
-        return next_multiple(step, self.every) if self.every > 0 else math.inf
+            every = int(self._decided.read_text())
+        self.every: int = self.comm.broadcast_object(every)
 
     def look(self, run: TrainingRun, event: Event) -> None:
-        """Copy the state, or write the copy, where it is time for that."""
+        """Copy the state, or write the copy, where it is time for that: at step `next`."""
+        if event.step < self.next:
+            return
         (step, then), now = self._before, time.perf_counter()
         if (copy := self._copy) is not None:
             self._copy = None
-            if not event.asked[STOP] and self._write(run, copy):
+            if not event.asked[STOP]:
+                if self._writes:
+                    self._write(run, copy)
                 self._before = event.step, time.perf_counter()
                 self._decide(run, self._spent + self._before[1] - now)
-            return
-        if not step and event.step >= self._since:
+        elif not step:
             self._before = event.step, now
-        due = event.step % self.every == 0 if self.every > 0 else now - then > ENOUGH
-        if step and event.step > step and due and self.every >= 0 and run.checkpoints.idle():
-            self._copy = with_copies(contents(run))
+        else:
+            self._copy = self._copied(run, bool(self.every) or now - then > ENOUGH)
             self._spent = time.perf_counter() - now
             self._each = (now - then) / (event.step - step)
+        if self._copy is not None:
+            self.next = event.step + 1
+        elif self.every:
+            self.next = next_multiple(event.step, self.every) if self.every > 0 else math.inf
+        else:  # ever rarer
+            self.next = self._since + (1 << (event.step - self._since).bit_length())
+
+    def _copied(self, run: TrainingRun, due: bool) -> dict[str, Any] | None:
+        """What is to be written: what the ranks have in common from each, the rest from rank 0."""
+        own, sent = None, None
+        if run.directory is not None and due and run.checkpoints.idle():
+            run.directory.flush()  # a kill leaves the rows of which it speaks
+            if self.comm.size > 1:
+                run.directory.sync()  # the loss of this host, too
+            own = with_copies(contents(run))
+            params = dict(run.model.named_parameters())
+            rest = {name: array for name, array in own["model"].items() if name not in params}
+            sent = own | {"model": rest, "optimizer": {}}
+        sent = self.comm.broadcast_object(sent)
+        if sent is None or run.directory is not None or not self._writes:
+            return own or sent
+        own = with_copies(checkpoint_of(run.step, run.model, run.optimizer, {}))
+        return own | sent | {"model": own["model"] | sent["model"], "optimizer": own["optimizer"]}
 
     def _decide(self, run: TrainingRun, spent: float) -> None:
         """As many steps apart as the mean so far needs; some more, to decide it rarely."""
         self._sums = self._sums[0] + spent, self._sums[1] + self._each
-        needed = self._sums[0] / SHARE / self._sums[1]
+        needed = float(self.comm.all_reduce(np.array(self._sums[0] / SHARE / self._sums[1]), "max"))
         if self.every / 2 <= needed <= self.every:
+            return
+        if math.isinf(needed):  # there was no room, on one host at least
+            self.every = -1
             return
         first, self.every = not self.every, math.ceil(1.1 * needed)
         with contextlib.suppress(OSError):  # decided anew by the next start
@@ -232,20 +265,15 @@ class InMemory:
                 "from which this job goes on where it is started again"
             )
 
-    def _write(self, run: TrainingRun, copy: dict[str, Any]) -> bool:
-        assert run.directory is not None
+    def _write(self, run: TrainingRun, copy: dict[str, Any]) -> None:
         try:
             self.directory.mkdir(0o700, parents=True, exist_ok=True)
-            run.directory.flush()  # a kill leaves the rows of which it speaks
             save_checkpoint(self.directory, **copy)
             prune(self.directory, 1, 0, run.state.monitor)
         except (OSError, LaunchError) as error:
-            if isinstance(error, Gone | Unwritten):
-                raise
-            self.every = -1
+            self._spent = math.inf
             why = str(error).partition("\n")[0]  # the rest is of the disk
             run.output.warn(f"no state in memory, only checkpoints on the disk: {why}")
-        return self.every >= 0
 
 
 class Checkpoints(Callback):
@@ -257,11 +285,11 @@ class Checkpoints(Callback):
         """Where it is not by the clock, or by how long the disk takes."""
         saver, memory = run.checkpoints, self._in_memory
         when = math.inf if saver is None else saver.next_step(step)
-        when = when if memory is None else min(when, memory.next_step(step))
+        when = when if memory is None else min(when, memory.next)
         return min(next_multiple(step, run.plan.save), when)
 
     def on_start(self, run: TrainingRun) -> None:
-        """Make what writes them, on rank 0."""
+        """Make what writes them, on rank 0; on all hosts where a job keeps them in memory."""
         keep = run.config.checkpoint
         if run.directory is not None:
             run.checkpoints = Saver(
@@ -275,14 +303,20 @@ class Checkpoints(Callback):
                 epoch=run.steps_per_epoch if keep.every == "auto" else None,
                 ahead=int(run.comm.size > 1),
             )
-            if (place := job.enter()) is not None:
-                self._in_memory = InMemory(place, run)
+        if job.name() and (run.directory is not None or run.comm.num_nodes > 1):
+            self._in_memory = InMemory(run)
 
     def on_pause(self, run: TrainingRun, event: Event) -> None:
         """At the end of a run `end` writes it."""
         saver = run.checkpoints
-        if saver is None or event.last or event.stop:
+        if event.last or event.stop:
             return
+        if saver is not None:
+            self._submit(run, saver, event)
+        if self._in_memory is not None:
+            self._in_memory.look(run, event)
+
+    def _submit(self, run: TrainingRun, saver: Saver, event: Event) -> None:
         best, due = run.state.at_best and run.config.checkpoint.keep_best > 0, saver.due(event.step)
         save = event.save or (due and not saver.ahead)
         if save or best:
@@ -294,8 +328,6 @@ class Checkpoints(Callback):
                 saver.submit(contents(run), best, save)
         if due and saver.ahead:
             run.requests.note(SAVE)
-        if self._in_memory is not None:
-            self._in_memory.look(run, event)
 
     def on_end(self, run: TrainingRun, ending: Ending) -> None:
         """The last one, before the test row, which a longer run would not have."""
@@ -305,7 +337,8 @@ class Checkpoints(Callback):
                 last = contents(run)
                 self.save_last(run, last, ending)
                 ending.params_sha256 = params_sha256(last["model"])
-                job.forget_states(run.directory.info("id"))
+        if run.comm.local_rank == 0:
+            job.forget_states(run.id)
         self._tell(run)
 
     def save_last(self, run: TrainingRun, last: dict[str, Any], ending: Ending) -> None:
@@ -341,7 +374,7 @@ def contents(run: Any) -> dict[str, Any]:
         **vars(run.state),
         "best": best and asdict(best),
         "seconds": time.perf_counter() - run.started,
-        "run": run.directory.info("id"),
+        "run": run.id,
         **run.directory.rows_so_far(),
         **run.data_state,
         "order": order_name(len(run.loader.dataset), run.loader.shuffle),
