@@ -14,7 +14,6 @@ import signal
 import sys
 import threading
 import traceback
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -303,7 +302,13 @@ def test_a_checkpoint_of_before_that_does_not_tell_of_a_stop(tmp_path, monkeypat
     monkeypatch.setattr(
         "microtrain.train.callbacks.results.Results._write_down", crash_before_run_json
     )
-    monkeypatch.setattr(checkpoints, "asdict", lambda state: asdict(state) | {"stop": ""})
+    taken = checkpoints.contents
+
+    def without_stop(run):
+        found = taken(run)
+        return found | {"state": found["state"] | {"stop": ""}}
+
+    monkeypatch.setattr(checkpoints, "contents", without_stop)
     with pytest.raises(ArithmeticError):
         run(config, settings, 1)
     monkeypatch.undo()
