@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ...errors import ConfigError, DataError
 from ...random import brief_generator, generator
-from ..loading.order import CHUNK, TABLE, Order, Permutation
+from ..loading.order import TABLE, Order, Permutation
 from ..rows import layout, targets
 from ..source import Source, blocks
 from ..tables.columns import Column, dates, texts
@@ -117,9 +117,7 @@ class PartRows(Order):
         """The numbers of all rows, 4 bytes each where these do; by themselves if they are many."""
         if self._of > KEPT and not sort:
             return self
-        found = np.empty(len(self), np.uint32 if self._of <= KEPT else np.intp)
-        for start in range(0, len(found), CHUNK):
-            found[start : start + CHUNK] = self[start : start + CHUNK]
+        found = self[:].astype(np.uint32 if self._of <= KEPT else np.intp, copy=False)
         return np.sort(found) if sort else found
 
     def _rows_at(self, positions: NDArray[np.uint64]) -> NDArray[np.uint64]:

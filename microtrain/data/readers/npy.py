@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -63,39 +63,25 @@ def npy(
     )  # fmt: skip
 
 
-class Column(Protocol):
-    """One array of a source: rows in files."""
+class Column:
+    """One array of a source: in memory, under the name of the file that it was read from."""
 
-    name: str
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
 
-    def __getitem__(self, rows: Any) -> Array:
-        """The rows of a slice, and if it is mapped of row numbers."""
-
-    def location(self, row: int) -> str:
-        """Where a row stands."""
-
-    def look(self) -> None:
-        """Raise DataError where a file is not what it was."""
-
-
-class Loaded:
-    """An array in memory, under the name of the file that it was read from."""
-
-    def __init__(self, name: str, array: Array) -> None:
+    def __init__(self, name: str, array: Any) -> None:
         self.name, self.shape, self.dtype, self._array = name, array.shape, array.dtype, array
 
     def __getitem__(self, rows: Any) -> Array:
+        """The rows of a slice, and unless they are in chunks of row numbers."""
         part: Array = self._array[rows]
         return part
 
     def location(self, row: int) -> str:
-        """The name, and the row."""
+        """Where a row stands."""
         return f"{self.name}, row {row}"
 
     def look(self) -> None:
-        """Nothing can have happened to it."""
+        """Raise DataError where a file is not what it was."""
 
 
 class Stored(Source):
@@ -153,7 +139,7 @@ class Stored(Source):
         return listed([*dict.fromkeys(self.names)])
 
 
-class Mapped:
+class Mapped(Column):
     """An array in one file, or in several one after another, mapped into memory.
 
     Attributes:
@@ -233,12 +219,9 @@ class Mapped:
 
 
 def _take(array: Array, rows: NDArray[np.intp]) -> Array:
-    """`array.take(rows, 0)`, without a copy of an array that is not aligned, as in npz files."""
-    if array.flags.aligned or not array.flags.c_contiguous:
-        return array.take(rows, 0)
-    bare = array[:, None] if array.ndim == 1 else array
-    taken = bare.view(np.uint8).take(rows, 0).view(array.dtype)
-    return taken[:, 0] if array.ndim == 1 else taken
+    """Rows, the faster way but for an array that is not aligned, as in npz: it would be copied."""
+    taken: Array = array.take(rows, 0) if array.flags.aligned else array[rows]
+    return taken
 
 
 def changed(path: Path) -> DataError:

@@ -17,7 +17,7 @@ from ...errors import DataError
 from ..rows import in_memory as rows_in_memory
 from ..source import Source
 from ..tables.frame import missing
-from .npy import Loaded, Mapped, by_rows, read_npy
+from .npy import Column, Mapped, by_rows, read_npy
 from .stores import source_of
 
 
@@ -64,7 +64,7 @@ def _member(path: Path, name: str) -> Iterator[tuple[BinaryIO, zipfile.ZipFile, 
         yield file, archive, members[name]
 
 
-def load_npz(path: Path, name: str) -> Loaded:
+def load_npz(path: Path, name: str) -> Column:
     """An array of a .npz file, read without pickle; DataError for all that is wrong with it."""
     where = f'{path}, array "{name}"'
     with _member(path, name) as (_, archive, info):
@@ -75,7 +75,7 @@ def load_npz(path: Path, name: str) -> Loaded:
             raise DataError(f"{where} cannot be read: {error}") from error
     if not array.ndim:
         raise DataError(f"{where} is not an array of rows")
-    return Loaded(where, array)
+    return Column(where, array)
 
 
 def map_npz(path: Path, name: str) -> Mapped:

@@ -179,7 +179,7 @@ def mapped(columns: Sequence[Column], cache: Path | None) -> list[Column]:
     return [next(ready) if isinstance(each, Chunked) else each for each in columns]
 
 
-class Chunked:
+class Chunked(Column):
     """An array that is read chunk by chunk, in order; the last one is kept.
 
     Args:
@@ -249,10 +249,6 @@ class Chunked:
                 bounds = self._bounds[number : number + 2]
                 self._last = number, self._load(*map(int, bounds))
             return self._last[1]
-
-    def location(self, row: int) -> str:
-        """The file, and the row in it."""
-        return f"{self.name}, row {row}"
 
     def look(self) -> None:
         """Raise DataError where the file is not what it was.
