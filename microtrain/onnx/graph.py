@@ -155,6 +155,6 @@ class Step:
                 common = np.dtype(np.float64)
         return [self.cast(name, common) for name in names]
 
-    def number(self, value: float, dtype: Any = None) -> str:
+    def number(self, value: float) -> str:
         """A constant number in the dtype of the result."""
-        return self.graph.constant(np.array(value, dtype or self.dtype))
+        return self.graph.constant(np.array(value, self.dtype))

@@ -264,10 +264,10 @@ def by_rows(array: Array, where: str) -> Array:
     return array
 
 
-def npy_header(dtype: np.dtype[Any], shape: Sequence[int], fortran: bool = False) -> bytes:
+def npy_header(dtype: np.dtype[Any], shape: Sequence[int]) -> bytes:
     """What an array begins with in a .npy file; a multiple of 64 bytes."""
     text = BytesIO()
-    what = {"descr": dtype.str, "fortran_order": fortran, "shape": tuple(shape)}
+    what = {"descr": dtype.str, "fortran_order": False, "shape": tuple(shape)}
     npy_format.write_array_header_1_0(text, what)
     return text.getvalue()
 
