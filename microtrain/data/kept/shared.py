@@ -2,7 +2,7 @@
 
 The arrays go one after another into a file in memory that nobody else can open: all ranks have
 opened it, and it has no name any more, before the first row is written, so a job that is killed
-leaves nothing behind. Ranks that are threads of one process have the same arrays without a file.
+leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ from numpy.typing import NDArray
 
 from ...common.files import refusing
 from ...common.words import size
-from ...distributed.agreement import settled
+from ...distributed.agreement import from_root, settled
 from ...distributed.communicator import alone
-from ...distributed.in_process import InProcessCommunicator
-from ...errors import DataError, UserError
+from ...errors import DataError
 from ..preparation.prepare import Prepared
 from ..preparation.split import PARTS
 from ..rows import is_lazy
@@ -99,41 +98,24 @@ def share(comm: Communicator, load: Load, *, everyone: bool = False) -> Prepared
     """
     node = comm.node()
     with settled(comm):  # a rank that fails in here has left out no collective call
-        data = load() if node.size == 1 else _of_first(node, load, everyone)
-    assert data is not None  # else the first rank of the host has raised
-    return data
+        return load() if node.size == 1 else _of_first(node, load, everyone)
 
 
-def _of_first(node: Communicator, load: Load, everyone: bool) -> Prepared | None:
+def _of_first(node: Communicator, load: Load, everyone: bool) -> Prepared:
     """What the first of several ranks has loaded."""
     data = load() if everyone else None
     if data is not None and is_lazy(data.train):
         return data
-    threads = node if isinstance(node, InProcessCommunicator) else None
-    parcel: Parcel | None = None
-    error: UserError | None = None
-    try:
-        if node.rank == 0:
-            with alone(WHY):
-                data = load() if data is None else data
-                if is_lazy(data.train):
-                    parcel = Parcel(data.found)
-                else:
-                    parcel = Parcel(None, data) if threads else _parcel(data)
-    except UserError as caught:
-        error = caught
-    if threads:
-        parcel = threads.exchange("shares its data", parcel, lambda ranks: ranks[0])
-    else:
-        parcel = node.broadcast_object(parcel)
-    if error is not None:  # what the first rank raises is raised on all
-        raise error
-    if parcel is None:
-        return None
+
+    def first() -> Parcel:
+        nonlocal data
+        with alone(WHY):
+            data = load() if data is None else data
+            return Parcel(data.found) if is_lazy(data.train) else _parcel(data)
+
+    parcel = from_root(node, first)
     if parcel.rest is None:
         return load(parcel.found) if data is None else data
-    if threads:
-        return parcel.rest
     own: list[Array] = []
     if data is not None:
         _with(data, own.append)
