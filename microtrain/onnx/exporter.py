@@ -90,7 +90,7 @@ def graph_of(
         graph.names[number] = name
     for call in found.calls:
         (number,) = call.results
-        if call.operation in layers.DEFERRED or call.operation not in RULES:
+        if call.operation not in RULES:
             graph.deferred[number] = call  # where nobody uses the result, it is of no account
         else:
             graph.names[number] = RULES[call.operation](Step(graph, call))

@@ -220,8 +220,6 @@ def split_rows(
             differ by one row at most, of which fold k (from 0) is val and the others are train.
             So each row is in val for one k.
     """
-    if split is None and fold is None:
-        return {"train": slice(None)}
     sizes = split_sizes(rows, {"train": 1.0} if split is None else split, origin)
     if len(sizes) == 1 and fold is None:
         return {"train": slice(None)}
