@@ -101,11 +101,10 @@ def graph_of(
         _info(name, found.values[number].array.dtype, found.values[number].shape)
         for number, name in enumerate(names)
     ]
-    nodes = _used(graph.nodes, {info.name for info in infos})
-    read = {name for node in nodes for name in node.input}
+    read = {name for node in graph.nodes for name in node.input}
     constants = [value for name, value in graph.initializers.items() if name in read]
     proto = onnx.helper.make_model(
-        onnx.helper.make_graph(nodes, type(model).__name__, given, infos, constants),
+        onnx.helper.make_graph(graph.nodes, type(model).__name__, given, infos, constants),
         opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=8,
         producer_name="microtrain", producer_version=__version__,
     )  # fmt: skip
@@ -166,16 +165,6 @@ def _rows(inputs: tuple[Any, ...], count: int) -> tuple[Any, ...]:
             wrap(taken * array.dtype.type(1 / count) if taken.dtype.kind == "f" else taken)
         )
     return tuple(found)
-
-
-def _used(nodes: list[Any], wanted: set[str]) -> list[Any]:
-    """The nodes that the outputs need, in order."""
-    kept = []
-    for node in reversed(nodes):
-        if wanted & {*node.output}:
-            kept.append(node)
-            wanted = wanted | {*node.input}
-    return kept[::-1]
 
 
 def _info(name: str, dtype: Any, shape: Sequence[Any]) -> Any:
