@@ -169,13 +169,11 @@ def _of_arrays(file: _File, weights: list[str], note: Note) -> list[Column]:
     target = columns[at]
     if model.classes is None:
         width, found = model.signature.out_features, target.shape[1:] or (1,)
-        if target.dtype.kind != "f":
+        wanted = found if width is None else (width,)
+        if target.dtype.kind != "f" or found != wanted:
             raise DataError(
-                f"{target.name} is an array of {target.dtype}, but the model predicts floats"
-            )
-        if width is not None and found != (width,):
-            raise DataError(
-                f"{target.name}: a target has shape {found}, but the model gives {(width,)}"
+                f"{target.name}: a target is {target.dtype} of shape {found}, but the model "
+                f"predicts floats of shape {wanted}"
             )
     elif target.dtype.kind not in "biu" or model.of_table:  # else they are codes already
         values = target[:]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
-from ...common.files import reading
+from ...common.files import readable, reading
 from ...common.words import listed
 from ...errors import ConfigError, DataError
 from ..source import RowNumbers, Source
@@ -275,12 +275,10 @@ def npy_header(dtype: np.dtype[Any], shape: Sequence[int]) -> bytes:
 def read_npy(file: BinaryIO, start: int, where: str) -> Array:
     """The array of numbers in .npy format that begins at a byte of an open file, mapped."""
     file.seek(start)
-    try:
+    with readable(f"{where} is not a readable npy file"):
         version = npy_format.read_magic(file)
         read = {(1, 0): npy_format.read_array_header_1_0, (2, 0): npy_format.read_array_header_2_0}
         shape, fortran, dtype = read[version](file)
-    except Exception as error:  # of NumPy and Python's parser
-        raise DataError(f"{where} is not a readable npy file: {error}") from error
     if dtype.hasobject:
         raise DataError(
             f"{where} holds Python objects, which only pickle reads, and pickle can run any "

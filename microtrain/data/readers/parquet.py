@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...common.files import library, reading
+from ...common.files import library, readable, reading
 from ...errors import ConfigError, DataError
 from ..source import Source
 from ..tables.columns import Columns, read_target
@@ -138,7 +137,7 @@ class ParquetRows:
 
         def load(first: int, stop: int) -> Array:
             number = int(np.searchsorted(self._bounds, first, "right")) - 1
-            with _readable(f"{self._path}: row group {number}", "cannot be read"):
+            with readable(f"{self._path}: row group {number} cannot be read"):
                 table = self._file.read_row_group(number, columns=wanted)
             columns = [table[name].to_numpy().astype(np.float64) for name in wanted]
             # An empty cell is NaN, which the pass refuses.
@@ -169,7 +168,7 @@ def read_parquet(
     Raises DataError where pyarrow is absent, the file cannot be read, or has no rows.
     """
     stored = _opened(path)
-    with _readable(path):
+    with readable(f"{path} is not a readable Parquet file"):
         existing = stored.schema_arrow.names
         table = stored.read([n for n in existing if names is None or n in names])
         columns = [*map(of_arrow, table.columns)]
@@ -177,20 +176,10 @@ def read_parquet(
     return Frame(path, table.column_names, columns, notation=notation, index=index)
 
 
-@contextlib.contextmanager
-def _readable(what: object, wrong: str = "is not a readable Parquet file") -> Iterator[None]:
-    """DataError for what pyarrow raises."""
-    try:
-        yield
-    except Exception as error:  # ArrowException, ValueError, OSError, KeyError, MemoryError ...
-        text = " ".join(str(error).split())
-        raise DataError(f"{what} {wrong}: {text:.300}") from error
-
-
 def _opened(path: Path) -> Any:
     """A Parquet file with rows."""
     reader = library("pyarrow.parquet", path, "data")
-    with reading(path), _readable(path):
+    with reading(path), readable(f"{path} is not a readable Parquet file"):
         file = reader.ParquetFile(path, memory_map=True)
     if file.schema_arrow.names and not file.metadata.num_rows:
         raise DataError(f"{path} has no rows: the data set is empty")
