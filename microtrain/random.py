@@ -270,6 +270,17 @@ def step_now() -> tuple[int | None, int, bool]:
 
 
 @contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Inside, draws come from `seed`; then the stream goes on as if nothing had been drawn."""
+    before = get_rng_state()
+    try:
+        manual_seed(seed)
+        yield
+    finally:
+        set_rng_state(before)
+
+
+@contextlib.contextmanager
 def kept_place() -> Iterator[None]:
     """Inside, batches may be taken; draws then go on where they stood."""
     before = place()

@@ -8,10 +8,9 @@ estimators: parameters are set in `__init__` alone, what is learned ends in an u
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from numbers import Integral, Real
 from typing import Any, Self
@@ -27,7 +26,7 @@ from .creation import from_numpy
 from .data import ArrayDataset, DataLoader, Preprocessing
 from .distributed.single import SingleCommunicator
 from .errors import DivergedError, install
-from .random import get_rng_state, manual_seed, set_rng_state
+from .random import seeded
 from .train.metrics.classification import LogOdds
 from .train.models_and_losses import in_unit, loss_of_rows, refuse_unweighted
 
@@ -56,17 +55,6 @@ ROWS = 4096  # that a prediction computes at a time
 
 def __dir__() -> list[str]:
     return [*__all__]
-
-
-@contextlib.contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Random draws from `seed`; then the stream of the caller goes on as if nothing had been."""
-    before = get_rng_state()
-    try:
-        manual_seed(seed)
-        yield
-    finally:
-        set_rng_state(before)
 
 
 @dataclass(eq=False, repr=False)
@@ -106,7 +94,7 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         fraction = {"min_val": 0, "max_val": 1, "include_boundaries": "neither"}
         check_scalar(self.validation_fraction, "validation_fraction", Real, **fraction)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        with _seeded(seed), default_dtype(x.dtype):
+        with seeded(seed), default_dtype(x.dtype):
             kept, held = self._parts(len(x), seed)
             module = self._module(x.shape[1], outputs).train()
             self.module_ = module

@@ -311,6 +311,15 @@ def refusing(what: str, way_out: str = "", kind: type[UserError] = LaunchError) 
 
 
 @contextlib.contextmanager
+def readable(what: str) -> Iterator[None]:
+    """DataError, on one line, for whatever a library raises of a file; `what` begins it."""
+    try:
+        yield
+    except Exception as error:
+        raise DataError(f"{what}: {' '.join(str(error).split()):.300}") from error
+
+
+@contextlib.contextmanager
 def writing(what: object, way_out: str = "") -> Iterator[None]:
     """What a user asked for is written meanwhile; LaunchError where that fails."""
     try:

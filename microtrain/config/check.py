@@ -38,13 +38,10 @@ def checked(root: Node, problems: list[Problem], *, trust: bool | None = None) -
 def checked_section(path: str, node: Node, problems: list[Problem]) -> Any:
     """The section at `path` alone, or None with the reasons in `problems`."""
     checker = _Checker(problems, None)
-    value = checker._value(path, node, Any, _Keys({}, path))
+    keys = _Keys(components.settable(Config, ""), "the file")
+    value = checker._value(path, node, keys.parameters[path].annotation, keys)
     for unknown in checker.unknown:
         checker._explain(*unknown)
-    if not problems and not isinstance(node.value, dict):
-        problems.append(
-            Problem(path, f"expected keys and values, got {describe(value)}", node.where)
-        )
     return None if problems else value
 
 

@@ -36,7 +36,6 @@ T = TypeVar("T")
 
 __all__ = ["Config", "load_config", "load_sweep", "resolved_yaml"]
 
-MOST_BASES = 20
 MOST_LINKS = 40  # from one to the next, as Linux follows them
 _COMMENTED = re.compile(r"""[^][{},:"'\s][^][{},:"']* #[^][{},"']*""")
 
@@ -154,8 +153,6 @@ def read_with_bases(
     parent_name = os.path.normpath(os.path.join(os.path.dirname(name), base.value))
     below = (*below, path.resolve())
     try:
-        if len(below) > MOST_BASES:
-            raise Astray(f"more than {MOST_BASES} bases")
         if parent_path.resolve() in below:
             shown = quoted(parent_name)[1:-1]
             raise Astray(f"circular base: {shown} is based on this file")

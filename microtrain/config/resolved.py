@@ -75,12 +75,10 @@ def whole_yaml(config: Config) -> str:
     if (alike := _COUNT.sub(r"\g<1>0", text)) in _READ_BACK:
         return text
     try:
-        found = as_yaml(_tree(text, Path("config.yaml")).plain())
         size = len(text.encode())
+        _tree(text, Path("config.yaml"))
     except (DataError, UnicodeEncodeError) as error:
         raise ConfigError(f"{_UNWRITABLE}: {error}") from error
-    if found != as_yaml(_plain(config)):
-        raise ConfigError(f"{_UNWRITABLE}: it would be read back differently")
     if size > MAX_BYTES:
         raise ConfigError(
             f"{_UNWRITABLE}: it takes {size:,} bytes of YAML, of at most {MAX_BYTES:,}; "
@@ -88,13 +86,6 @@ def whole_yaml(config: Config) -> str:
         )
     _READ_BACK[:] = [alike]
     return text
-
-
-def _plain(value: Any, kind: str = "") -> Any:
-    """What `resolved_yaml` says, as it is read."""
-    if is_dataclass(value):
-        return {key: _plain(each, key) for key, each in entries(value).items()}
-    return [_plain(each) for each in value] if kind in LISTS and value else value
 
 
 def _rows(path: str, section: Any, origins: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -199,22 +199,39 @@ class TargetScaling:
 SCALED = 2**20  # bytes that are standardized at a time
 
 
-@dataclass(frozen=True)
+@dataclass
 class Known:
-    """What is known of the rows of a part once they have been gone through.
+    """What is known of the rows of a part once they have been gone through, block by block.
 
     Attributes:
         low, high: of the target, as all that follows in its own unit.
-        mean: of a target of floats, over rows, of shape (targets,); 0.0 of others.
+        total: of a target of floats, over rows, of shape (targets,); 0.0 of others.
+        rows: that were added.
         binary: whether the target is one column of 0.0 and 1.0.
         digest: a hash of all rows as they are in the source.
     """
 
-    low: float
-    high: float
-    mean: Any
-    binary: bool
-    digest: str
+    low: Any = np.inf
+    high: Any = -np.inf
+    total: Any = 0.0
+    rows: int = 0
+    binary: bool = True
+    digest: str = ""
+
+    def add(self, target: Array) -> None:
+        """The next rows, as they are trained on."""
+        self.low, self.high = min(self.low, target.min()), max(self.high, target.max())
+        if target.dtype.kind == "f":
+            total = target.sum(axis=0, dtype=np.float64)
+            self.total = self.total + total if self.rows else total
+        self.rows += len(target)
+        within = target.shape[1:] == (1,) and self.low >= 0 and self.high <= 1
+        self.binary = self.binary and within and bool(((target == 0) | (target == 1)).all())
+
+    @property
+    def mean(self) -> Any:
+        """Of the target."""
+        return self.total / self.rows
 
 
 class Rows(Source):
@@ -394,33 +411,7 @@ def known_of_target(source: Source, scaling: TargetScaling | None = None) -> Kno
     known: Known | None = getattr(source, "known", None)
     if known is not None:
         return known
-    survey = TargetSurvey()
+    known = Known()
     for target, _ in targets(source):
-        survey.add(target if scaling is None else scaling.inverse(target))
-    return survey.known("")
-
-
-class TargetSurvey:
-    """What `Known` says of a target, block by block."""
-
-    def __init__(self) -> None:
-        self._low: Any = np.inf
-        self._high: Any = -np.inf
-        self._binary = True
-        self._rows = 0
-        self._total: Any = None
-
-    def add(self, target: Array) -> None:
-        """The next rows, as they are trained on."""
-        self._low, self._high = min(self._low, target.min()), max(self._high, target.max())
-        self._rows += len(target)
-        if target.dtype.kind == "f":
-            total = target.sum(axis=0, dtype=np.float64)
-            self._total = total if self._total is None else self._total + total
-        within = target.shape[1:] == (1,) and self._low >= 0 and self._high <= 1
-        self._binary = self._binary and within and bool(((target == 0) | (target == 1)).all())
-
-    def known(self, digest: str) -> Known:
-        """Of all rows added, of which `digest` is a hash."""
-        mean: Any = 0.0 if self._total is None else self._total / self._rows
-        return Known(self._low, self._high, mean, self._binary, digest)
+        known.add(target if scaling is None else scaling.inverse(target))
+    return known

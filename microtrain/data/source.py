@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -291,10 +290,6 @@ class ArrayDataset:
         """Where a row comes from: its number."""
         return f"row {row}"
 
-    def with_arrays(self, *arrays: Any) -> ArrayDataset:
-        """Others for all of `arrays`, under the same names: some of the rows, or all prepared."""
-        return named_as(self, arrays)
-
     def __repr__(self) -> str:
         arrays = ", ".join(f"{array.dtype}{list(array.shape)}" for array in self.arrays)
         return f"ArrayDataset({arrays})"
@@ -390,7 +385,7 @@ def checked(data: Any, origin: str) -> Any:
     if not isinstance(data, ArrayDataset) or not any(flat):
         return data
     columns = [a[:, None] if one else a for a, one in zip(data.arrays, flat, strict=False)]
-    return data.with_arrays(*columns, *data.arrays[count:])
+    return named_as(data, [*columns, *data.arrays[count:]])
 
 
 def name_of(source: Source, at: int) -> str:
@@ -412,7 +407,7 @@ def check_array(
     source: Source, at: int, array: Array, name: str, columns: Sequence[str] | None, first: int
 ) -> None:
     """DataError for the first value that is not finite of an array from row `first` on."""
-    check_finite(array, name, columns, partial(place, source, at, first))
+    check_finite(array, name, columns, lambda row: location_in(source, at, first + row))
 
 
 def check_finite(
@@ -434,8 +429,3 @@ def check_finite(
         f"{name} {where} is {array[(row, *rest)]}, expected a finite number\n"
         "hint: rows count from 0; fill such values in or leave the rows out"
     )
-
-
-def place(source: Source, array: int, first: int, row: int) -> str:
-    """Where a row of an array of a block that begins with row `first` comes from."""
-    return location_in(source, array, first + row)

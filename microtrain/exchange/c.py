@@ -23,9 +23,9 @@ from ..nn import Module
 from ..tensor import TENSORS, kind_of
 from ..train.evaluation import evaluating
 from ..train.models_and_losses import leaves
-from .c_files import Written, files_of, write_files
+from .c_files import Written, files_of, pieces, write_files
 
-__all__ = ["export", "name_of", "variants", "written"]
+__all__ = ["arrays_of", "export", "name_of", "variants", "written"]
 
 VECTORS, MOST = 8, 100_000  # test vectors, and numbers in all of them
 
@@ -58,15 +58,19 @@ def export(
     """
     need(isinstance(module, Module), "export", "module: expected a Module", kind_of(module),
          error=TypeError)  # fmt: skip
-    inputs = example if isinstance(example, tuple) else (example,)
-    for x in inputs:
-        need(type(x) in TENSORS, "export", "example: expected Tensors", kind_of(x), error=TypeError)
-        need(x.numel(), "export", "example: an input without elements", x, error=ValueError)
-    arrays = [np.array(to_host(x._array), order="C") for x in inputs]
+    vectors = [variants(array) for array in arrays_of(example, "export")]
     name = name_of(path)
-    vectors = [variants(array) for array in arrays]
     found = written(name, "forward", module, vectors, type(module).__name__, weights=weights_file)
     write_files(path, files_of(found))
+
+
+def arrays_of(example: Any, name: str) -> list[Any]:
+    """The arrays of an example, which is a Tensor or a tuple of them; else TypeError."""
+    inputs = example if isinstance(example, tuple) else (example,)
+    for x in inputs:
+        need(type(x) in TENSORS, name, "example: expected Tensors", kind_of(x), error=TypeError)
+        need(x.numel(), name, "example: an input without elements", x, error=ValueError)
+    return [np.array(to_host(x._array), order="C") for x in inputs]
 
 
 def name_of(path: Any) -> str:
@@ -91,12 +95,14 @@ def variants(array: Any) -> Any:
 
 
 def written(
-    name: str, verb: str, function: Any, vectors: Sequence[Any], title: str, **more: Any
-) -> Written:
+    name: str, verb: str, function: Any, vectors: Sequence[Any], title: str,
+    about: tuple[Sequence[str], Sequence[str]] = ((), ()), **more: Any,
+) -> Written:  # fmt: skip
     """A function of Tensors, in evaluation mode, as C.
 
     Args:
         vectors: of each input some examples.
+        about: what each input and each output is.
     """
     first = tuple(from_numpy(np.array(each[0])) for each in vectors)
     with evaluating(function), np.errstate(all="ignore"):
@@ -109,12 +115,5 @@ def written(
     expected = [np.stack(each) for each in zip(*results, strict=True)]
     if not expected or not all(each.size for each in expected):
         raise CaptureError(f"{title} returns no Tensor, or one without elements")
-    about = more.pop("about", None) or [
-        [f"input {n}" for n, _ in enumerate(vectors)],
-        [f"output {n}" for n, _ in enumerate(expected)],
-    ]
-    given, gives = [
-        [(each.dtype, each.shape[1:], text) for each, text in zip(some, texts, strict=True)]
-        for some, texts in zip((vectors, expected), about, strict=True)
-    ]
+    given, gives = pieces("input", vectors, about[0], 1), pieces("output", expected, about[1], 1)
     return Written(name, verb, code, given, gives, title, vectors, expected, **more)

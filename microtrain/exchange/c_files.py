@@ -18,7 +18,7 @@ from ..capture.standalone import HEAD, Standalone, array_of, comment, numbers
 from ..common.files import write_whole, writing
 from ..common.version import __version__
 
-__all__ = ["Extra", "Written", "c_type", "files_of", "flat", "write_files"]
+__all__ = ["Extra", "Written", "c_type", "files_of", "flat", "pieces", "write_files"]
 
 C = {"float32": "float", "float64": "double", "bool": "uint8_t"}
 FORTRAN = {
@@ -193,6 +193,12 @@ class Written:
         return [*found, ("void *", "workspace"), *(each[:2] for each in self.last)]
 
 
+def pieces(kind: str, arrays: Sequence[Any], texts: Sequence[str], first: int) -> list[Any]:
+    """Of each array its dtype, its shape from dimension `first` on, and what it is."""
+    texts = texts or [f"{kind} {number}" for number, _ in enumerate(arrays)]
+    return [(x.dtype, tuple(x.shape[first:]), t) for x, t in zip(arrays, texts, strict=True)]
+
+
 def c_type(dtype: Any) -> str:
     """The type of numbers in C."""
     kind = DTYPES[np.dtype(dtype)]
@@ -281,19 +287,16 @@ def _source(one: Written, arguments: str, places: dict[str, int]) -> str:
 
 def _interfaces(one: Written) -> str:
     """The functions as Fortran sees them."""
-    lines = []
-    heads = {one.call: one.arguments}
-    for name, arguments in heads.items():
-        given = ", ".join(argument for _, argument in arguments)
-        lines += [f"    function {name}({given}) &",
-                  f'        bind(c, name="{name}") result(status)', "      import"]  # fmt: skip
-        for kind, argument in arguments:
-            plain = kind.removeprefix("const ").rstrip(" *")
-            fortran = FORTRAN.get(plain, "real(c_double)")
-            intent = "in" if kind.startswith("const ") else "inout"
-            how = f"{fortran}, intent({intent}) :: {argument}(*)"
-            lines.append(f"      {VALUES.get(argument, how)}")
-        lines += ["      integer(c_int) :: status", f"    end function {name}"]
+    given = ", ".join(argument for _, argument in one.arguments)
+    lines = [f"    function {one.call}({given}) &",
+             f'        bind(c, name="{one.call}") result(status)', "      import"]  # fmt: skip
+    for kind, argument in one.arguments:
+        plain = kind.removeprefix("const ").rstrip(" *")
+        fortran = FORTRAN.get(plain, "real(c_double)")
+        intent = "in" if kind.startswith("const ") else "inout"
+        how = f"{fortran}, intent({intent}) :: {argument}(*)"
+        lines.append(f"      {VALUES.get(argument, how)}")
+    lines += ["      integer(c_int) :: status", f"    end function {one.call}"]
     lines += [f"    {line}" for each in one.extra for line in each.fortran]
     return "\n".join(lines)
 

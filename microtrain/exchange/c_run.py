@@ -9,36 +9,30 @@ import numpy as np
 
 from ..backend import default_dtype, float64, int64
 from ..capture.standalone import string
-from ..creation import arange, from_numpy
+from ..creation import arange
 from ..data.tables.table import Fitted
 from ..errors import CaptureError, ConfigError
 from ..inference.model import TrainedModel
-from ..nn import Module
 from ..nn.functional import softmax
-from ..ops import cat, exp, expm1, isnan, log1p, maximum, minimum, sigmoid, where
+from ..ops import cat, isnan, sigmoid, where
 from ..train.models_and_losses import one_prediction
 from .c import VECTORS, written
 from .c_files import Extra, Written
+from .predictor import Predictor
 
 __all__ = [
-    "Predictor", "checks", "columns_in_c", "functions_of", "meaning", "run_in_c", "vectors_of",
+    "RowPredictor", "checks", "columns_in_c", "functions_of", "meaning", "run_in_c", "vectors_of",
 ]  # fmt: skip
 
 FINITE = "if (!isfinite({})) return 2;"
 
 
-class Predictor(Module):
-    """The model of a run, from a raw row of float64 to what `predict` gives, as Tensors."""
+class RowPredictor(Predictor):
+    """The same from raw rows of a table, float64, and with scores where a loss has no link."""
 
     def __init__(self, model: TrainedModel) -> None:
-        super().__init__()
-        self.module, self.model = model.module, model
+        super().__init__(model)
         self.columns = columns_in_c(model)
-        self.mean, self.scale = map(from_numpy, _affine(model.preprocessing))
-        if (scaling := model.target_scaling) is not None:
-            self.target_mean, self.target_scale = map(from_numpy, _affine(scaling.affine))
-            if scaling.ends is not None:
-                self.lowest, self.highest = map(from_numpy, map(np.atleast_1d, scaling.ends))
 
     def forward(self, *raw: Any) -> Any:
         """Predictions, and of classes the probabilities, or else the scores.
@@ -55,22 +49,11 @@ class Predictor(Module):
         if model.link == "sigmoid":
             return sigmoid(outputs.to(float64)) + refused
         outputs = (outputs + refused).to(outputs.dtype)
-        return outputs if model.target_scaling is None else self._in_own_unit(outputs)
+        return outputs if model.target_scaling is None else self.in_own_unit(outputs)
 
     def inputs(self, raw: Sequence[Any]) -> list[Any]:
         """What the module is given for raw rows."""
-        model = self.model
-        inputs = self._encoded(raw[0]) if self.columns else [*raw]
-        if not model.preprocessing.is_identity:
-            inputs[0] = (inputs[0] - self.mean) / self.scale
-        wanted = (one.dtype for one in model.signature.inputs)
-        return [x.to(np.dtype(kind)) for x, kind in zip(inputs, wanted, strict=True)]
-
-    def target(self, own: Any) -> Any:
-        """As `TargetScaling.apply`."""
-        if (scaling := self.model.target_scaling) is None:
-            return own
-        return ((log1p(own) if scaling.log else own) - self.target_mean) / self.target_scale
+        return super().inputs(self._encoded(raw[0]) if self.columns else raw)
 
     def _encoded(self, row: Any) -> list[Any]:
         """As `Encoder.encode`; a category is its number from 1 on, 0 an unknown one."""
@@ -93,23 +76,10 @@ class Predictor(Module):
         arrays = [cat(inputs, 1)] if inputs else []
         return [*arrays, cat(codes, 1).to(int64)] if codes else arrays
 
-    def _in_own_unit(self, outputs: Any) -> Any:
-        """As `TargetScaling.predictions`."""
-        scaling: Any = self.model.target_scaling
-        own = outputs.to(float64)
-        if scaling.exp:
-            own = exp(own)
-        else:
-            own = own * self.target_scale + self.target_mean
-            own = expm1(own) if scaling.log else own
-        if scaling.ends is not None:
-            own = minimum(maximum(own, self.lowest), self.highest)
-        return own.to(outputs.dtype)
-
 
 def run_in_c(model: TrainedModel, name: str, weights_file: bool) -> Written:
     """The function of a run; ConfigError for what has no form in C."""
-    columns, predictor = columns_in_c(model), Predictor(model)
+    columns, predictor = columns_in_c(model), RowPredictor(model)
     vectors = vectors_of(model, columns)
     before, notes = checks(columns, vectors), meaning(model, columns)
     inputs = ["the row, raw values" if not n else f"input {n}" for n in range(len(vectors))]
@@ -161,10 +131,6 @@ def functions_of(model: TrainedModel, name: str, columns: Sequence[Fitted]) -> l
     if any(fitted.column.type == "category" for fitted in columns):
         extra.append(_categories(name, columns))
     return extra
-
-
-def _affine(some: Any) -> tuple[Any, Any]:
-    return np.array(some.mean, np.float64), np.array(some.scale, np.float64)
 
 
 def _fill(fitted: Fitted) -> float | int:

@@ -20,13 +20,12 @@ from ..capture.python_calls import Count, Mark
 from ..capture.standalone import array_of, numbers, recorded, standalone
 from ..capture.step import Compiled
 from ..creation import from_numpy
-from ..errors import CaptureError, need
+from ..errors import CaptureError
 from ..optim import Adagrad, Adam, Adamax
 from ..random import STREAM
-from ..tensor import TENSORS, kind_of
 from ..train.models_and_losses import leaves
-from .c import name_of, variants
-from .c_files import Extra, Written, c_type, files_of, flat, write_files
+from .c import arrays_of, name_of, variants
+from .c_files import Extra, Written, c_type, files_of, flat, pieces, write_files
 
 __all__ = ["export_step", "step_in_c", "undoing"]
 
@@ -72,11 +71,7 @@ def export_step(step: Callable[..., Any], example: Any, path: str | os.PathLike[
         ...     return loss
         >>> mt.export_step(step, (mt.randn(8, 2), mt.randn(8, 1)), "net.c")
     """
-    inputs = example if isinstance(example, tuple) else (example,)
-    for x in inputs:
-        text = "example: expected Tensors"
-        need(type(x) in TENSORS, "export_step", text, kind_of(x), error=TypeError)
-    given = [variants(np.array(to_host(x._array), order="C")) for x in inputs]
+    given = [variants(array) for array in arrays_of(example, "export_step")]
     given = [each[: min(map(len, given))] for each in given]
     title = getattr(step, "__name__", "a step")
     write_files(path, files_of(step_in_c(name_of(path), step, given, title)))
@@ -84,7 +79,7 @@ def export_step(step: Callable[..., Any], example: Any, path: str | os.PathLike[
 
 def step_in_c(
     name: str, step: Any, given: Sequence[Any], title: str,
-    begin: Callable[[], None] = lambda: None, about: Any = None, notes: Sequence[str] = (),
+    begin: Callable[[], None] = lambda: None, about: Any = ((), ()), notes: Sequence[str] = (),
     extra: Sequence[Extra] = (), **more: Any,
 ) -> Written:  # fmt: skip
     """A training step as C.
@@ -103,14 +98,8 @@ def step_in_c(
     state.counted = [line for line in program.lines if isinstance(line, Count)]
     if not program.outputs:
         raise CaptureError(f"{title} returns no Tensor, such as its loss")
-    texts = about or [
-        [f"input {n}" for n, _ in enumerate(given)],
-        [f"output {n}" for n, _ in enumerate(program.outputs)],
-    ]
-    takes, gives = [
-        [(each.dtype, tuple(each.shape), text) for each, text in zip(some, words, strict=True)]
-        for some, words in zip((inputs, program.outputs), texts, strict=True)
-    ]
+    takes = pieces("input", inputs, about[0], 0)
+    gives = pieces("output", program.outputs, about[1], 0)
     state.places()
     code = standalone(program, state.text, state.place)
     functions = state.functions()  # while the state is that of the beginning

@@ -8,20 +8,18 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ..backend import default_dtype
 from ..common.files import TORCH
 from ..creation import from_numpy
-from ..data import TargetScaling
 from ..errors import ConfigError
 from ..inference.model import TrainedModel
 from ..inference.predict import check_place, write_output
 from ..tensor import TENSORS
 from .c import name_of
 from .c_files import files_of, write_files
-from .c_run import run_in_c
+from .c_run import run_in_c, vectors_of
 from .c_run_step import run_step_in_c
+from .predictor import Predictor
 from .state import WRITERS, for_torch
 
 __all__ = ["export_run"]
@@ -108,54 +106,9 @@ def _say_standardization(model: TrainedModel, note: Callable[[str], None]) -> No
 def _onnx(model: TrainedModel, note: Callable[[str], None]) -> bytes:
     """The graph of what `predict` does with arrays: standardization, model, link or unit."""
     from ..onnx.exporter import graph_of
-    from ..onnx.graph import Graph
 
-    rng = np.random.default_rng(0)
-    examples = [
-        from_numpy(
-            np.zeros((2, *one.shape), one.dtype)
-            if one.dtype == "int64"
-            else rng.standard_normal((2, *one.shape)).astype(one.dtype)
-        )
-        for one in model.signature.inputs
-    ]
-
-    def start(graph: Graph, number: int, name: str) -> str:
-        if number or model.preprocessing.is_identity:
-            return name
-        dtype = np.dtype(model.signature.inputs[0].dtype)
-        wide = graph.cast(name, np.float64)
-        centered = graph.node("Sub", wide, graph.constant(model.preprocessing.mean, "mean"))
-        scaled = graph.node("Div", centered, graph.constant(model.preprocessing.scale, "scale"))
-        return graph.cast(scaled, dtype)
-
-    def finish(graph: Graph, results: list[str]) -> dict[str, tuple[Any, Any]]:
-        if len(results) != 1:
-            raise ConfigError(
-                f"the model returns {len(results)} Tensors, of which none is known to be the "
-                "prediction; mt.onnx.export(module, example, path) writes them all"
-            )
-        value = graph.trace.values[graph.trace.outputs[0]]
-        shape = value.shape
-        if model.classes is None:
-            found = results[0] if model.link is None else graph.node("Sigmoid", results[0])
-            if model.target_scaling is not None:
-                found = _in_own_unit(graph, found, model.target_scaling, value.array.dtype)
-            if shape[1:] == (1,):
-                found, shape = graph.node("Squeeze", found, graph.ints([1])), shape[:1]
-            graph.rename(found, "prediction")
-            return {"prediction": (value.array.dtype, shape)}
-        best = graph.node("ArgMax", results[0], axis=1, keepdims=0)
-        labels = model.labels
-        kept = labels if labels.dtype == np.int64 else labels.astype(object)
-        graph.rename(graph.node("Gather", graph.constant(kept, "classes"), best), "prediction")
-        outputs: dict[str, tuple[Any, Any]] = {"prediction": (kept.dtype, shape[:1])}
-        if model.link == "softmax":
-            wide = graph.cast(results[0], np.float64)
-            graph.rename(graph.node("Softmax", wide, axis=1), "probability")
-            outputs["probability"] = (np.float64, shape)
-        return outputs
-
+    rows = zip(vectors_of(model, (), 2), model.signature.inputs, strict=True)
+    examples = tuple(from_numpy(raw[:, 0].astype(one.dtype)) for raw, one in rows)
     facts = {
         "name": model.config.name,
         "checkpoint": model.chosen,
@@ -163,11 +116,14 @@ def _onnx(model: TrainedModel, note: Callable[[str], None]) -> bytes:
         "target_names": json.dumps(model.target_names),
         "classes": json.dumps(model.classes),
     }
+    several = model.classes is not None and model.link is not None
     try:
         with default_dtype(model.config.dtype):
             proto = graph_of(
-                model.module, tuple(examples), metadata=facts, start=start, finish=finish
-            )
+                model.module, examples, None, ["prediction", "probability"][: 1 + several],
+                metadata=facts, run=Predictor(model).predict,
+                labels=None if model.classes is None else model.labels,
+            )  # fmt: skip
     except RuntimeError as error:
         raise ConfigError(str(error)) from error
     given = ", ".join(f"{one.name} {_shape(one)}" for one in proto.graph.input)
@@ -175,23 +131,6 @@ def _onnx(model: TrainedModel, note: Callable[[str], None]) -> bytes:
     if model.signature.table is not None and model.feature_names is not None:
         note(f"columns of the input: {', '.join(model.feature_names)}")
     return bytes(proto.SerializeToString())
-
-
-def _in_own_unit(graph: Any, found: str, scaling: TargetScaling, dtype: Any) -> str:
-    """What `TargetScaling.predictions` makes of outputs, as `dtype`."""
-    wide = graph.cast(found, np.float64)
-    scaled = graph.node("Mul", wide, graph.constant(scaling.affine.scale, "target_scale"))
-    own = graph.node("Add", scaled, graph.constant(scaling.affine.mean, "target_mean"))
-    if scaling.exp:
-        own = graph.node("Exp", own)
-    elif scaling.log:
-        one = graph.constant(np.ones(1), "one")
-        own = graph.node("Sub", graph.node("Exp", own), one)
-    if scaling.ends is not None:
-        lowest, highest = scaling.ends
-        own = graph.node("Max", own, graph.constant(lowest, "target_lowest"))
-        own = graph.node("Min", own, graph.constant(highest, "target_highest"))
-    return str(graph.cast(own, dtype))
 
 
 def _shape(info: Any) -> str:

@@ -7,12 +7,10 @@ arrays of a state have names, and all else is JSON in the file's metadata.
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
 import re
-import struct
 import tokenize
 import zipfile
 import zlib
@@ -82,15 +80,10 @@ def save(*args: Any, **options: Any) -> None:
     first = args[0] if args else None
     is_place = isinstance(first, str | os.PathLike)
     if is_place or "directory" in options:
-        if len(args) == 2 and "model" not in options and not isinstance(args[1], int):
-            raise TypeError(
-                f"save(): {str(first)!r} is a path, and {kind_of(args[1])} comes second; write "
-                "mt.save(obj, path)"
-            )
         if len(args) <= 2 and "model" not in options:
             raise TypeError(
-                "save(): a checkpoint is of a model: mt.save(directory, step, model=...); a state "
-                "goes into a file: mt.save(model.state_dict(), path)"
+                f"save(): {str(first)!r} comes first: a state goes into a file by mt.save(obj, "
+                "path), a model into a checkpoint by mt.save(directory, step, model=...)"
             )
         from ..train.model_state import save as save_checkpoint
 
@@ -185,8 +178,7 @@ def load(
     Args:
         path: a file; a run directory, `<runs>/<name>` or its `latest` for the newest run of that
             name; or one checkpoint directory. Or a file object with a file of safetensors or npz
-            from its position on, behind which it then stands: what was saved one behind the other
-            is loaded so. Or a list of two runs or more.
+            from its position to its end. Or a list of two runs or more.
         trust: run the code that the run's import paths name. Everything else is read without
             running anything: there is no pickle in a run.
         checkpoint: `best` (where that was not kept, the last, with a UserWarning), `last`, or a
@@ -253,7 +245,7 @@ def _refuse_loop(place: Path, path: Place) -> None:
 def _read(path: Any, bfloat16: bool) -> Any:
     try:
         if hasattr(path, "read"):
-            content = _first(path)
+            content = _rest(path)
         else:
             with files.open_plain(os.path.expanduser(path)) as file:
                 content = file.read()
@@ -265,11 +257,8 @@ def _read(path: Any, bfloat16: bool) -> Any:
         raise DataError(f"{_named(path)} does not fit into memory") from error
 
 
-def _first(file: Any) -> bytes:
-    """The first of the states at the position of a file object, which then stands behind it.
-
-    ValueError where nothing is there, and for a file object that cannot seek.
-    """
+def _rest(file: Any) -> bytes:
+    """What is behind the position of a file object; ValueError where nothing is."""
     pieces: list[bytes] = []
     while piece := file.read():  # a part, of what is unbuffered
         if isinstance(piece, str):
@@ -277,13 +266,7 @@ def _first(file: Any) -> bytes:
         pieces.append(piece)
     if not pieces:
         raise ValueError("there is nothing after its position; file.seek(0) goes to the start")
-    content = b"".join(pieces)
-    if (end := length(content)) < len(content):
-        try:
-            file.seek(end - len(content), os.SEEK_CUR)
-        except (AttributeError, OSError) as error:
-            raise ValueError("more data follow, and the file object cannot seek") from error
-    return content[:end]
+    return b"".join(pieces)
 
 
 # Formats -----------------------------------------------------------------------------------------
@@ -390,19 +373,3 @@ def _tensors(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
             raise ValueError(f"{name}: {error}") from error
         found[name] = wrap(native)
     return found
-
-
-def length(content: bytes) -> int:
-    """Where the first of several files ends; all of `content` where it is damaged."""
-    with contextlib.suppress(AttributeError, LookupError, TypeError, ValueError, OverflowError):
-        if content[8:9] == b"{":
-            header, data = header_in(np.frombuffer(content, np.uint8))
-            header.pop("__metadata__", None)
-            ends = (each["data_offsets"][1] for each in header.values())
-            return int(len(content) - data.size + max(ends, default=0))
-        # An archive begins where the offset of its directory counts from.
-        for mark in re.finditer(rb"PK\x05\x06(?=.{18})", content, re.DOTALL):
-            directory, start, comment = struct.unpack_from("<IIH", content, mark.start() + 12)
-            if start + directory == mark.start():
-                return int(mark.start() + 22 + comment)
-    return len(content)

@@ -21,7 +21,7 @@ from ..common.words import plural
 from ..config.document import cut_by_yaml
 from ..data import Encoder, Source
 from ..data.readers.csv import parse_csv, read_csv
-from ..data.readers.npy import Column, Loaded, Mapped, Stored
+from ..data.readers.npy import Column, Mapped, Stored
 from ..data.readers.npz import load_npz, map_npz
 from ..data.readers.parquet import ParquetRows, read_parquet
 from ..data.readers.stores import hdf5_arrays, zarr_arrays
@@ -146,10 +146,10 @@ def _of_table(file: _File, weights: list[str], note: Note) -> list[Column]:
     table.require([*targets, *weights])
     if rows is None:
         arrays = [*inputs, truth(table), *map(table.weights, weights)]
-        return [Loaded(file.path, array) for array in arrays]
+        return [Column(file.path, array) for array in arrays]
     plain = model.classes is None and all(map(rows.has_numbers, targets))
     target: Column = (
-        rows.numbers(targets) if plain else Loaded(file.path, truth(read_parquet(path, targets)))
+        rows.numbers(targets) if plain else Column(file.path, truth(read_parquet(path, targets)))
     )
     return [rows.numbers(model.feature_names or ()), target, *map(rows.numbers, weights)]
 
@@ -169,34 +169,31 @@ def _of_arrays(file: _File, weights: list[str], note: Note) -> list[Column]:
     target = columns[at]
     if model.classes is None:
         width, found = model.signature.out_features, target.shape[1:] or (1,)
-        if target.dtype.kind != "f":
+        wanted = found if width is None else (width,)
+        if target.dtype.kind != "f" or found != wanted:
             raise DataError(
-                f"{target.name} is an array of {target.dtype}, but the model predicts floats"
-            )
-        if width is not None and found != (width,):
-            raise DataError(
-                f"{target.name}: a target has shape {found}, but the model gives {(width,)}"
+                f"{target.name}: a target is {target.dtype} of shape {found}, but the model "
+                f"predicts floats of shape {wanted}"
             )
     elif target.dtype.kind not in "biu" or model.of_table:  # else they are codes already
         values = target[:]
         if values.dtype.kind == "b" and model.labels.dtype == np.int64:
             values = values.astype(np.int64)  # what an array of truths is trained on
         codes = codes_of(Frame(file.path or name, [name], [values]), name, model.classes)
-        columns[at] = Loaded(target.name, codes)
+        columns[at] = Column(target.name, codes)
     return columns
 
 
-class Floats:
+class Floats(Column):
     """Integers in a file for a model that was trained on floats."""
 
-    dtype: np.dtype[Any] = np.dtype(np.float64)
-
     def __init__(self, column: Column) -> None:
-        self._column, self.name, self.shape = column, column.name, column.shape
-        self.location, self.look = column.location, column.look
+        super().__init__(column.name, column)
+        self.dtype = np.dtype(np.float64)
+        self.location, self.look = column.location, column.look  # type: ignore[method-assign]
 
     def __getitem__(self, rows: Any) -> Array:
-        return self._column[rows].astype(self.dtype)
+        return super().__getitem__(rows).astype(self.dtype)
 
 
 class _File:

@@ -25,7 +25,7 @@ from ..data.tables.notation import Notation
 from ..errors import ConfigError, DataError
 from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, Module
 from ..nn.functional import softmax
-from ..random import get_rng_state, manual_seed, set_rng_state
+from ..random import seeded
 from ..train.build_run import build_model
 from ..train.evaluation import ROWS, evaluating
 from ..train.metrics.classification import sigmoid
@@ -382,17 +382,13 @@ def _module(saved: Saved, signature: Signature, model: object) -> Module:
     not fit.
     """
     config, checkpoint = saved.config, saved.checkpoint
-    before = get_rng_state()
-    try:
-        manual_seed(config.seed)  # a model may hold random values that are not parameters
-        with default_dtype(config.dtype):
-            module = build_model(config, signature) if model is None else model
-            if not isinstance(module, Module):
-                kind = type(module).__name__
-                raise TypeError(f"model: expected a Module to take the values, got {kind}")
-            module.to(config.dtype)
-    finally:
-        set_rng_state(before)
+    # A model may hold random values that are not parameters.
+    with seeded(config.seed), default_dtype(config.dtype):
+        module = build_model(config, signature) if model is None else model
+        if not isinstance(module, Module):
+            kind = type(module).__name__
+            raise TypeError(f"model: expected a Module to take the values, got {kind}")
+        module.to(config.dtype)
     try:
         load_model_arrays(module, checkpoint.model)
     except RuntimeError as error:

@@ -8,18 +8,16 @@ import os
 import shutil
 import sys
 import tempfile
-import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..common.files import reason, refusing, write_whole
 from ..common.words import listed
-from ..data.readers.npy import npy_header
 from ..errors import ConfigError, DataError, LaunchError
 from .files import check_ending, read_inputs
 from .mean import TrainedEnsemble
@@ -29,7 +27,6 @@ __all__ = ["check_place", "predict_file", "write_output"]
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
-T = TypeVar("T")
 
 
 def predict_file(
@@ -70,22 +67,23 @@ def predict_file(
     if proba:
         made["probability"] = model.probabilities
 
-    def blocks(of: Callable[[Any], T]) -> Iterator[T]:
+    def blocks() -> Iterator[Arrays]:
         """What is made of the outputs, block by block."""
         try:
-            yield from map(of, model.outputs(inputs, note=note, kept=kept))
+            for each in model.outputs(inputs, note=note, kept=kept):
+                yield {name: of(each) for name, of in made.items()}
         except DataError as error:
             raise DataError(str(error) if source in str(error) else f"{source}: {error}") from error
 
+    content: Iterable[bytes]
     if suffix == ".npz":
         # The latter two are arguments of numpy.savez.
         own = ("prediction", "spread", "probability", "classes", "file", "allow_pickle")
         _refuse_taken(output, kept, own)
-        arrays = kept | ({"classes": first.labels} if proba and first.classes is not None else {})
-        content = _npz(arrays, {name: blocks(of) for name, of in made.items()}, len(inputs))
+        named = {"classes": first.labels} if proba and first.classes is not None else {}
+        content = [_npz(kept, blocks(), named)]
     else:
-        found = blocks(lambda each: {name: of(each) for name, of in made.items()})
-        content = _csv(first, found, output, kept)
+        content = _csv(first, blocks(), output, kept)
     if output == "-":
         _to_stdout(content)
     else:
@@ -111,31 +109,15 @@ def _csv(
         yield text.getvalue().encode()
 
 
-class _Pieces(list[bytes]):
-    """A file that is handed on piece by piece."""
-
-    def write(self, piece: Any) -> int:
-        self.append(bytes(piece))
-        return len(piece)
-
-    def flush(self) -> None:
-        """Nothing is held back."""
-
-
-def _npz(arrays: Arrays, made: Mapping[str, Iterable[Array]], rows: int) -> Iterator[bytes]:
-    """The bytes of a .npz file of arrays, and of such as are made in blocks, of so many rows."""
-    file: Any = _Pieces()
-    with zipfile.ZipFile(file, "w") as archive:
-        for name, blocks in {**{key: [each] for key, each in arrays.items()}, **made}.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                for number, block in enumerate(blocks):
-                    if number == 0:
-                        length = rows if name in made else len(block)
-                        member.write(npy_header(block.dtype, (length, *block.shape[1:])))
-                    member.write(block.tobytes())
-                    yield b"".join(file)
-                    file.clear()
-    yield b"".join(file)
+def _npz(kept: Arrays, blocks: Iterable[Arrays], classes: Arrays) -> bytes:
+    """A .npz file of what is kept, what is predicted in blocks, and the names of classes."""
+    first, *others = blocks
+    found = {
+        name: np.concatenate([first[name], *(each[name] for each in others)]) for name in first
+    }
+    file = io.BytesIO()
+    np.savez(file, **kept, **found, **classes)  # type: ignore[arg-type]
+    return file.getvalue()
 
 
 def check_place(output: str, force: bool, source: str = "-") -> None:

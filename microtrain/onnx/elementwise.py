@@ -20,8 +20,8 @@ def _unary(kind: str) -> Rule:
     return lambda s: s.node(kind, s.cast("x", s.dtype))
 
 
-def _binary(kind: str, first: str = "x", second: str = "y") -> Rule:
-    return lambda s: s.node(kind, *s.operands(first, second))
+def _binary(kind: str) -> Rule:
+    return lambda s: s.node(kind, *s.operands("x", "y"))
 
 
 def _logic(kind: str) -> Rule:
@@ -61,22 +61,11 @@ def _var(s: Step) -> str:
 
 
 def _norm(s: Step) -> str:
-    least = s.attributes["least"]
-    return s.node("Max", _length(s), s.number(least)) if least else _length(s)
-
-
-def _length(s: Step) -> str:
-    p, axes, keep = s.attributes["p"], s.ints(_axes(s)), int(bool(s.attributes["keepdim"]))
-    if p in (1, 2):
-        return s.node(f"ReduceL{int(p)}", s["x"], axes, keepdims=keep)
-    if p == 0:
-        other = s.to(s.node("Not", s.node("Equal", s["x"], s.number(0))), s.dtype)
-        return s.node("ReduceSum", other, axes, keepdims=keep)
-    size = s.node("Abs", s["x"])
-    if p in (math.inf, -math.inf):
-        return s.node("ReduceMax" if p > 0 else "ReduceMin", size, axes, keepdims=keep)
-    total = s.node("ReduceSum", s.node("Pow", size, s.number(p)), axes, keepdims=keep)
-    return s.node("Pow", total, s.number(1 / p))
+    p, least, keep = s.attributes["p"], s.attributes["least"], int(bool(s.attributes["keepdim"]))
+    if p not in (1, 2):
+        s.refuse(f"a norm with p={p} has no ONNX form; those with 1 and 2 have")
+    found = s.node(f"ReduceL{int(p)}", s["x"], s.ints(_axes(s)), keepdims=keep)
+    return s.node("Max", found, s.number(least)) if least else found
 
 
 def _argmax(kind: str, s: Step) -> str:
@@ -148,14 +137,6 @@ def _hardswish(s: Step) -> str:
     x = s.node("Max", s["x"], s.number(-3))
     gate = s.node("Min", s.node("Add", x, s.number(3)), s.number(6))
     return s.node("Mul", x, s.node("Div", gate, s.number(6)))
-
-
-def _sinc(s: Step) -> str:
-    if s.attributes["order"]:
-        s.refuse("derivatives of sinc have no ONNX form")
-    angle = s.node("Mul", s.cast("x", s.dtype), s.number(math.pi))
-    zero = s.node("Equal", angle, s.number(0))
-    return s.node("Where", zero, s.number(1), s.node("Div", s.node("Sin", angle), angle))
 
 
 def _softmax(kind: str, s: Step) -> str:
@@ -244,7 +225,6 @@ TABLE: dict[str, Rule] = {
     "norm": _norm,
     "round": _round,
     "silu": lambda s: _gated(s, s.node("Sigmoid", s["x"])),
-    "sinc": _sinc,
     "softmax": partial(_softmax, "Softmax"),
     "softplus": _softplus,
     "std": lambda s: s.node("Sqrt", _var(s)),

@@ -9,20 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd import no_grad
 from ..backend import to_host
 from ..common.files import write_whole, writing
 from ..common.version import __version__
 from ..errors import ConfigError, absent
 from ..nn import Module
 from ..tensor import TENSORS, kind_of, wrap
+from ..train.evaluation import evaluating
 from . import elementwise, layers
 from .graph import BATCH, OPSET, Graph, Step
 from .trace import Batch, Trace, compared, trace
 
 __all__ = ["export", "graph_of"]
 
-OWN = ("prediction", "probability", "classes", "mean", "scale")  # names in the graph of a run
+OWN = ("prediction", "probability", "classes")  # names in the graph of a run
 RULES: dict[str, Callable[[Step], str]] = {**elementwise.TABLE, **layers.TABLE}
 
 
@@ -66,47 +66,45 @@ def graph_of(
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     metadata: Mapping[str, str] | None = None,
-    finish: Callable[[Graph, list[str]], dict[str, tuple[Any, Any]]] | None = None,
-    start: Callable[[Graph, int, str], str] | None = None,
+    run: Callable[..., Any] | None = None,
+    labels: Any = None,
 ) -> Any:
     """The ModelProto.
 
     Args:
         model, inputs, input_names, output_names: as of `export`.
         metadata: text by key, for whoever uses the file.
-        finish: adds the nodes behind the model's outputs, whose names it is given; the outputs of
-            the graph with their dtypes and shapes.
-        start: adds the nodes before an input of the model; the name of what the model gets.
+        run: what is called with the inputs, and calls the model; None: the model itself.
+        labels: an array, of which the first output has the numbers and becomes the elements.
     """
     try:
         import onnx
     except ImportError as error:
         raise ConfigError(f"ONNX files need onnx: {absent('onnx', 'onnx', error)}") from error
-    found = _traced(model, inputs)
+    found = _traced(model, inputs, run)
     graph = Graph(found)
     names = _names("input", len(inputs), input_names)
     graph.row_source = names[0]
     graph.taken = {*names, *OWN, *_names("output", len(found.outputs), output_names)}
     for number, name in enumerate(names):
-        graph.names[number] = start(graph, number, name) if start else name
+        graph.names[number] = name
     for call in found.calls:
         (number,) = call.results
-        if call.operation in layers.DEFERRED or call.operation not in RULES:
+        if call.operation not in RULES:
             graph.deferred[number] = call  # where nobody uses the result, it is of no account
         else:
             graph.names[number] = RULES[call.operation](Step(graph, call))
     results = [graph.value(number) for number in found.outputs]
-    outputs = finish(graph, results) if finish else _outputs(graph, results, output_names)
+    outputs = _outputs(graph, results, output_names, labels)
     infos = [_info(name, dtype, shape) for name, (dtype, shape) in outputs.items()]
     given = [
         _info(name, found.values[number].array.dtype, found.values[number].shape)
         for number, name in enumerate(names)
     ]
-    nodes = _used(graph.nodes, {info.name for info in infos})
-    read = {name for node in nodes for name in node.input}
+    read = {name for node in graph.nodes for name in node.input}
     constants = [value for name, value in graph.initializers.items() if name in read]
     proto = onnx.helper.make_model(
-        onnx.helper.make_graph(nodes, type(model).__name__, given, infos, constants),
+        onnx.helper.make_graph(graph.nodes, type(model).__name__, given, infos, constants),
         opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=8,
         producer_name="microtrain", producer_version=__version__,
     )  # fmt: skip
@@ -123,7 +121,7 @@ def _names(kind: str, count: int, given: Sequence[str] | None) -> list[str]:
     return [*given]
 
 
-def _traced(model: Module, inputs: tuple[Any, ...]) -> Trace:
+def _traced(model: Module, inputs: tuple[Any, ...], run: Callable[..., Any] | None) -> Trace:
     """Two passes over the examples, compared; the modes of the modules stay what they were."""
     if not isinstance(model, Module):
         raise TypeError(f"export(): model: expected a Module, got {kind_of(model)}")
@@ -136,15 +134,9 @@ def _traced(model: Module, inputs: tuple[Any, ...]) -> Trace:
                 f"rows; got shapes {[tuple(x.shape) for x in inputs]}"
             )
     rows = inputs[0].shape[0] + 1  # of two or more: what broadcasts one row would look constant
-    training = {module: module.training for module in model.modules()}
     named = dict([*model.named_parameters(), *model.named_buffers()])
-    try:
-        model.eval()
-        with no_grad(), np.errstate(all="ignore"):
-            passes = [trace(model, _rows(inputs, n), named) for n in (rows, rows + 1, 1)]
-    finally:
-        for module, mode in training.items():
-            module.training = mode
+    with evaluating(model), np.errstate(all="ignore"):
+        passes = [trace(model, _rows(inputs, n), named, run) for n in (rows, rows + 1, 1)]
     found = compared(passes[0], passes[1], (rows, rows + 1))
     _check_one_row(found, passes[2])
     return found
@@ -175,16 +167,6 @@ def _rows(inputs: tuple[Any, ...], count: int) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def _used(nodes: list[Any], wanted: set[str]) -> list[Any]:
-    """The nodes that the outputs need, in order."""
-    kept = []
-    for node in reversed(nodes):
-        if wanted & {*node.output}:
-            kept.append(node)
-            wanted = wanted | {*node.input}
-    return kept[::-1]
-
-
 def _info(name: str, dtype: Any, shape: Sequence[Any]) -> Any:
     from onnx import helper
 
@@ -201,10 +183,15 @@ def symbol(size: Any) -> Any:
 
 
 def _outputs(
-    graph: Graph, results: list[str], given: Sequence[str] | None
+    graph: Graph, results: list[str], given: Sequence[str] | None, labels: Any
 ) -> dict[str, tuple[Any, Any]]:
     names = _names("output", len(results), given)
+    values = [graph.trace.values[number] for number in graph.trace.outputs]
+    kinds = [(value.array.dtype, value.shape) for value in values]
+    if labels is not None:
+        kept = labels if labels.dtype == np.int64 else labels.astype(object)
+        results[0] = graph.node("Gather", graph.constant(kept, "classes"), results[0])
+        kinds[0] = kept.dtype, kinds[0][1]
     for name, result in zip(names, results, strict=True):
         graph.rename(result, name)
-    values = [graph.trace.values[number] for number in graph.trace.outputs]
-    return {n: (v.array.dtype, v.shape) for n, v in zip(names, values, strict=True)}
+    return dict(zip(names, kinds, strict=True))

@@ -31,7 +31,6 @@ class Graph:
         self.initializers: dict[str, Any] = {}
         self.names: dict[int, str] = {}
         self.deferred: dict[int, Call] = {}  # whose user makes their nodes
-        self._constants: dict[tuple[Any, ...], str] = {}
         self._batch = ""
         self.row_source = ""  # an input, whose first size is the number of rows
         self.taken: set[str] = set()  # names that no parameter may have
@@ -53,15 +52,11 @@ class Graph:
         return self.node("Cast", value, to=kind)
 
     def constant(self, array: Any, name: str = "") -> str:
-        """A constant array; of equal small ones there is one."""
+        """A constant array."""
+        name = name or f"constant_{len(self.initializers)}"
         array = np.ascontiguousarray(array).reshape(np.shape(array))
-        small = array.size <= 64 and array.dtype != object
-        key = (array.dtype.str, array.shape, array.tobytes() if small else id(array))
-        if name or not small or key not in self._constants:
-            self._constants[key] = name or f"constant_{len(self.initializers)}"
-            found = self._constants[key]
-            self.initializers[found] = self.onnx.numpy_helper.from_array(array, found)
-        return self._constants[key]
+        self.initializers[name] = self.onnx.numpy_helper.from_array(array, name)
+        return name
 
     def ints(self, values: Sequence[int]) -> str:
         """A constant list of whole numbers, as axes and sizes are given."""
@@ -155,6 +150,6 @@ class Step:
                 common = np.dtype(np.float64)
         return [self.cast(name, common) for name in names]
 
-    def number(self, value: float, dtype: Any = None) -> str:
+    def number(self, value: float) -> str:
         """A constant number in the dtype of the result."""
-        return self.graph.constant(np.array(value, dtype or self.dtype))
+        return self.graph.constant(np.array(value, self.dtype))

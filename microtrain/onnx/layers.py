@@ -321,4 +321,3 @@ TABLE: dict[str, Callable[[Step], str]] = {
     "triu": partial(_trilu, 1),
     "window_sum": _window_sum,
 }
-DEFERRED = {"max_choice"}  # which say something to their users

@@ -133,8 +133,14 @@ class Trace:
         raise RuntimeError(f"cannot export {self.place()}: {why}")
 
 
-def trace(model: Any, inputs: tuple[Any, ...], named: dict[str, Any]) -> Trace:
-    """One pass of `model` over Tensors; `named` has its parameters and buffers by name.
+def trace(
+    model: Any,
+    inputs: tuple[Any, ...],
+    named: dict[str, Any],
+    run: Callable[..., Any] | None = None,
+) -> Trace:
+    """One pass of `model` over Tensors, or of `run`, which calls it; `named` has its parameters and
+    buffers by name.
 
     Raises RuntimeError for what no graph can say, and whatever the model raises.
     """
@@ -145,7 +151,7 @@ def trace(model: Any, inputs: tuple[Any, ...], named: dict[str, Any]) -> Trace:
         if id(tensor._array) not in found.known:  # a tied one has several names
             found.add("parameter", tensor, name)
     with _layers(model, found), tracing(found):
-        outputs = model(*inputs)
+        outputs = (run or model)(*inputs)
     for output in leaves(outputs):
         if output is None:
             continue

@@ -107,8 +107,7 @@ def load_once(
 
     DataError unless all have loaded the same: the batches are cut from them.
     """
-    given = config.data.instance is not None
-    if everyone := given or is_import_path(config.data.type):
+    if everyone := config.data.instance is not None or is_import_path(config.data.type):
         # Apart from the rest: user-defined code may let its ranks wait for each other.
         held = [together(comm, load)]
         found = held[0]
@@ -130,7 +129,7 @@ def load_once(
         )
     if everyone:
         del found
-        found = share(comm, held.pop, everyone=True, given=given)
+        found = share(comm, held.pop, everyone=True)
     return found, mine
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from microtrain.data import ArrayDataset
+from microtrain.data.source import named_as
 
 
 @pytest.fixture
@@ -91,7 +92,7 @@ def test_names_go_along_with_other_arrays(x, y):
         classes=list("uvwxyz"),
         truth={"bias": 1.0},
     )
-    part = data.with_arrays(*data[:2])
+    part = named_as(data, data[:2])
     assert len(part) == 2
     for name in ("feature_names", "target_name", "classes", "truth"):
         assert getattr(part, name) == getattr(data, name)
@@ -147,7 +148,7 @@ def test_weights_stand_after_the_target_and_stay_with_their_rows(x, y):
     assert np.shares_memory(data.target, y)
     assert np.shares_memory(data.weights, weights)
     assert [len(array) for array in data[1:3]] == [2, 2, 2]
-    half = data.with_arrays(*data[::2])
+    half = named_as(data, data[::2])
     np.testing.assert_array_equal(half.weights, [0, 2, 4])
     np.testing.assert_array_equal(half.target, [0, 2, 4])
     plain = ArrayDataset(x, y)

@@ -363,7 +363,7 @@ def test_defects_of_csv_files(table, content, options, message):
         ({"delimiter": '"'}, "delimiter must be one character"),
         ({"features": []}, "features must name columns, each once"),
         ({"features": ["a", "a"]}, "features must name columns, each once"),
-        ({"features": ["a", "y"]}, "the target 'y' is also one of the features"),
+        ({"features": ["a", "y"]}, "the target 'y' is also in features"),
     ],
 )
 def test_arguments_that_fit_no_csv_file(table, options, message):
@@ -582,12 +582,12 @@ def test_npz_defects(arrays, tmp_path):
         npz(arrays(x=x, y=np.ones(4)))
     with pytest.raises(DataError, match=r'array "y" has shape \(3,\) and dtype <U1'):
         npz(arrays(x=x, y=np.array(["a", "b", "c"])))
-    with pytest.raises(DataError, match=r'array "y" is not an array of rows'):
+    with pytest.raises(DataError, match=r'array "y" has shape \(\) and dtype float64'):
         npz(arrays(x=x, y=np.array(1.0)))
     with pytest.raises(DataError, match=r'array "y" cannot be read: Object arrays .*allow_pickle'):
         npz(arrays(x=x, y=np.array([{}, {}, {}])))
     np.save(tmp_path / "one.npy", x)
-    with pytest.raises(DataError, match=r"one\.npy is not a readable npz file: numpy\.savez"):
+    with pytest.raises(DataError, match=r"one\.npy is not a readable npz file \(numpy\.savez"):
         npz(tmp_path / "one.npy")
 
 

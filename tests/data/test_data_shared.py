@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import pytest
 
 from microtrain.config.load import load_config
 from microtrain.data import ArrayDataset, Prepared, prepare
-from microtrain.data.kept import shared
 from microtrain.data.kept.shared import share
 from microtrain.distributed import Communicator
 from microtrain.errors import ConfigError, DataError
@@ -238,19 +236,3 @@ def test_a_component_whose_ranks_wait_for_each_other(
     with pytest.raises(DataError, match=words) as caught:
         trained(comm, shared_tmp_path, "./rows.py:rows", f"data.fault={fault}")
     assert caught.value.agreed
-
-
-def test_given_arrays_are_shared_only_where_a_copy_was_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A view of what the user holds is left as it is."""
-    x = np.zeros((10, 3))
-    views = prepare((x, x[:, :1]), dtype=np.float64).train.arrays
-    copied = prepare((x, x[:, :1]), dtype=np.float32).train.arrays
-    assert all(isinstance(array.base, np.ndarray) for array in views)
-    data = replace(prepare((x, x[:, :1])), train=ArrayDataset(*views, *copied))
-    monkeypatch.setattr(shared, "MEMORY", [str(tmp_path)])  # whose files nobody takes away
-    assert None not in shared._parcel(data, given=False).rest.train.arrays
-    parcel = shared._parcel(data, given=True)
-    assert [span is None for span in parcel.rest.train.arrays] == [True, True, False, False]
-    assert sum(array.nbytes for array in copied) <= parcel.length < 64 + 10 * 4 * 4

@@ -379,7 +379,7 @@ def test_the_nodes_of_an_operation_give_its_values(monkeypatch, name: str, sampl
         several = (tuple(arguments),) if name == "cat" else arguments
         return REGISTRY[name].apply(*several, **sample.attrs)
 
-    def traced(model, inputs):
+    def traced(model, inputs, run):
         with mt.no_grad():
             return trace(model, inputs, {})
 

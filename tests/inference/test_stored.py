@@ -218,9 +218,13 @@ def test_what_is_wrong_with_other_files(kind, capsys):
     write("holes", holes, y)
     refused(val.replace("val", "holes"), "row 65, column 1 is nan, expected a finite number")
     write("wide", x, np.concatenate([y, y], 1))
-    refused(val.replace("val", "wide"), "a target has shape (2,), but the", commands=["evaluate"])
+    refused(val.replace("val", "wide"), "of shape (2,), but the model", commands=["evaluate"])
     write("whole", x, y.astype(np.int64))
-    refused(val.replace("val", "whole"), "but the model predicts floats", commands=["evaluate"])
+    refused(
+        val.replace("val", "whole"),
+        "int64 of shape (1,), but the model predicts floats",
+        commands=["evaluate"],
+    )
     if "{" in val:
         refused(val.replace("inputs", "imputs"), "did you mean inputs?", code=2)
         refused(val.replace("x_val", "x_no").replace("val/x", "no/x"), "no")

@@ -23,12 +23,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...common.files import open_plain, read_object, reason, refusing
+from ...common.files import open_plain, read_object, reason, refusing, to_disk, write_whole
 from ...common.words import size
 from ...distributed.communicator import alone
 from ...errors import DataError
@@ -41,7 +41,7 @@ from ..tables.table import Encoder
 
 Array = NDArray[Any]
 
-FORMAT: Final = 5  # of what is kept, and of how rows are prepared; another one is made anew
+FORMAT: Final = 6  # of what is kept, and of how rows are prepared; another one is made anew
 ABOUT: Final = "data.json"
 # Of prepared rows: what has its own way to JSON and back, and what is plain; and of a part.
 MAPS: Final[list[tuple[str, Any]]] = [
@@ -136,7 +136,7 @@ def _part(place: Path, name: str, about: dict[str, Any]) -> ArrayDataset:
     arrays = [map_npy(place / f"{name}-{number}.npy") for number in range(len(about["sha256"]))]
     part, known = ArrayDataset(*(array[:0] for array in arrays)), about["known"]
     if known is not None:  # else the rows were in memory when they were kept
-        known = Known(**{**known, "mean": np.float64(known["mean"])})
+        known = Known(**{**known, "total": np.float64(known["total"])})
     vars(part).update(_tuples(about, OF_PART), arrays=tuple(arrays), known=known)
     return part
 
@@ -212,9 +212,8 @@ def keep(directory: Path, key: str, make: Callable[[Path], dict[str, Any]]) -> t
             if place is not None:
                 # What is NumPy's becomes plain.
                 about = json.loads(json.dumps(make(place), default=lambda x: x.tolist()))
-                with open(place / ABOUT, "wb") as file:
-                    file.write(json.dumps(about | {"sha256": _sha256_of(about)}).encode())
-                    to_disk(file)
+                whole = json.dumps(about | {"sha256": _sha256_of(about)})
+                write_whole(place / ABOUT, whole.encode())
                 place.rename(final)
                 made = True
     return final, made
@@ -337,17 +336,12 @@ def _write_part(place: Path, name: str, part: Source, found: dict[str, Any]) -> 
                 digest.update(content)
                 file.write(content)
             yield len(block[0])
-        for file in files:
-            to_disk(file)
+        for file in files:  # after a power failure, too, a name stands for a whole file
+            file.flush()
+            to_disk(file.fileno())
     known: Known | None = getattr(part, "known", None)
     found[name] = {
         "sha256": [digest.hexdigest() for digest in digests],
         "known": None if known is None else asdict(known),
         **{key: getattr(part, key) for key in OF_PART},
     }
-
-
-def to_disk(file: BinaryIO) -> None:
-    """After a power failure a name that is there stands for a file that is whole."""
-    file.flush()
-    os.fsync(file.fileno())

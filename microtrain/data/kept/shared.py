@@ -2,7 +2,7 @@
 
 The arrays go one after another into a file in memory that nobody else can open: all ranks have
 opened it, and it has no name any more, before the first row is written, so a job that is killed
-leaves nothing behind. Ranks that are threads of one process have the same arrays without a file.
+leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ from numpy.typing import NDArray
 
 from ...common.files import refusing
 from ...common.words import size
-from ...distributed.agreement import settled
+from ...distributed.agreement import from_root, settled
 from ...distributed.communicator import alone
-from ...distributed.in_process import InProcessCommunicator
-from ...errors import DataError, UserError
+from ...errors import DataError
 from ..preparation.prepare import Prepared
 from ..preparation.split import PARTS
 from ..rows import is_lazy
@@ -73,7 +72,7 @@ class Parcel:
 
     Attributes:
         found: in rows that are read when they are used, of which there is no file.
-        rest: the data, in which a `Span` stands for each array; None for one that each rank keeps.
+        rest: the data, in which a `Span` stands for each array.
         path, length: of the file, in bytes.
     """
 
@@ -83,9 +82,7 @@ class Parcel:
     length: int = 0
 
 
-def share(
-    comm: Communicator, load: Load, *, everyone: bool = False, given: bool = False
-) -> Prepared:
+def share(comm: Communicator, load: Load, *, everyone: bool = False) -> Prepared:
     """The data that `load()` gives on the first rank of each host, on all ranks of that host.
 
     Collective. Where several ranks share them, the arrays are read-only. Of rows that are read when
@@ -96,47 +93,29 @@ def share(
         load: takes `found` of what the first rank of the host got, where that is not in memory.
         everyone: call it on every rank, for it may be collective. What it gives must be the same
             on all, and nobody fails.
-        given: the user has arrays of which these may be views. A copy of them would save nothing.
 
     Raises, on every rank, a UserError of any rank; and DataError where no directory has the room.
     """
     node = comm.node()
     with settled(comm):  # a rank that fails in here has left out no collective call
-        data = load() if node.size == 1 else _of_first(node, load, everyone, given)
-    assert data is not None  # else the first rank of the host has raised
-    return data
+        return load() if node.size == 1 else _of_first(node, load, everyone)
 
 
-def _of_first(node: Communicator, load: Load, everyone: bool, given: bool) -> Prepared | None:
+def _of_first(node: Communicator, load: Load, everyone: bool) -> Prepared:
     """What the first of several ranks has loaded."""
     data = load() if everyone else None
     if data is not None and is_lazy(data.train):
         return data
-    threads = node if isinstance(node, InProcessCommunicator) else None
-    parcel: Parcel | None = None
-    error: UserError | None = None
-    try:
-        if node.rank == 0:
-            with alone(WHY):
-                data = load() if data is None else data
-                if is_lazy(data.train):
-                    parcel = Parcel(data.found)
-                else:
-                    parcel = Parcel(None, data) if threads else _parcel(data, given)
-    except UserError as caught:
-        error = caught
-    if threads:
-        parcel = threads.exchange("shares its data", parcel, lambda ranks: ranks[0])
-    else:
-        parcel = node.broadcast_object(parcel)
-    if error is not None:  # what the first rank raises is raised on all
-        raise error
-    if parcel is None:
-        return None
+
+    def first() -> Parcel:
+        nonlocal data
+        with alone(WHY):
+            data = load() if data is None else data
+            return Parcel(data.found) if is_lazy(data.train) else _parcel(data)
+
+    parcel = from_root(node, first)
     if parcel.rest is None:
         return load(parcel.found) if data is None else data
-    if threads:
-        return parcel.rest
     own: list[Array] = []
     if data is not None:
         _with(data, own.append)
@@ -151,11 +130,8 @@ def _in_memory(node: Communicator, parcel: Parcel, own: list[Array]) -> Prepared
     """
     assert parcel.rest is not None
 
-    def mapped(span: Span | None) -> Array:
+    def mapped(span: Span) -> Array:
         array = own.pop(0) if own else None
-        if span is None:
-            assert array is not None
-            return array
         if array is not None and node.rank == 0:
             _write(array, file, span, parcel)
         return np.ndarray(span.shape, span.dtype, memory, span.start, order=span.order)
@@ -187,14 +163,12 @@ def _with(data: Any, change: Callable[[Any], Any]) -> Prepared:
     return changed
 
 
-def _parcel(data: Prepared, given: bool) -> Parcel:
+def _parcel(data: Prepared) -> Parcel:
     """A new file, which takes no room yet, and what is where in it."""
     length = 0
 
-    def span(array: Array) -> Span | None:
+    def span(array: Array) -> Span:
         nonlocal length
-        if given and isinstance(array.base, np.ndarray):
-            return None
         start = -(-length // ALIGNED) * ALIGNED
         length = start + array.nbytes
         return Span(start, array.dtype, array.shape, "F" if array.flags.fnc else "C")

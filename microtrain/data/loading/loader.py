@@ -17,7 +17,7 @@ from ...backend import as_dtype
 from ...distributed.connection import ranks_of
 from ...distributed.shards import contiguous_slice, local_shards
 from ...errors import ConfigError
-from ...random import begin_batch, brief_generator, place
+from ...random import begin_batch, brief_generator, kept_place
 from ...tensor import wrap
 from ..rows import Rows, is_lazy
 from ..source import ArrayDataset, Source
@@ -308,8 +308,7 @@ class DataLoader:
         rows = len(self.dataset)
         count = len(self)
         cuts = {size: self._cut(size, micro_batches) for size in self._sizes(count)}
-        before = place()
-        try:
+        with kept_place():  # draws outside a pass do not belong to its last batch
             for epoch in itertools.count(first) if passes is None else range(first, first + passes):
                 if self._pass is this_pass:
                     self._epoch = epoch
@@ -324,8 +323,6 @@ class DataLoader:
                     skipped = yield MicroBatches(batches, at, self.comm.size, this_pass)
                     number += 1 + (skipped or 0)
                 begin = number - count  # where the next pass begins
-        finally:
-            begin_batch(*before)  # draws outside a pass do not belong to its last batch
         if self._pass is this_pass:
             self._epoch, self._pass = epoch + 1, None
 

@@ -25,7 +25,6 @@ from ..rows import (
     Rows,
     Statistic,
     TargetScaling,
-    TargetSurvey,
     as_trained,
     cast,
     in_memory,
@@ -326,7 +325,7 @@ def survey(
     Raises DataError that names row and column of the first value that is not finite, of a class
     code without a name, of a target below 0 whose logarithm is wanted, or of a weight below 0.
     """
-    found, sums = TargetSurvey(), {number: Moments() for number in moments}
+    found, sums = Known(), {number: Moments() for number in moments}
     head = part.read(slice(0, 0))
     at = len(head) - 1 - part.weighted
     digests = [hashlib.blake2b(digest_size=16) for _ in head]
@@ -354,7 +353,8 @@ def survey(
                     continue
                 weights = arrays[-1] if part.weighted else None
                 moments_of.add(np.log1p(x, dtype=np.float64) if log else x, weights)
-    return Survey(found.known("".join(d.hexdigest() for d in digests)), ends, counted, sums)
+    found.digest = "".join(d.hexdigest() for d in digests)
+    return Survey(found, ends, counted, sums)
 
 
 def _wider(ends: Ends, arrays: Sequence[Array]) -> Ends:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ...errors import ConfigError, DataError
 from ...random import brief_generator, generator
-from ..loading.order import CHUNK, TABLE, Order, Permutation
+from ..loading.order import TABLE, Order, Permutation
 from ..rows import layout, targets
 from ..source import Source, blocks
 from ..tables.columns import Column, dates, texts
@@ -117,9 +117,7 @@ class PartRows(Order):
         """The numbers of all rows, 4 bytes each where these do; by themselves if they are many."""
         if self._of > KEPT and not sort:
             return self
-        found = np.empty(len(self), np.uint32 if self._of <= KEPT else np.intp)
-        for start in range(0, len(found), CHUNK):
-            found[start : start + CHUNK] = self[start : start + CHUNK]
+        found = self[:].astype(np.uint32 if self._of <= KEPT else np.intp, copy=False)
         return np.sort(found) if sort else found
 
     def _rows_at(self, positions: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -222,8 +220,6 @@ def split_rows(
             differ by one row at most, of which fold k (from 0) is val and the others are train.
             So each row is in val for one k.
     """
-    if split is None and fold is None:
-        return {"train": slice(None)}
     sizes = split_sizes(rows, {"train": 1.0} if split is None else split, origin)
     if len(sizes) == 1 and fold is None:
         return {"train": slice(None)}

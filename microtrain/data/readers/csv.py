@@ -29,10 +29,10 @@ from ...common.words import plural
 from ...errors import ConfigError, DataError
 from ..source import ArrayDataset
 from ..tables.columns import Columns, as_columns
-from ..tables.frame import WHITESPACE, Frame, OnFile, numbered, other_delimiter
+from ..tables.frame import EACH, WHITESPACE, Frame, OnFile, numbered, other_delimiter
 from ..tables.notation import PLAIN, Notation
 from ..tables.table import Table, table_or_arrays
-from .csv_blocks import EACH, Read, blocks, by_numpy, by_pyarrow
+from .csv_blocks import Read, blocks, by_numpy, by_pyarrow
 
 __all__ = ["parse_csv", "read_csv"]
 
@@ -214,10 +214,9 @@ class _File:
         ]
         return Frame(self._origin, names, columns, lines, self._notation)
 
-    def _texts(self, j: int, rows: int | None = None) -> tuple[Array, Array]:
-        """The cells of a column, at least those of the first rows."""
-        some = itertools.islice(self._rows(), 1, rows and 1 + rows)
-        return self._read({j: True}, some)[0].texts(j)
+    def _texts(self, j: int) -> tuple[Array, Array]:
+        """The cells of a column."""
+        return self._read({j: True}, itertools.islice(self._rows(), 1, None))[0].texts(j)
 
     def _read(
         self, is_text: Mapping[int, bool], rows: Iterator[Row]
@@ -241,11 +240,15 @@ class _File:
 
         line, row: the first.
         """
-        delimiter, columns = self._delimiter.encode(), _Columns(is_text, self._notation)
-        if not is_text or self._blanks or len(delimiter) != 1 or len(row) == 1 or line != 2:
+        columns = _Columns(is_text, self._notation)
+        if (
+            not is_text
+            or self._blanks
+            or not self._delimiter.isascii()
+            or len(row) == 1
+            or line != 2
+        ):
             return None
-        # A longer cell has none of the marks that end one.
-        half = python_csv.field_size_limit() // 2
         with self._open() as file:
             length = file.seek(0, io.SEEK_END)
             file.seek(0)
@@ -256,10 +259,7 @@ class _File:
             if read is None:
                 read, size = by_numpy(*given), SMALL
             for block in blocks(file, size):
-                starts = range(0, len(block) - half, half)
-                odd = b"\r" in block or b'"' in block
-                odd = odd or any(block.find(delimiter, i, i + half) < 0 for i in starts)
-                if odd or (found := read(block)) is None:
+                if b"\r" in block or b'"' in block or (found := read(block)) is None:
                     return None
                 columns.add(found, len(block) / length)
         return columns
@@ -380,7 +380,7 @@ class _Columns:
         columns = zip(self.numeric, self._numbers[: self.rows].T, strict=True)
         return {j: column for j, column in columns if j not in self._odd}
 
-    def texts(self, j: int, rows: int | None = None) -> tuple[Array, Array]:
+    def texts(self, j: int) -> tuple[Array, Array]:
         """The different cells of a column, and which of them each row has."""
         code_of, codes = self._codes[j]
         return np.array([*code_of], object), np.concatenate(codes)

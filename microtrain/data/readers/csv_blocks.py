@@ -11,13 +11,13 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from ..tables.frame import EACH
 from ..tables.notation import NO_VALUE, Notation
 
-__all__ = ["EACH", "Read", "blocks", "by_numpy", "by_pyarrow"]
+__all__ = ["Read", "blocks", "by_numpy", "by_pyarrow"]
 
 Array = NDArray[Any]
 Cells = tuple[list[str], Any]  # some texts, and for each row the index of its own
-EACH = slice(None)  # where each row has a text of its own
 # How many rows, and their numbers and texts; None: this column is not of numbers.
 Read = tuple[int, Sequence[Array | None], dict[int, Cells]]
 Reader = Callable[[bytes | bytearray], Read | None]

@@ -70,12 +70,9 @@ def dialect_of(path: Path) -> tuple[Frame, dict[str, Any], dict[str, str]]:
 
 
 def _is_utf8(file: Any) -> bool:
-    decoder = codecs.getincrementaldecoder("utf-8")()
     file.seek(0)
     try:
-        while block := file.read(1 << 20):
-            decoder.decode(block)
-        decoder.decode(b"", final=True)
+        str(file.read(), "utf-8")
     except UnicodeDecodeError:
         return False
     return True

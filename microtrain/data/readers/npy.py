@@ -10,13 +10,13 @@ import time
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
-from ...common.files import reading
+from ...common.files import readable, reading
 from ...common.words import listed
 from ...errors import ConfigError, DataError
 from ..source import RowNumbers, Source
@@ -63,39 +63,25 @@ def npy(
     )  # fmt: skip
 
 
-class Column(Protocol):
-    """One array of a source: rows in files."""
+class Column:
+    """One array of a source: in memory, under the name of the file that it was read from."""
 
-    name: str
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
 
-    def __getitem__(self, rows: Any) -> Array:
-        """The rows of a slice, and if it is mapped of row numbers."""
-
-    def location(self, row: int) -> str:
-        """Where a row stands."""
-
-    def look(self) -> None:
-        """Raise DataError where a file is not what it was."""
-
-
-class Loaded:
-    """An array in memory, under the name of the file that it was read from."""
-
-    def __init__(self, name: str, array: Array) -> None:
+    def __init__(self, name: str, array: Any) -> None:
         self.name, self.shape, self.dtype, self._array = name, array.shape, array.dtype, array
 
     def __getitem__(self, rows: Any) -> Array:
+        """The rows of a slice, and unless they are in chunks of row numbers."""
         part: Array = self._array[rows]
         return part
 
     def location(self, row: int) -> str:
-        """The name, and the row."""
+        """Where a row stands."""
         return f"{self.name}, row {row}"
 
     def look(self) -> None:
-        """Nothing can have happened to it."""
+        """Raise DataError where a file is not what it was."""
 
 
 class Stored(Source):
@@ -153,7 +139,7 @@ class Stored(Source):
         return listed([*dict.fromkeys(self.names)])
 
 
-class Mapped:
+class Mapped(Column):
     """An array in one file, or in several one after another, mapped into memory.
 
     Attributes:
@@ -233,12 +219,9 @@ class Mapped:
 
 
 def _take(array: Array, rows: NDArray[np.intp]) -> Array:
-    """`array.take(rows, 0)`, without a copy of an array that is not aligned, as in npz files."""
-    if array.flags.aligned or not array.flags.c_contiguous:
-        return array.take(rows, 0)
-    bare = array[:, None] if array.ndim == 1 else array
-    taken = bare.view(np.uint8).take(rows, 0).view(array.dtype)
-    return taken[:, 0] if array.ndim == 1 else taken
+    """Rows, the faster way but for an array that is not aligned, as in npz: it would be copied."""
+    taken: Array = array.take(rows, 0) if array.flags.aligned else array[rows]
+    return taken
 
 
 def changed(path: Path) -> DataError:
@@ -281,10 +264,10 @@ def by_rows(array: Array, where: str) -> Array:
     return array
 
 
-def npy_header(dtype: np.dtype[Any], shape: Sequence[int], fortran: bool = False) -> bytes:
+def npy_header(dtype: np.dtype[Any], shape: Sequence[int]) -> bytes:
     """What an array begins with in a .npy file; a multiple of 64 bytes."""
     text = BytesIO()
-    what = {"descr": dtype.str, "fortran_order": fortran, "shape": tuple(shape)}
+    what = {"descr": dtype.str, "fortran_order": False, "shape": tuple(shape)}
     npy_format.write_array_header_1_0(text, what)
     return text.getvalue()
 
@@ -292,12 +275,10 @@ def npy_header(dtype: np.dtype[Any], shape: Sequence[int], fortran: bool = False
 def read_npy(file: BinaryIO, start: int, where: str) -> Array:
     """The array of numbers in .npy format that begins at a byte of an open file, mapped."""
     file.seek(start)
-    try:
+    with readable(f"{where} is not a readable npy file"):
         version = npy_format.read_magic(file)
         read = {(1, 0): npy_format.read_array_header_1_0, (2, 0): npy_format.read_array_header_2_0}
         shape, fortran, dtype = read[version](file)
-    except Exception as error:  # of NumPy and Python's parser
-        raise DataError(f"{where} is not a readable npy file: {error}") from error
     if dtype.hasobject:
         raise DataError(
             f"{where} holds Python objects, which only pickle reads, and pickle can run any "

@@ -12,12 +12,12 @@ from typing import BinaryIO
 
 from numpy.lib import format as npy_format
 
-from ...common.files import reading
+from ...common.files import readable, reading
 from ...errors import DataError
 from ..rows import in_memory as rows_in_memory
 from ..source import Source
 from ..tables.frame import missing
-from .npy import Loaded, Mapped, by_rows, read_npy
+from .npy import Column, Mapped, by_rows, check_numbers, read_npy
 from .stores import source_of
 
 
@@ -49,33 +49,30 @@ def npz(
 def _member(path: Path, name: str) -> Iterator[tuple[BinaryIO, zipfile.ZipFile, zipfile.ZipInfo]]:
     """An open .npz file, and what in it is the array of a name; nothing is read of others."""
     with reading(path) as file:
-        try:
+        way_out = (
+            "numpy.savez(path, x=..., y=...) writes one, tables are data of type csv or parquet"
+        )
+        with readable(f"{path} is not a readable npz file ({way_out})"):
             archive = zipfile.ZipFile(file)
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             if name in members:
                 archive.open(members[name]).close()  # begins where the directory says
-        except Exception as error:  # of zipfile and struct
-            raise DataError(
-                f"{path} is not a readable npz file: numpy.savez(path, x=..., y=...) writes one, "
-                f"tables are data of type csv or parquet ({error})"
-            ) from error
         if name not in members:
             raise DataError(missing(path, "array", [name], [*members]))
         yield file, archive, members[name]
 
 
-def load_npz(path: Path, name: str) -> Loaded:
+def load_npz(path: Path, name: str) -> Column:
     """An array of a .npz file, read without pickle; DataError for all that is wrong with it."""
     where = f'{path}, array "{name}"'
-    with _member(path, name) as (_, archive, info):
-        try:
-            with archive.open(info) as member:
-                array = npy_format.read_array(member, allow_pickle=False)
-        except Exception as error:  # of zipfile, zlib, struct, NumPy, or for want of memory
-            raise DataError(f"{where} cannot be read: {error}") from error
-    if not array.ndim:
-        raise DataError(f"{where} is not an array of rows")
-    return Loaded(where, array)
+    with (
+        _member(path, name) as (_, archive, info),
+        readable(f"{where} cannot be read"),
+        archive.open(info) as member,
+    ):
+        array = npy_format.read_array(member, allow_pickle=False)
+    check_numbers(where, array.shape, array.dtype)
+    return Column(where, array)
 
 
 def map_npz(path: Path, name: str) -> Mapped:

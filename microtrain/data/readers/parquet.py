@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ...common.files import library, reading
+from ...common.files import library, readable, reading
 from ...errors import ConfigError, DataError
 from ..source import Source
 from ..tables.columns import Columns, read_target
@@ -107,20 +107,11 @@ class ParquetRows:
     """
 
     def __init__(self, path: Path) -> None:
-        self._kinds = library("pyarrow", path, "data").types
-        parquet = library("pyarrow.parquet", path, "data")
-        with reading(path):
-            pass
-        try:
-            self._file = parquet.ParquetFile(path, memory_map=True)
-        except Exception as error:
-            raise DataError(f"{path} is not a readable Parquet file: {error!s:.300}") from error
+        self._kinds, self._file = library("pyarrow", path, "data").types, _opened(path)
         self._path, self._schema = path, self._file.schema_arrow
         groups = range(self._file.num_row_groups)
         counts = [self._file.metadata.row_group(group).num_rows for group in groups]
         self._bounds = np.cumsum([0, *counts])
-        if not self._bounds[-1]:
-            raise DataError(f"{path} has no rows: the data set is empty")
         names, index = self._schema.names, pandas_index(self._schema)
         self.empty = Frame(path, names, [[]] * len(names), index=index)
 
@@ -146,12 +137,8 @@ class ParquetRows:
 
         def load(first: int, stop: int) -> Array:
             number = int(np.searchsorted(self._bounds, first, "right")) - 1
-            try:
+            with readable(f"{self._path}: row group {number} cannot be read"):
                 table = self._file.read_row_group(number, columns=wanted)
-            except Exception as error:
-                raise DataError(
-                    f"{self._path}: row group {number} cannot be read: {error!s:.300}"
-                ) from error
             columns = [table[name].to_numpy().astype(np.float64) for name in wanted]
             # An empty cell is NaN, which the pass refuses.
             return columns[0] if isinstance(names, str) else np.stack(columns, axis=1)
@@ -163,7 +150,7 @@ class ParquetRows:
             where, (length, *shape), float64, self._bounds, load, self._path, what, self._path
         )
 
-    def of(self, whole: Array, what: Sequence[Any] = ()) -> Chunked:
+    def of(self, whole: Array, what: Sequence[Any]) -> Chunked:
         """A column that is in memory; `what` tells it from others of the file."""
         where, bounds = str(self._path), [0, len(whole)]
         return Chunked(
@@ -180,17 +167,20 @@ def read_parquet(
 
     Raises DataError where pyarrow is absent, the file cannot be read, or has no rows.
     """
-    reader = library("pyarrow.parquet", path, "data")
-    with reading(path) as file:
-        try:
-            stored = reader.ParquetFile(file)
-            existing = stored.schema_arrow.names
-            table = stored.read([n for n in existing if names is None or n in names])
-            columns = [*map(of_arrow, table.columns)]
-        except Exception as error:  # ArrowException, ValueError, OSError, KeyError, MemoryError ...
-            text = " ".join(str(error).split())
-            raise DataError(f"{path} is not a readable Parquet file: {text:.300}") from error
-    if columns and not table.num_rows:
-        raise DataError(f"{path} has no rows: the data set is empty")
+    stored = _opened(path)
+    with readable(f"{path} is not a readable Parquet file"):
+        existing = stored.schema_arrow.names
+        table = stored.read([n for n in existing if names is None or n in names])
+        columns = [*map(of_arrow, table.columns)]
     index = pandas_index(table.schema)
     return Frame(path, table.column_names, columns, notation=notation, index=index)
+
+
+def _opened(path: Path) -> Any:
+    """A Parquet file with rows."""
+    reader = library("pyarrow.parquet", path, "data")
+    with reading(path), readable(f"{path} is not a readable Parquet file"):
+        file = reader.ParquetFile(path, memory_map=True)
+    if file.schema_arrow.names and not file.metadata.num_rows:
+        raise DataError(f"{path} has no rows: the data set is empty")
+    return file

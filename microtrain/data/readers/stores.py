@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...common.files import library, reading
+from ...common.files import library, readable, reading
 from ...common.words import listed
 from ...errors import ConfigError, DataError
 from ..kept.cache import decoded
@@ -80,13 +80,11 @@ def hdf5_arrays(path: Path) -> Callable[[str], Column]:
     with reading(path):
         pass  # that it is there, and a file
     existing: list[str] = []
-    try:
+    with readable(f"{path} is not a readable HDF5 file"):
         file = reader.File(path, "r")
         file.visititems(
             lambda name, each: existing.append(name) if isinstance(each, reader.Dataset) else None
         )
-    except Exception as error:  # of h5py: OSError, RuntimeError, KeyError
-        raise DataError(f"{path} is not a readable HDF5 file: {error}") from error
 
     def column(name: str) -> Column:
         if not isinstance(array := file.get(name), reader.Dataset):
@@ -114,13 +112,11 @@ def zarr_arrays(path: Path) -> Callable[[str], Column]:
     if not path.exists():
         with reading(path):
             pass  # says what there is beside it
-    try:
+    with readable(f"{path} is not a readable Zarr group"):
         store = reader.storage.ZipStore(path, mode="r") if path.is_file() else str(path)
         group = reader.open_group(store, mode="r")
         members = group.members(max_depth=None)
         existing = [name for name, each in members if isinstance(each, reader.Array)]
-    except Exception as error:  # of zarr, or of its stores
-        raise DataError(f"{path} is not a readable Zarr group: {error!s:.300}") from error
 
     def column(name: str) -> Column:
         if name.strip("/") not in existing:
@@ -157,8 +153,6 @@ def source_of(
         )
     find = arrays(Path(path))
     columns = [find(name) for name in [*names] + ([] if weight is None else [weight])]
-    for column in columns:
-        _check_numbers(column.name, column)
     return Stored(
         mapped(columns, cache), feature_names=features, target_name=target, classes=classes,
         weighted=weight is not None,
@@ -179,7 +173,7 @@ def mapped(columns: Sequence[Column], cache: Path | None) -> list[Column]:
     return [next(ready) if isinstance(each, Chunked) else each for each in columns]
 
 
-class Chunked:
+class Chunked(Column):
     """An array that is read chunk by chunk, in order; the last one is kept.
 
     Args:
@@ -219,12 +213,8 @@ class Chunked:
         bounds = [*range(0, array.shape[0], rows), array.shape[0]]
 
         def load(first: int, stop: int) -> Array:
-            try:
+            with readable(f"{name}: rows {first} to {stop - 1} cannot be read"):
                 found = np.asarray(array[first:stop])
-            except Exception as error:  # of the library: a chunk that is damaged or gone
-                raise DataError(
-                    f"{name}: rows {first} to {stop - 1} cannot be read: {error}"
-                ) from error
             if len(found) != stop - first:
                 raise DataError(f"{name}: has no row {stop - 1} any more; it has become shorter")
             return found
@@ -249,10 +239,6 @@ class Chunked:
                 bounds = self._bounds[number : number + 2]
                 self._last = number, self._load(*map(int, bounds))
             return self._last[1]
-
-    def location(self, row: int) -> str:
-        """The file, and the row in it."""
-        return f"{self.name}, row {row}"
 
     def look(self) -> None:
         """Raise DataError where the file is not what it was.

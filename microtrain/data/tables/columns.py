@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ...common.spelling import did_you_mean
 from ...common.words import plural
 from ...errors import ConfigError, DataError
-from .frame import Frame, as_cells, shortened, text_of
+from .frame import EACH, Frame, as_cells, shortened, text_of
 from .notation import is_empty, is_nothing, number
 
 Array = NDArray[Any]
@@ -170,8 +170,7 @@ def dates(frame: Frame, name: str, column: Column) -> NDArray[np.float64]:
     else:
         found = np.array([days(cell, column.format) for cell in cells], np.float64)  # of None NaN
         empty = np.array([is_empty(cell) for cell in cells], bool)
-        if which is not None:
-            found, empty = found[which], empty[which]
+        found, empty = found[which], empty[which]
         bad = np.flatnonzero(~empty & np.isnan(found))
         if len(bad):
             form = column.format or "2024-12-31 or 2024-12-31T23:59"
@@ -255,7 +254,7 @@ def read_target(
     if found is not None and np.isfinite(found).any() and not categorical:
         return frame.numbers(name, hint).reshape(-1, 1).copy(), None
     array, among = frame.different(name)
-    which = np.arange(len(frame)) if among is None else among
+    which = np.arange(len(array))[among]
     each = Frame(frame.origin, [name], [array], frame.lines, notation=frame.notation)
     values = [*map(frame.value, array)]
     finite = [x for x in values if x is not None and math.isfinite(x)]
@@ -296,14 +295,14 @@ def read_target(
 def leave_out(frame: Frame, name: str, categorical: bool = False) -> tuple[Frame, str]:
     """The rows that have a value in the target `name`; and how many have none, in words."""
     found = None if categorical else frame.floats(name)
-    cells, which = frame.different(name) if found is None else (found, None)
+    cells, which = frame.different(name) if found is None else (found, EACH)
     if cells.dtype.kind == "f":
         empty = np.isnan(cells)
     else:
         each = [*map(text_of, as_cells(cells))]
         numbers = None if categorical or frame.lines is None else frame.notation.floats(each)
         empty = np.array([not text for text in each]) if numbers is None else np.isnan(numbers)
-    empty = empty if which is None else empty[which]
+    empty = empty[which]
     if not empty.any():
         return frame, ""
     if empty.all():

@@ -30,6 +30,7 @@ from .notation import PLAIN, Notation, is_empty, is_nothing
 
 Array = NDArray[Any]
 Counts = NDArray[Any]
+EACH = slice(None)  # where each row has a cell of its own
 WHITESPACE = "whitespace"  # the delimiter of cells that are separated by blanks or tabs
 
 
@@ -89,14 +90,13 @@ class OnFile:
 
     Attributes:
         rows: how many there are.
-        texts: gives its different cells, an object array, and which of them each row has; at least
-            of so many rows as are asked for.
+        texts: gives its different cells, an object array, and which of them each row has.
         numbers: the cells as float64, NaN for what is empty; None: not all are such, or nobody has
             looked.
     """
 
     rows: int
-    texts: Callable[..., tuple[Array, Array]]
+    texts: Callable[[], tuple[Array, Array]]
     numbers: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
@@ -193,10 +193,9 @@ class Frame:
             if not isinstance(column, OnFile):
                 return column[kept]
 
-            def texts(rows: int | None = None) -> tuple[Array, Array]:
-                wanted = kept[:rows]
-                cells, which = column.texts(None if rows is None else int(wanted[-1]) + 1)
-                used, which = np.unique(which[wanted], return_inverse=True)
+            def texts() -> tuple[Array, Array]:
+                cells, which = column.texts()
+                used, which = np.unique(which[kept], return_inverse=True)
                 return cells[used], which
 
             numbers = None if column.numbers is None else column.numbers[kept]
@@ -211,19 +210,19 @@ class Frame:
     def column(self, name: str) -> Array:
         """The values of a column as they are."""
         cells, which = self.different(name)
-        return cells if which is None else cells[which]
+        values: Array = cells[which]
+        return values
 
-    def different(self, name: str, rows: int | None = None) -> tuple[Array, Array | None]:
-        """The different texts of a column, and which of them each row has; None: all cells.
-
-        rows: how many are wanted at least; None: all.
+    def different(self, name: str) -> tuple[Array, Any]:
+        """The different texts of a column, and which of them each row has; or all cells, and
+        `EACH`.
         """
         column = self._one(name)
         if isinstance(column, OnFile):
-            cells, which = column.texts(rows)
+            cells, which = column.texts()
             return self.notation.filled(cells), which
         if column.dtype != object or {*map(type, column.tolist())} != {str}:
-            return column, None
+            return column, EACH
         code_of = numbered()
         which = np.fromiter(map(code_of.__getitem__, column.tolist()), np.intp, len(column))
         return np.array([*code_of], object), which
@@ -246,8 +245,7 @@ class Frame:
     def texts(self, name: str) -> list[str]:
         """A column as `text_of` writes it."""
         cells, which = self.different(name)
-        found = [*map(text_of, as_cells(cells))]
-        return found if which is None else [found[i] for i in which.tolist()]
+        return [*np.array([*map(text_of, as_cells(cells))], object)[which]]
 
     def value(self, cell: Any) -> float | None:
         """A cell as a float: None for a text that is not a number, NaN for what is neither."""
@@ -276,7 +274,7 @@ class Frame:
                 found = cells.astype(np.float64)
             else:
                 found = np.array([self.value(cell) for cell in cells], np.float64)  # of None NaN
-            found = found if which is None else found[which]
+            found = found[which]
         finite = np.isfinite(found)
         bad = [] if finite.all() else np.flatnonzero(~finite).tolist()
         if gaps and bad:
@@ -301,8 +299,7 @@ class Frame:
     def refusal(self, name: str, bad: Sequence[int], expected: str, hint: str = "") -> DataError:
         """The error for the values of column `name` in rows `bad`; it shows the first."""
         row = int(bad[0])
-        cells, which = self.different(name, row + 1)
-        cell = cells[row if which is None else which[row]]
+        cell = self.column(name)[row]
         value = self.value(cell)
         shown = f'"{shortened(str(cell))}"'
         if cell is None or (isinstance(cell, str) and not cell.strip()):
@@ -352,14 +349,13 @@ def numbered() -> defaultdict[str, int]:
 def counted(frame: Frame, name: str) -> tuple[list[str], Counts]:
     """The different texts of a column, and how many rows have each."""
     cells, which = frame.different(name)
-    if which is None and cells.dtype.kind in "biufM":
+    if cells.dtype.kind in "biufM":
         cells, which = np.unique(cells, return_inverse=True)
-    is_text = which is not None and cells.dtype == object
-    texts = [*map(str.strip, cells)] if is_text else [*map(text_of, as_cells(cells))]
-    if which is None or len({*texts}) < len(texts):
+    texts = [*map(text_of, as_cells(cells))]
+    if which is EACH or len({*texts}) < len(texts):
         number_of = numbered()
         codes = np.array([number_of[text] for text in texts], np.intp)
-        texts, which = [*number_of], codes if which is None else codes[which]
+        texts, which = [*number_of], codes[which]
     return texts, np.bincount(which, minlength=len(texts))
 
 

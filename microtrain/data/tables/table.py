@@ -276,15 +276,12 @@ class Table:
             raise ConfigError(f"Table: expected named columns, such as a dict, got a {kind}")
         if features is not None and (not features or len({*features}) < len(features)):
             raise ConfigError(f"{frame.origin}: features must name columns, each once: {features}")
-        if target in (features or ()):
-            raise ConfigError(f"{frame.origin}: the target {target!r} is also one of the features")
         self.target_name, self.weight = target, weight
         self._how = categorical, hint
         given = as_columns(columns)
-        named = {"columns": [*given], "drop": [*drop], "weight": [weight] if weight else []}
-        frame.require(
-            [*(features or ()), target, *(name for each in named.values() for name in each)]
-        )
+        named = {"features": [*(features or ())], "columns": [*given], "drop": [*drop]}
+        named["weight"] = [weight] if weight else []
+        frame.require([target, *(name for each in named.values() for name in each)])
         note = ""
         if missing_target == "drop":
             frame, note = leave_out(frame, target, categorical)
@@ -292,7 +289,7 @@ class Table:
         for key, names in named.items():
             if target in names:
                 raise ConfigError(f"{frame.origin}: the target {target!r} is also in {key}")
-        if both := sorted({*drop} & {*given, *(features or ()), *named["weight"]}):
+        if both := sorted({*drop} & {*given, *named["features"], weight}):
             raise ConfigError(f"{frame.origin}: {listed(both)} in drop and used")
         if features is None:
             left_out = {target, weight, *drop, *({*frame.index} - {*given})}
