@@ -17,7 +17,7 @@ from ...errors import DataError
 from ..rows import in_memory as rows_in_memory
 from ..source import Source
 from ..tables.frame import missing
-from .npy import Column, Mapped, by_rows, check_numbers, read_npy
+from .npy import Column, Mapped, by_rows, read_npy
 from .stores import source_of
 
 
@@ -71,7 +71,8 @@ def load_npz(path: Path, name: str) -> Column:
         archive.open(info) as member,
     ):
         array = npy_format.read_array(member, allow_pickle=False)
-    check_numbers(where, array.shape, array.dtype)
+    if not array.ndim:
+        raise DataError(f"{where} is not an array of rows")
     return Column(where, array)
 
 

@@ -153,6 +153,8 @@ def source_of(
         )
     find = arrays(Path(path))
     columns = [find(name) for name in [*names] + ([] if weight is None else [weight])]
+    for column in columns:
+        _check_numbers(column.name, column)
     return Stored(
         mapped(columns, cache), feature_names=features, target_name=target, classes=classes,
         weighted=weight is not None,
