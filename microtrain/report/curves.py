@@ -49,23 +49,16 @@ def curves(
     """
     members = [[record] for record in records]
     names = run_names(records) if len(records) > 1 else [""]
-    kin = ["" for _ in records]
     if group:
         members, names = groups(records)
-    elif len(records) > FEW:
-        for i, row in enumerate(by_seed(records)[0]):
-            for number_of in row:
-                kin[number_of] = str(i)
-    runs = [*zip(members, names, kin, strict=False)]
+    runs = [*zip(members, names, strict=True)]
     return [_chart(field, runs, x, smooth) for field in fields]
 
 
-def _chart(
-    field: str, runs: Sequence[tuple[Sequence[Run], str, str]], x: str, smooth: float
-) -> Chart:
+def _chart(field: str, runs: Sequence[tuple[Sequence[Run], str]], x: str, smooth: float) -> Chart:
     lines: list[Curve] = []
     marks: list[Mark] = []
-    for members, name, kin in runs:
+    for members, name in runs:
         record = members[0]
         run = name and name + (_status(record) if len(members) == 1 else "")
         columns = [c for c in record.columns if field in (c, c.field)]
@@ -78,9 +71,7 @@ def _chart(
         for column in columns or [Measure.of("train", field)] * bool(run):
             split = column.part
             points, band = _mean([_points(each, column, x) for each in members])
-            curve = Curve(
-                WORDS[split], split, points, len(points[0]) == 1, run=run, kin=kin, band=band
-            )
+            curve = Curve(WORDS[split], split, points, len(points[0]) == 1, run=run, band=band)
             if smooth and not curve.dots:
                 lines.append(replace(curve, faint=True, band=None))
                 curve = replace(curve, points=_smoothed(points, smooth))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-import math
 import os
 import shlex
 from collections import Counter
@@ -31,7 +30,7 @@ from ..config.resolved import Setting, as_yaml
 from ..data import Prepared
 from ..errors import ConfigError, LaunchError, absent
 from ..runs.run import Run
-from .chart import COLORS, ELSEWHERE, FEW, MOST_POINTS, WORDS, draw, plots_folder, write
+from .chart import COLORS, ELSEWHERE, FEW, WORDS, draw, plots_folder, write
 from .compare import overall
 from .curves import constant, curves, run_names
 from .groups import Comparison
@@ -40,7 +39,6 @@ from .predictions import Predictions, counted, predict_rows
 from .record import alike
 
 _CHARTS = 8
-_AXES = ("step", "epoch", "time")
 
 
 def write_report(
@@ -225,7 +223,6 @@ def _render(template: str, records: Sequence[Run], grouped: bool = False, **know
     charts = curves(records, told[:_CHARTS], group=grouped)
     # As the legend of each chart has them, with what became of each.
     runs = list(dict.fromkeys(c.run for chart in charts for c in chart.curves))
-    axes = [[] for _ in runs] if grouped else [_axes(record) for record in records]
     found = _templates().get_template(template)
     page: str = found.render(
         style=_beside("report.css"),
@@ -234,26 +231,10 @@ def _render(template: str, records: Sequence[Run], grouped: bool = False, **know
         runs=runs or run_names(records),
         constants=[f"{field} {value:.5g}" for field, value in same.items()],
         alike=[f"{field} is loss" for field in fields if field in twice],
-        axes=axes,
-        axis_names=[
-            n for i, n in enumerate(_AXES) if all(r[i] is not None for a in axes for r in a)
-        ],
         grouped=grouped,
         **known,
     )
     return page
-
-
-def _axes(record: Run) -> list[list[float | None]]:
-    """Step, epoch and seconds of the steps that have a row; of many of some, evenly."""
-    found = record.history.arrays()
-    last = len(found["step"]) - 1
-    some = np.unique(np.linspace(0, last, MOST_POINTS).astype(int)) if last >= 0 else slice(0)
-    places = [found.get(key, np.full(last + 1, math.nan))[some].tolist() for key in _AXES]
-    return [
-        [step, *(None if math.isnan(value) else float(f"{value:.7g}") for value in others)]
-        for step, *others in zip(*places, strict=True)
-    ]
 
 
 def _beside(name: str) -> str:
