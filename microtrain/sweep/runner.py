@@ -111,6 +111,15 @@ def check(members: Sequence[Member]) -> None:
                 )
 
 
+def in_words(members: Sequence[Member]) -> str:
+    """How many there are, of what."""
+    settings = len({member.setting for member in members})
+    folds = len({member.config.data.split.fold for member in members})
+    counts = [plural(settings, "setting"), *[plural(folds, "fold")] * (folds > 1)]
+    counts.append(plural(len(members) // (settings * folds), "seed"))
+    return f"{len(members):,}: {' x '.join(counts)}"
+
+
 def _open_directory(config: Config, comm: Communicator, resume: Path | None) -> RunDirectory:
     text = whole_yaml(config)
     if resume is None:
@@ -153,7 +162,6 @@ class _Runner:
     ) -> None:
         self.members, self.comm, self.output = members, comm, output
         self.directory, self.config = directory, config
-        self.settings = len({member.setting for member in members})
         self._said = time.monotonic()
         self._warned: set[str] = set()
         self.path, self.about, self.done, self.halved = from_root(comm, self._found)
@@ -215,19 +223,11 @@ class _Runner:
 
     def begin(self) -> None:
         """Say what is about to happen."""
-        sweep, output = self.config.sweep, self.output
-        assert sweep is not None
-        folds = f" x {plural(sweep.folds, 'fold')}" if sweep.folds else ""
-        seeds = len(self.members) // (self.settings * (sweep.folds or 1))
         ranks = f" on {plural(self.comm.size, 'rank')}" if self.comm.size > 1 else ""
-        output.say(
-            f"sweep   {self.path}",
-            f"members {len(self.members):,}: {plural(self.settings, 'setting')}{folds} x "
-            f"{plural(seeds, 'seed')}{ranks}",
-        )
+        self.output.say(f"sweep   {self.path}", f"members {in_words(self.members)}{ranks}")
         if self.done:
             count = sum(info.status in ENDED for info in self.done.values())
-            output.say(f"resumed with {count:,} of {len(self.members):,} finished")
+            self.output.say(f"resumed with {count:,} of {len(self.members):,} finished")
 
     def train(self) -> bool:
         """Train what is left; returns whether that is all. Collective."""
