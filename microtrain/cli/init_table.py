@@ -173,7 +173,7 @@ def _learning(
     proposals: list[Proposal], is_classes: bool, binary: bool, rows: int
 ) -> dict[str, list[str]]:
     """Model, loss, metrics and training to begin with, by name; the first is proposed."""
-    scores = ["accuracy", "balanced_accuracy", {"type": "f1", "average": "macro"}, "log_loss"]
+    scores = ["accuracy", "balanced_accuracy", {"type": "f1", "average": "macro"}]
     if binary:
         scores = ["accuracy", "roc_auc", "f1", "calibration_error"]
     measured = [

@@ -16,7 +16,7 @@ from ..errors import ConfigError, DataError
 from ..runs.run import Run, Series
 from .chart import FEW, WORDS, Chart, Curve, Mark
 from .overview import ALWAYS, setting_columns
-from .record import alike, by_seed, differing_settings, given_settings
+from .record import by_seed, differing_settings, given_settings
 
 AXES = {
     "step": "optimizer step",
@@ -161,8 +161,6 @@ def choose(records: Sequence[Run], metrics: Sequence[str]) -> list[str]:
             known = ", ".join(fields)
             raise ConfigError(f'no run has the metric "{name}"{near} (there are: {known})')
     rated = [record for record in records if "train/lr" in record.columns]
-    twice = alike(records)
-    fields = [field for field in fields if field not in twice]
     told = [f for f in fields if f != "lr" or any(constant([r], f) is None for r in rated)]
     return list(dict.fromkeys(metrics)) or told[:_MOST] or fields[:_MOST]
 

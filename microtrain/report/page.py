@@ -36,7 +36,6 @@ from .curves import constant, curves, run_names
 from .groups import Comparison
 from .overview import Column
 from .predictions import Predictions, counted, predict_rows
-from .record import alike
 
 _CHARTS = 8
 
@@ -218,8 +217,7 @@ def _templates() -> Any:
 def _render(template: str, records: Sequence[Run], grouped: bool = False, **known: Any) -> str:
     fields = list(dict.fromkeys(field for record in records for field in record.fields))
     same = {f: value for f in fields if (value := constant(records, f)) is not None}
-    twice = alike(records)
-    told = [field for field in fields if field not in same and field not in twice]
+    told = [field for field in fields if field not in same]
     charts = curves(records, told[:_CHARTS], group=grouped)
     # As the legend of each chart has them, with what became of each.
     runs = list(dict.fromkeys(c.run for chart in charts for c in chart.curves))
@@ -230,7 +228,6 @@ def _render(template: str, records: Sequence[Run], grouped: bool = False, **know
         curves=charts,
         runs=runs or run_names(records),
         constants=[f"{field} {value:.5g}" for field, value in same.items()],
-        alike=[f"{field} is loss" for field in fields if field in twice],
         grouped=grouped,
         **known,
     )

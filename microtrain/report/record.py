@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..common.words import printable
 from ..config.resolved import as_yaml
 from ..errors import DataError
 from ..runs.run import Run
@@ -41,12 +42,6 @@ def direction(runs: Sequence[Run], column: str) -> int:
     return next(filter(None, (run.direction(column) for run in runs)), 0)
 
 
-def alike(records: Sequence[Run]) -> set[str]:
-    """The metrics that are the number of the loss once more, in all runs that have them."""
-    found = {name for record in records for name in record.info.repeated}
-    return {n for n in found if all(n in r.info.repeated for r in records if n in r.fields)}
-
-
 def differing_settings(records: Sequence[Run]) -> dict[str, list[str | None]]:
     """The settings that are not the same in all runs: by key a value of each, None if absent."""
     settings = [{k: as_yaml(s.value) for k, s in record.config.items()} for record in records]
@@ -75,6 +70,12 @@ def by_seed(records: Sequence[Run]) -> tuple[list[list[int]], dict[str, list[str
         setting = tuple(row[i] for row in settings.values())
         members.setdefault(setting, {})[own] = i
     return [[*group.values()] for group in members.values()], settings
+
+
+def shortened(value: object, most: int = 24) -> str:
+    """A value as text; of a long one the middle is left out: what differs is often at the end."""
+    text, half = "-" if value is None else printable(str(value)), most // 2
+    return text if len(text) <= most else f"{text[: half - 2]} ... {text[-half + 3 :]}"
 
 
 def luck_of(records: Sequence[Run]) -> list[tuple[str, ...]]:

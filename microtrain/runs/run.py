@@ -70,7 +70,6 @@ class RunInfo:
     compile: dict[str, Any] | None = None
     steps: int | None = None
     higher_is_better: dict[str, bool | None] = field(default_factory=lambda: {"loss": False})
-    repeated: list[str] = field(default_factory=list)
     best: Best | None = None
     test: dict[str, float | None] | None = None
     classes: ClassCounts | None = None
@@ -350,7 +349,6 @@ class Run:
                 try:
                     loaded = load_checkpoint(paths[best.step])
                     self.own(loaded)
-                    _measured(loaded, best, self.path / "run.json")
                     return loaded, chosen, ""
                 except OtherRun:
                     raise
@@ -367,19 +365,6 @@ class Run:
         loaded = load_checkpoint(paths[step])
         self.own(loaded)
         return loaded, f"checkpoint of step {step:,}", ""
-
-
-def _measured(checkpoint: Checkpoint, best: Best, file: Path) -> None:
-    """DataError where a checkpoint is not the one that run.json says is the best."""
-    state = checkpoint.state
-    measured = state.get("monitored")
-    monitor = state.get("monitor")
-    same = isinstance(monitor, list) and monitor[:1] == [best.name]
-    same = same and state.get("step") == best.step
-    if same and measured != best.value:
-        raise DataError(
-            f"{file} says that {best.name} was {best.value} there, and the checkpoint {measured}"
-        )
 
 
 def checkpoint_at(path: str | Path, warn: Callable[[str], None]) -> Checkpoint:

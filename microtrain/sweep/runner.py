@@ -41,7 +41,7 @@ from ..train.console import Output
 from ..train.resume import LOCK_WAIT
 from ..train.run import held
 from ..train.run_data import reading_once
-from .alike import taking_turns
+from .alike import Shared
 from .member import train_member
 
 SAY = 10.0  # seconds between two lines of progress, where no bar shows it
@@ -164,6 +164,7 @@ class _Runner:
         self.directory, self.config = directory, config
         self._said = time.monotonic()
         self._warned: set[str] = set()
+        self._left: Shared | None = None
         self.path, self.about, self.done, self.halved = from_root(comm, self._found)
 
     def _found(self) -> tuple[Path, dict[str, Any], dict[int, RunInfo], dict[str, list[int]]]:
@@ -247,7 +248,7 @@ class _Runner:
         found: dict[int, RunInfo] = {}
         output, began, stopped = self.output, time.monotonic(), False
         at = output.start_bar(len(mine), noun="member")
-        with settled(self.comm), _interrupted_by(signal.SIGTERM), reading_once(), taking_turns():
+        with settled(self.comm), _interrupted_by(signal.SIGTERM), reading_once():
             try:
                 for count, member in enumerate(mine):
                     found[member.number] = self._train_one(member, rung)
@@ -277,9 +278,9 @@ class _Runner:
     def _train_one(self, member: Member, rung: int | None) -> RunInfo:
         path = self._place(member.number)
         try:
-            warnings = train_member(
-                member.config, path, self.about, rung, member.number in self.done
-            )
+            begun = member.number in self.done
+            own: dict[str, Any] = {"about": self.about, "rung": rung, "left": self._left}
+            warnings, self._left = train_member(member.config, begun, path, **own)
         except UserError as error:
             what = ", ".join(f"{k}={as_yaml(v)}" for k, v in member.varied.items())
             raise type(error)(f"member {member.number} ({what}): {error}") from error

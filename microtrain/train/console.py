@@ -62,8 +62,6 @@ class Output:
         progress: whether `start_bar` draws one: `auto` where it can, `on` says where it cannot.
     """
 
-    quiet = False  # whether nobody hears what it says
-
     def __init__(
         self,
         rank: int = 0,
@@ -188,9 +186,8 @@ class Header(Callback):
             parameters=sum(p.numel() for p in run.model.parameters()),
             compile=about,
             higher_is_better=run.higher_is_better,
-            repeated=sorted(run.repeated),
         )
-        if run.directory is not None and not run.output.quiet:
+        if run.directory is not None:
             compiled = f"{about['executor']}: {about['reason']}"
             run.output.say(*header(run, hosts, compiled, run.path))
 

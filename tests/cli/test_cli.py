@@ -213,7 +213,6 @@ def test_an_output_without_room_is_one_message(command, folder_with_a_run):
     [
         (MemoryError(), "there is not enough memory"),
         (MemoryError("Unable to allocate 3 GiB"), "not enough memory: Unable to allocate 3 GiB"),
-        (RuntimeError("can't start new thread"), "no thread can be started: there is not enough"),
         (FileNotFoundError(2, "No such file or directory"), "the working directory was removed"),
     ],
 )

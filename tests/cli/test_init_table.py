@@ -75,7 +75,7 @@ TABLES = {
     )),
     "codes": ("a,b,label\n" + "".join(f"{i % 7},{i % 5},{i % 3}\n" for i in range(40)), (
         "  categorical: true  # each text is the name of a class", "loss: cross_entropy",
-        "metrics: [accuracy, balanced_accuracy, {type: f1, average: macro}, log_loss]",
+        "metrics: [accuracy, balanced_accuracy, {type: f1, average: macro}]",
     )),
     "towns": ("a,town,y\n" + "".join(f"{i},t{i % 40},{i % 90 / 7}\n" for i in range(400)), (
         "    town: category  # 40 texts: t0, t1, t10, t11, ...", "model: linear_regression",

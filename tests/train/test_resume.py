@@ -377,17 +377,6 @@ def test_what_shows_a_run_says_what_of_it_was_changed(tmp_path, capsys, command,
     assert said in told and (told.count("warning") == 1) == bool(said)
 
 
-def test_a_best_step_that_is_not_that_of_its_checkpoint_is_named(tmp_path):
-    run = train(write_run(tmp_path), "checkpoint={every: 4 steps, keep_best: 3}").path
-    info = json.loads((run / "run.json").read_text())
-    others = [step_of(path) for path in list_checkpoints(run / "checkpoints")]
-    other = next(step for step in others if step != info["best"]["step"])
-    info["best"]["step"] = other
-    (run / "run.json").write_text(json.dumps(info))
-    with pytest.warns(UserWarning, match=r"run.json says that val/loss was .* there, and the"):
-        load(run, trust=True)
-
-
 def test_damaged_checkpoints_of_late_steps_are_set_aside_twice(tmp_path):
     config = write_run(tmp_path)
     run = train(config, crash=11).path
