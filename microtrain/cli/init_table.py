@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import shlex
@@ -13,7 +12,7 @@ from typing import Any
 import click
 
 from ..common.files import writing
-from ..common.words import number, plural, printable, size, table
+from ..common.words import number, plural, printable, table
 from ..config.load import load_config
 from ..config.resolved import as_yaml
 from ..data.readers.csv_dialect import dialect_of
@@ -39,7 +38,6 @@ _OF_COUNTS = "  # counts: `loss: poisson` without standardize_target keeps predi
 _FEW = 1000  # rows; why, and why these penalties, is in docs/decisions.md
 _PENALTIES = [10000, 3000, 1000, 300, 100, 30, 10, 3, 1, 0.3, 0.1]
 BETTER = 0.9  # of the loss: a network has to be that much better than a linear model
-_LARGE = 5_000_000  # bytes that take more than a second
 
 
 def propose_configuration(
@@ -55,9 +53,6 @@ def propose_configuration(
     written = Path(output or f"{path.stem}.yaml")
     if os.path.lexists(written):
         raise ConfigError(f"{written} already exists; choose another name with --output FILE")
-    with contextlib.suppress(OSError):
-        if (length := path.stat().st_size) > _LARGE:
-            click.echo(f"reading {printable(str(path))}, {size(length)}", err=True)
     is_csv = path.suffix.lower() != ".parquet"
     frame, given, notes = dialect_of(path) if is_csv else (read_parquet(path), {}, {})
     proposed = {each: propose(frame, each) for each in frame.names}

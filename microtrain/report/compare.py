@@ -149,7 +149,7 @@ def _bits(history: History, split: str, name: str, steps: NDArray[np.int64]) -> 
 def lines(comparison: Mapping[str, Any]) -> list[str]:
     """The comparison as text, one fact a line, aligned, never wrapped."""
     runs, environment = comparison["runs"], comparison["environment"]
-    names = [chr(ord("A") + i) if len(runs) <= 26 else str(i + 1) for i in range(len(runs))]
+    names = [chr(ord("A") + i) for i in range(len(runs))]
     steps = ["" if run["steps"] is None else plural(run["steps"], "step") for run in runs]
     paths, states = ([run[key] for run in runs] for key in ("path", "status"))
     text = table(list(zip(names, paths, states, steps, strict=True)))

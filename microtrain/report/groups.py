@@ -59,7 +59,7 @@ class Comparison:
         columns.append(Column("runs", [len(row) for row in rows], 10))
         for status in ("paused", "diverged"):
             counts = [sum(self.records[i].status == status for i in row) for row in rows]
-            columns.append(Column(status, counts, ALWAYS if any(counts) else 0))
+            columns += [Column(status, counts, ALWAYS)] * any(counts)
         for column in (column for column in self._told if "/" in column.name):
             values = [[*self._values(row, column).values()] for row in rows]
             columns.append(replace(column, values=[*map(Spread.of, values)]))

@@ -28,13 +28,12 @@ from ..common.version import __version__
 from ..common.words import elapsed, listed, number, plural, rate
 from ..config.resolved import Setting, as_yaml
 from ..data import Prepared
-from ..errors import ConfigError, LaunchError, absent
+from ..errors import LaunchError, absent
 from ..runs.run import Run
 from .chart import COLORS, ELSEWHERE, FEW, WORDS, draw, plots_folder, write
 from .compare import overall
 from .curves import constant, curves, run_names
 from .groups import Comparison
-from .overview import Column
 from .predictions import Predictions, counted, predict_rows
 
 _CHARTS = 8
@@ -69,11 +68,8 @@ def write_runs(records: Sequence[Run], output: str | Path | None = None) -> Path
     """Write one page of several runs side by side and return its path, as `write_report` does.
 
     It is report.html in the working directory by default: a file beside runs would be one of
-    `runs/*`. Raises ConfigError where a run is named twice.
+    `runs/*`.
     """
-    for i, record in enumerate(records):
-        if record.path in (other.path for other in records[:i]):
-            raise ConfigError(f"the run {record.path} is named twice; name every run once")
     path = Path("report.html" if output is None else os.path.expanduser(output))
     page = runs_html(records)
     with writing(f"the report {path}", ELSEWHERE):
@@ -146,8 +142,6 @@ def report_html(
         matrix = counted(counts)
         rows = f"{matrix.right + matrix.wrong:,.6g} {WORDS.get(counts.split, counts.split)} rows"
         about = f"All {rows} as predicted by the model that predict and evaluate use"
-    elif predictions is not None:
-        matrix, about = predictions.confusion, predictions.rows
     return _render(
         "page.html",
         [record],
@@ -180,17 +174,12 @@ def runs_html(records: Sequence[Run]) -> str:
         version=__version__,
         made_from=listed([str(record.path) for record in records], 10),
         tables={
-            title: [c for c in columns if any(v is not None for v in c.values) and _told(c)]
+            title: [c for c in columns if any(v is not None for v in c.values)]
             for title, columns in tables.items()
             if columns
         },
         notes=[*overall(records), *comparison.notes()],
     )
-
-
-def _told(column: Column) -> bool:
-    """Not what repeats another measure, nor counts that are all 0."""
-    return bool(column.weight) or not ("/" in column.name or column.name in ("paused", "diverged"))
 
 
 @functools.cache

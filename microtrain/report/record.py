@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,23 +17,20 @@ LUCK = ("seed", "data.split.fold")  # what runs of one setting differ in
 
 
 def read_records(paths: Sequence[str | Path]) -> list[Run]:
-    """The runs at these places, of a sweep its members; a link to one that is there adds none.
+    """The runs at these places, of a sweep its members; each once, also where links lead to it.
 
     Raises DataError.
     """
-    found: list[tuple[str | Path, Run]] = []
+    found: dict[Path, Run] = {}
     for path in paths:
         run = Run.read(path)
-        if not run.info.sweep:
-            found.append((path, run))
-        elif members := run.members:
-            found += [(member, replace(Run.read(member), sweep=run)) for member in members]
-        else:
+        runs = [replace(Run.read(m), sweep=run) for m in run.members] if run.info.sweep else [run]
+        if not runs:
             raise DataError(f"the sweep {run.path} has no members: none has begun")
-    for _, run in found:
+        found |= {each.path: each for each in runs if each.path not in found}
+    for run in found.values():
         _ = run.history, run.config  # all of it is read and checked here
-    named = {record.path for path, record in found if not os.path.islink(path)}
-    return [r for path, r in found if not (os.path.islink(path) and r.path in named)]
+    return [*found.values()]
 
 
 def direction(runs: Sequence[Run], column: str) -> int:

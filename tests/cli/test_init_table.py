@@ -337,13 +337,6 @@ def test_what_is_proposed_trains(name):
     assert main(["train", "t.yaml", "train.duration=2 epochs", "train.compile=off"]) == 0
 
 
-def test_it_says_that_it_reads_a_large_file(capsys, monkeypatch):
-    monkeypatch.setattr(init_table, "_LARGE", 10)
-    Path("few.csv").write_text("a,b,y\n" + "".join(f"{i},{i % 3},{i % 2}\n" for i in range(40)))
-    assert main(["init", "csv", "few.csv", "--target", "y"]) == 0
-    assert capsys.readouterr().err.startswith("reading few.csv, ")
-
-
 def test_the_target_can_be_named(capsys):
     Path("t.csv").write_text("label,b,c\n" + "".join(f"{i % 2},{i % 5},{i}.5\n" for i in range(40)))
     assert main(["init", "csv", "t.csv", "--target", "c", "--output", "c.yaml"]) == 0

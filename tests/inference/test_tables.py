@@ -87,12 +87,6 @@ def test_ids_and_kept_columns_stand_before_the_predictions(run, tmp_path, capsys
     assert capsys.readouterr().err == "note: columns that the model does not use: note\n"
 
 
-def test_columns_with_spaces_between_are_not_taken_for_runs(run, tmp_path, capsys):
-    given = ["--input", "new.csv", "--output", str(tmp_path / "o.csv")]
-    assert main(["predict", str(run), *given, "--keep", "note", "size", "x"]) == 2
-    assert "no run size; for several columns: --keep note,size,x" in capsys.readouterr().err
-
-
 def test_texts_that_look_like_numbers_come_back_as_they_were(tmp_path, capsys):
     """An id, a category and classes, in a file with decimal commas."""
     rows = [
