@@ -41,7 +41,6 @@ def compare(runs: tuple[str, ...], as_json: bool, sort: str | None, as_csv: str 
         raise click.UsageError("name two runs or more to compare, or a sweep")
     records = read_records(runs)
     sweep = records[0].sweep if len(runs) == 1 else None
-    options.warn_of(records)
     if len(records) < 2 and sweep is None:
         one = "these are one run: name two or more" if len(runs) > 1 else "name two runs or more"
         raise click.UsageError(f"{one} to compare")
