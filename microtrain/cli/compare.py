@@ -37,13 +37,10 @@ def compare(runs: tuple[str, ...], as_json: bool, sort: str | None, as_csv: str 
     from ..report.overview import in_csv
     from ..report.record import read_records
 
-    if not runs:
-        raise click.UsageError("name two runs or more to compare, or a sweep")
     records = read_records(runs)
     sweep = records[0].sweep if len(runs) == 1 else None
     if len(records) < 2 and sweep is None:
-        one = "these are one run: name two or more" if len(runs) > 1 else "name two runs or more"
-        raise click.UsageError(f"{one} to compare")
+        raise click.UsageError("name two different runs or more to compare, or a sweep")
     comparison = Comparison(records, sort)
     if as_json:
         found = detailed.compare(records) | {"groups": comparison.as_json()}

@@ -291,7 +291,7 @@ def test_compare_prints_json(tmp_path, capsys):
 
 def test_compare_wants_two(tmp_path, capsys):
     assert main(["compare", str(make_run(tmp_path))]) == 2
-    assert "name two runs or more to compare" in capsys.readouterr().err
+    assert "name two different runs or more to compare" in capsys.readouterr().err
     assert main(["compare", str(tmp_path / "line"), str(tmp_path / "absent")]) == 3
 
 
