@@ -41,7 +41,6 @@ from ..train.console import Output
 from ..train.resume import LOCK_WAIT
 from ..train.run import held
 from ..train.run_data import reading_once
-from .alike import Shared
 from .member import train_member
 
 SAY = 10.0  # seconds between two lines of progress, where no bar shows it
@@ -164,7 +163,6 @@ class _Runner:
         self.directory, self.config = directory, config
         self._said = time.monotonic()
         self._warned: set[str] = set()
-        self._left: Shared | None = None
         self.path, self.about, self.done, self.halved = from_root(comm, self._found)
 
     def _found(self) -> tuple[Path, dict[str, Any], dict[int, RunInfo], dict[str, list[int]]]:
@@ -279,8 +277,7 @@ class _Runner:
         path = self._place(member.number)
         try:
             begun = member.number in self.done
-            own: dict[str, Any] = {"about": self.about, "rung": rung, "left": self._left}
-            warnings, self._left = train_member(member.config, begun, path, **own)
+            warnings = train_member(member.config, begun, path, about=self.about, rung=rung)
         except UserError as error:
             what = ", ".join(f"{k}={as_yaml(v)}" for k, v in member.varied.items())
             raise type(error)(f"member {member.number} ({what}): {error}") from error
