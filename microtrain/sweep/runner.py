@@ -40,7 +40,6 @@ from ..train.callbacks.results import STOPPED
 from ..train.console import Output
 from ..train.resume import LOCK_WAIT
 from ..train.run import held
-from ..train.run_data import reading_once
 from .member import train_member
 
 SAY = 10.0  # seconds between two lines of progress, where no bar shows it
@@ -246,7 +245,7 @@ class _Runner:
         found: dict[int, RunInfo] = {}
         output, began, stopped = self.output, time.monotonic(), False
         at = output.start_bar(len(mine), noun="member")
-        with settled(self.comm), _interrupted_by(signal.SIGTERM), reading_once():
+        with settled(self.comm), _interrupted_by(signal.SIGTERM):
             try:
                 for count, member in enumerate(mine):
                     found[member.number] = self._train_one(member, rung)
