@@ -1,4 +1,4 @@
-"""`microtrain compare A B [more]`: what differs between runs, and which is better."""
+"""`microtrain compare A B [more]`: what differs between runs."""
 
 from __future__ import annotations
 
