@@ -84,7 +84,6 @@ class RunInfo:
     of_sweep: str | None = None
     rung: int | None = None
     has_checkpoints: bool = False
-    resumed_at: list[Count] = field(default_factory=list)
 
 
 def read_info(path: Path) -> RunInfo:
@@ -272,13 +271,7 @@ class Run:
     @property
     def had_checkpoints(self) -> bool:
         """Whether it has written one, be it there or not."""
-        info = self.info
-        return (
-            info.has_checkpoints
-            or info.status == "finished"
-            or any(info.resumed_at)
-            or had_checkpoints(self.path / "checkpoints")
-        )
+        return self.info.has_checkpoints or had_checkpoints(self.path / "checkpoints")
 
     def own(self, checkpoint: Checkpoint) -> None:
         """OtherRun where a checkpoint was written by another run than this."""
