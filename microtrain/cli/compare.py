@@ -33,7 +33,7 @@ def compare(runs: tuple[str, ...], as_json: bool, sort: str | None, as_csv: str 
     """
     from ..common.words import terminal_width
     from ..report import compare as detailed
-    from ..report.groups import Comparison, summary
+    from ..report.groups import Comparison
     from ..report.overview import in_csv
     from ..report.record import read_records
 
@@ -49,7 +49,7 @@ def compare(runs: tuple[str, ...], as_json: bool, sort: str | None, as_csv: str 
         options.write_csv(in_csv(comparison.runs), as_csv)
     elif sweep is not None:
         best = ["", f"best  {sweep.one().path}"] if sweep.info.best_member is not None else []
-        click.echo("\n".join([*summary(records, terminal_width(), sort), *best]))
+        click.echo("\n".join([*comparison.lines(terminal_width(), of_groups=True), *best]))
     elif len(records) == 2 and sort is None:
         click.echo("\n".join(detailed.lines(detailed.compare(records))))
     else:

@@ -31,7 +31,7 @@ from ..distributed import watchdog
 from ..distributed.agreement import from_root, settled
 from ..distributed.communicator import Communicator
 from ..errors import ConfigError, DataError, UserError
-from ..report.groups import summary
+from ..report.groups import Comparison
 from ..report.record import read_records
 from ..runs.checkpoint import OtherRun
 from ..runs.directory import RunDirectory
@@ -345,7 +345,8 @@ class _Runner:
             test=info.test,
             timings={"train_s": seconds},
         )
-        self.output.say("", *summary(read_records([str(path)]), terminal_width()), "")
+        comparison = Comparison(read_records([str(path)]))
+        self.output.say("", *comparison.lines(terminal_width(), of_groups=True), "")
         if best is not None and info.best is not None:
             said = f"{info.best.name} {number(info.best.value)}"
             self.output.say(f"best    {self._place(best)}: {said}")

@@ -13,7 +13,7 @@ from test_plot_command import make_run
 
 from microtrain.cli.main import main
 from microtrain.report.curves import curves
-from microtrain.report.groups import Comparison, interval, summary, t_quantile
+from microtrain.report.groups import Comparison, interval, t_quantile
 from microtrain.report.record import read_records
 from microtrain.runs.run import Run
 
@@ -64,7 +64,7 @@ def test_list_has_the_members_and_the_values_of_the_best(place, capsys):
 
 def test_compare_prints_the_table_of_a_sweep_again_and_its_members(place, comparison, capsys):
     shown = said(capsys, "compare", place / "runs/s")
-    assert shown.startswith("\n".join(summary(comparison.records, 80)[:3]))
+    assert shown.startswith("\n".join(comparison.lines(80, of_groups=True)[:3]))
     assert "best  " in shown
     rows = list(
         csv.DictReader(said(capsys, "compare", place / "runs/s", "--csv", "-").splitlines())
