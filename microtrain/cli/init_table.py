@@ -78,7 +78,7 @@ def propose_configuration(
         left_out = [f"{p.name or 'without a name'} ({p.why})" for p in proposals]
         which = "; ".join(left_out) or "there is no other column"
         raise DataError(f"{path}: nothing left to predict {name} from: {which}{hint}")
-    goal = describe(frame, name)
+    goal, inputs = describe(frame, name), [p for p in proposals if p.spec != "drop"]
     found = f"{goal.found}, {missing}" if missing else goal.found
     source = os.path.relpath(path, written.parent) if not path.is_absolute() else str(path)
     lines = [
@@ -93,7 +93,7 @@ def propose_configuration(
         *([f"  missing_target: drop  # {missing}"] if missing else []),
         *(["  categorical: true  # each text is the name of a class"] if goal.categorical else []),
         "  columns:",
-        *_aligned([p for p in proposals if p.spec != "drop"]),
+        *table([(f"{as_yaml(p.name)}: {p.spec or 'number'}", f"# {p.why}") for p in inputs], 4),
         *_dropped([p for p in proposals if p.spec == "drop"]),
         "  missing: fill  # cells that are empty in new rows, of columns that have none here",
         "  standardize: true  # numbers and dates",
@@ -129,13 +129,6 @@ def _given(given: dict[str, Any], notes: dict[str, str]) -> list[str]:
 def _run_name(path: Path) -> str:
     name = "".join(c if c.isalnum() or c in " ._-" else "_" for c in path.stem)
     return name.lstrip(" .-")[:100] or "run"
-
-
-def _aligned(proposals: list[Proposal]) -> list[str]:
-    """A line for each column, with the reason behind it."""
-    specs = [f"    {as_yaml(p.name)}: {p.spec or 'number'}" for p in proposals]
-    width = max(map(len, specs))
-    return [f"{s:<{width}}  # {p.why}" for s, p in zip(specs, proposals, strict=True)]
 
 
 def _dropped(proposals: list[Proposal]) -> list[str]:

@@ -52,12 +52,7 @@ def verify(
     microtrain verify configs/linreg.yaml
     microtrain verify configs/linreg.yaml --ranks 1,2,4 distributed.reproducible=world
     """
-    launch = launch_environment()
-    if launch.parallel or launch.kind not in ("none", "slurm"):
-        raise LaunchError(
-            f"verify starts its own jobs, but {launch.launcher} has started this process; run "
-            "it without mpirun or srun"
-        )
+    mpirun.refuse_nested(launch_environment())
     settings = load_config(config, overrides, trust=trust or None)
     if settings.sweep is not None:
         raise ConfigError(f"{config} describes a sweep, but verify tests one run: leave out sweep")

@@ -230,7 +230,7 @@ def header(run: Any, hosts: Sequence[str], compiled: str, results: Path) -> list
 
     config, data, plan, ranks = run.config, run.data, run.plan, len(hosts)
     names = list(dict.fromkeys(hosts))
-    named = ", ".join(names[:4]) + (f" and {len(names) - 4:,} more" if len(names) > 4 else "")
+    named = ", ".join(names[:4]) + " ..." * (len(names) > 4)
     mpi = versions().get("mpi", "")
     epoch = plural(plan.epoch, "step")
     duration = f"until the time is over, epochs of {epoch}"

@@ -320,12 +320,8 @@ _FORMATS: dict[str, Callable[[float], str]] = {
 
 def round_up(value: float) -> int:
     """The least of 1, 2, 5, 10, 20, 50 ... that is not below `value`."""
-    scale = 1
-    while True:
-        for digit in (1, 2, 5):
-            if digit * scale >= value:
-                return digit * scale
-        scale *= 10
+    scale: int = 10 ** int(math.log10(max(value, 1)))
+    return next(digit * scale for digit in (1, 2, 5, 10) if digit * scale >= value)
 
 
 class RowWriter(Callback):
