@@ -138,11 +138,11 @@ def _broken_off(record: Run, lines: Sequence[Curve], run: str, x: str) -> list[M
     return [Mark(words, first, run=run)] if first is not None else []
 
 
-def constant(records: Sequence[Run], field: str) -> float | None:
-    """The value of a field that is the same in all rows of all runs, of two rows at least."""
-    values = np.concatenate([r.curve(c)[1] for r in records for c in r.columns if c.field == field])
-    same = len(values) > len(records) and np.isfinite(values).all() and np.ptp(values) == 0
-    return float(values[0]) if same else None
+def usual(records: Sequence[Run]) -> list[str]:
+    """The fields that are drawn unasked: six at most, a learning rate where it changes."""
+    fields = list(dict.fromkeys(field for record in records for field in record.fields))
+    changes = any(len({*record.curve("train/lr")[1].tolist()}) > 1 for record in records)
+    return ([f for f in fields if f != "lr" or changes] or fields)[:_MOST]
 
 
 def choose(records: Sequence[Run], metrics: Sequence[str]) -> list[str]:
@@ -160,9 +160,7 @@ def choose(records: Sequence[Run], metrics: Sequence[str]) -> list[str]:
             near = did_you_mean(name, [*fields, *columns])
             known = ", ".join(fields)
             raise ConfigError(f'no run has the metric "{name}"{near} (there are: {known})')
-    rated = [record for record in records if "train/lr" in record.columns]
-    told = [f for f in fields if f != "lr" or any(constant([r], f) is None for r in rated)]
-    return list(dict.fromkeys(metrics)) or told[:_MOST] or fields[:_MOST]
+    return list(dict.fromkeys(metrics)) or usual(records)
 
 
 def groups(records: Sequence[Run]) -> tuple[list[list[Run]], list[str]]:

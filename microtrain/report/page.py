@@ -32,11 +32,9 @@ from ..errors import LaunchError, absent
 from ..runs.run import Run
 from .chart import COLORS, ELSEWHERE, FEW, WORDS, draw, plots_folder, write
 from .compare import overall
-from .curves import constant, curves, run_names
+from .curves import curves, run_names, usual
 from .groups import Comparison
 from .predictions import Predictions, counted, predict_rows
-
-_CHARTS = 8
 
 
 def write_report(
@@ -204,10 +202,7 @@ def _templates() -> Any:
 
 
 def _render(template: str, records: Sequence[Run], grouped: bool = False, **known: Any) -> str:
-    fields = list(dict.fromkeys(field for record in records for field in record.fields))
-    same = {f: value for f in fields if (value := constant(records, f)) is not None}
-    told = [field for field in fields if field not in same]
-    charts = curves(records, told[:_CHARTS], group=grouped)
+    charts = curves(records, usual(records), group=grouped)
     # As the legend of each chart has them, with what became of each.
     runs = list(dict.fromkeys(c.run for chart in charts for c in chart.curves))
     found = _templates().get_template(template)
@@ -216,7 +211,6 @@ def _render(template: str, records: Sequence[Run], grouped: bool = False, **know
         script=_beside("report.js"),
         curves=charts,
         runs=runs or run_names(records),
-        constants=[f"{field} {value:.5g}" for field, value in same.items()],
         grouped=grouped,
         **known,
     )
