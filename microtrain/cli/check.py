@@ -29,7 +29,7 @@ def check(config: str, overrides: tuple[str, ...], trust: bool) -> None:
         from ..sweep import runner  # where it is wanted: it brings tables
 
         runner.check(given.members)
-        sweep = f"\na sweep of {runner.in_words(given.members)}"
+        sweep = f"\nmembers {runner.in_words(given.members)}"
     looked = "the data were not read"
     if import_paths(run):
         from ..train.dry_run import try_step

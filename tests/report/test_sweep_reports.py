@@ -138,7 +138,7 @@ def test_curves_are_the_mean_of_the_members_with_their_deviation(place, comparis
 
 
 def test_check_counts_members_and_resume_has_nothing_to_do(place, capsys):
-    assert "8 members: 2 settings x 2 folds x 2 seeds" in said(capsys, "check", place / "s.yaml")
+    assert "members 8: 2 settings x 2 folds x 2 seeds" in said(capsys, "check", place / "s.yaml")
     assert "nothing is left to do" in said(capsys, "resume", place / "runs/s")
 
 
