@@ -79,12 +79,6 @@ class Given:
     data: Prepared | None = None
     codes: Array | None = None
 
-    @classmethod
-    def of(cls, data: Prepared, inputs: Sequence[Array], names: Sequence[str] | None) -> Given:
-        """Inputs of rows of these data."""
-        x = inputs[0] * data.preprocessing.scale + data.preprocessing.mean
-        return cls(x, names, data, inputs[-1])
-
     def columns(self) -> Iterator[tuple[str, list[str]]]:
         """Each column and its texts; of a table the columns that it had."""
         if self.data is None or self.data.encoder is None:
@@ -174,7 +168,8 @@ def predict_rows(
         tensors = [from_numpy(array) for array in inputs]
         moved = [t if device is None else t.to(device=device) for t in tensors]
         prediction = np.asarray(to_host(one_prediction(model(*moved))._array))
-    given = Given.of(data, inputs, dataset.feature_names)
+    x = inputs[0] * data.preprocessing.scale + data.preprocessing.mean
+    given = Given(x, dataset.feature_names, data, inputs[-1])
     first = f"first {ROWS:,} of the " if len(dataset) > ROWS else ""
     rows = f"The {first}{len(dataset):,} {part} rows"
     rows += f" as predicted by the {named}" * bool(named)
@@ -200,9 +195,8 @@ def predict_rows(
         far = _far(*values, given)
         return Predictions(rows, named, parity=parity(*values, target), mistakes=far)
     names = (dataset.feature_names or ("x",))[0], target
-    x = given.x[:, 0]
     true = (dataset.truth["weights"], dataset.truth["bias"]) if dataset.truth else None
-    chart = fit(x, *values, names, learned_line(model, data), true)
+    chart = fit(x[:, 0], *values, names, learned_line(model, data), true)
     return Predictions(rows, named, fit=chart)
 
 
