@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 
@@ -56,7 +55,7 @@ def write_report(
     """
     record = run if isinstance(run, Run) else Run.read(run)
     path = record.path / "report.html" if output is None else Path(os.path.expanduser(output))
-    page = report_html(record, predictions, note, path.parent)
+    page = report_html(record, predictions, note)
     with writing(f"the report {path}", ELSEWHERE):
         write_whole(path, page.encode(errors="backslashreplace"))
     return path
@@ -109,33 +108,25 @@ def final_report(
             predictions = predict_rows(model, data, device, named, record.setting("loss.type"))
     except Exception as error:
         note = f"There are no predictions to show: {type(error).__name__}: {error}"
-    problems = [_attempt("report", write_report, record or run, None, predictions, note)]
+    to_write: dict[str, Callable[[], object]] = {
+        "report": lambda: write_report(record or run, None, predictions, note)
+    }
     if data is not None:
-        problems.append(_attempt("plots", write_plots, record or run, predictions))
-    return "; ".join(filter(None, problems)) or None
-
-
-def _attempt(what: str, write: Callable[..., object], *arguments: Any) -> str:
-    """Why `write` failed; empty where it did not."""
-    try:
-        write(*arguments)
-    except Exception as error:
-        kind = "" if isinstance(error, LaunchError) else f"{type(error).__name__}: "
-        return f"no {what}: {kind}{error}"
-    return ""
+        to_write["plots"] = lambda: write_plots(record or run, predictions)
+    problems = []
+    for what, write_it in to_write.items():
+        try:
+            write_it()
+        except Exception as error:
+            kind = "" if isinstance(error, LaunchError) else f"{type(error).__name__}: "
+            problems.append(f"no {what}: {kind}{error}")
+    return "; ".join(problems) or None
 
 
 @np.errstate(all="ignore")  # what is not finite is shown as such
-def report_html(
-    record: Run,
-    predictions: Predictions | None = None,
-    note: str = "",
-    place: str | Path | None = None,
-) -> str:
-    """The page of a run as text, to be written into `place`. Raises LaunchError without jinja2."""
-    checkpoints, matrix, about = "", None, ""
-    if record.checkpoints:
-        checkpoints = quote(os.path.relpath(record.checkpoints[0].parent, place or record.path))
+def report_html(record: Run, predictions: Predictions | None = None, note: str = "") -> str:
+    """The page of a run as text. Raises LaunchError without jinja2."""
+    matrix, about = None, ""
     if (counts := record.info.classes) is not None:
         matrix = counted(counts)
         rows = f"{matrix.right + matrix.wrong:,.6g} {WORDS.get(counts.split, counts.split)} rows"
@@ -154,7 +145,6 @@ def report_html(
         matrix=matrix,
         matrix_rows=about,
         note=note,
-        checkpoints=checkpoints,
     )
 
 

@@ -27,6 +27,7 @@ from microtrain.report.page import (
 )  # fmt: skip
 from microtrain.report.predictions import Given, Predictions, fit, worst
 from microtrain.report.record import read_records
+from microtrain.runs.checkpoint import list_checkpoints
 from microtrain.runs.run import Run
 from microtrain.train.trainer import Trainer
 
@@ -268,13 +269,9 @@ def test_what_the_run_has_counted_of_all_rows_comes_first(tmp_path):
         assert "Two rows" not in words
 
 
-def test_the_report_leads_to_the_checkpoints(tmp_path):
+def test_the_report_names_the_checkpoints(tmp_path):
     run = trained(tmp_path, "train.duration=1 epochs", "data.samples=200") / "latest"
-    href = dict(Checked(write_report(run).read_text()).attributes)["href"]
-    assert href == "checkpoints"
-    other = write_report(run, tmp_path / "other.html")
-    href = dict(Checked(other.read_text()).attributes)["href"]
-    assert (tmp_path / href).is_dir()
+    assert list_checkpoints(run / "checkpoints")[-1].name in write_report(run).read_text()
     info = json.loads((run / "run.json").read_text())
     assert info["parameters"] == 2
     assert info["command"]
