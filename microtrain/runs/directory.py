@@ -292,21 +292,16 @@ class RunDirectory:
 
 
 def _make_unique(base: Path, stamp: str) -> Path:
-    for number in itertools.count(1):
-        path = base / (stamp if number == 1 else f"{stamp}-{number}")
-        try:
-            for each in reversed((base, *base.parents)):
-                files.make_directory(each, links=True)
-            path.mkdir()  # fails if it exists: two runs that start together cannot share it
-            with contextlib.suppress(PermissionError):
-                files.sync_directory(base)
-            break
-        except OSError as error:
-            if isinstance(error, FileExistsError) and os.path.lexists(path):
-                continue
-            first = next((p for p in (base, *base.parents) if os.path.lexists(p)), base)
-            why = files.reason(error) if first.is_dir() else f"{first} is not a directory"
-            raise LaunchError(f"cannot make the run directory {path}: {why}\n{_WAY_OUT}") from error
+    with files.refusing(f"cannot make the run directory {base / stamp}", f"\n{_WAY_OUT}"):
+        for each in reversed((base, *base.parents)):
+            files.make_directory(each, links=True)
+        for number in itertools.count(1):
+            path = base / (stamp if number == 1 else f"{stamp}-{number}")
+            with contextlib.suppress(FileExistsError):  # two runs that start together share none
+                path.mkdir()
+                break
+        with contextlib.suppress(PermissionError):
+            files.sync_directory(base)
     return path
 
 

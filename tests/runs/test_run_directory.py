@@ -100,7 +100,7 @@ def test_a_file_in_the_way_is_named(tmp_path, in_the_way):
     with pytest.raises(LaunchError) as caught:
         RunDirectory.create(tmp_path / "runs", "linreg")
     assert caught.value.exit_code == 5
-    assert f"{file} is not a directory" in str(caught.value)
+    assert f"Not a directory: {file}" in str(caught.value)
     assert "run_dir=PATH" in str(caught.value)
     assert file.read_text() == "mine"
 
