@@ -6,6 +6,7 @@ table: lines are never wrapped. What varied is always shown.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import math
@@ -249,13 +250,11 @@ def setting_columns(settings: dict[str, list[str | None]], records: Sequence[Run
     return columns
 
 
-def as_number(text: str | None) -> Any:
+def as_number(text: Any) -> Any:
     """A setting as a number where it is one, so that it is sorted as such."""
     for kind in (int, float):
-        try:
-            return kind(text) if text is not None else None
-        except ValueError:
-            continue
+        with contextlib.suppress(ValueError, TypeError):  # TypeError: there is none
+            return kind(text)
     return text
 
 

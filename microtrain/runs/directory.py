@@ -338,30 +338,25 @@ def command_line() -> list[str]:
 def git_state(directory: str | Path = ".") -> dict[str, Any] | None:
     """`{"commit": hash, "dirty": bool}` of the repository around `directory`, or None.
 
-    Dirty means that tracked files differ from the commit; there is `"diff"` then, how much:
-    `1 file changed, 2 insertions(+)`. None: no git, no repository, no commit yet, or no answer
-    within 5 seconds.
+    Dirty means that tracked files differ from the commit. None: no git, no repository, no commit
+    yet, or no answer within 5 seconds.
     """
-
-    def ask(*arguments: str) -> str:
-        result = subprocess.run(
-            ["git", *arguments],
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}  # only look: leave the index as it is
+    try:
+        said = subprocess.run(
+            command,
             cwd=directory,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},  # only look: leave the index as it is
+            env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=5,
             check=True,
         )
-        return result.stdout.decode(errors="replace").strip()
-
-    try:
-        found = ask("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
-        commit, dirty, _ = found.partition("-dirty")
-        diff = {"diff": ask("diff", "--shortstat", "HEAD")} if dirty else {}
     except (OSError, subprocess.SubprocessError):
         return None
-    return {"commit": commit, "dirty": bool(dirty), **diff}
+    commit, dirty, _ = said.stdout.decode(errors="replace").strip().partition("-dirty")
+    return {"commit": commit, "dirty": bool(dirty)}
 
 
 def read_run_json(path: Path) -> dict[str, Any]:

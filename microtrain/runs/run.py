@@ -48,7 +48,6 @@ class Git:
 
     commit: str
     dirty: bool
-    diff: str = ""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -147,22 +147,20 @@ def _interrupted_by(number_: signal.Signals) -> Iterator[None]:
             signal.signal(number_, before)
 
 
+@dataclass(eq=False)
 class _Runner:
     """The members of a sweep, and what became of each so far: what its run.json says."""
 
-    def __init__(
-        self,
-        members: Sequence[Member],
-        comm: Communicator,
-        output: Output,
-        directory: RunDirectory | None,
-        config: Config,
-    ) -> None:
-        self.members, self.comm, self.output = members, comm, output
-        self.directory, self.config = directory, config
+    members: Sequence[Member]
+    comm: Communicator
+    output: Output
+    directory: RunDirectory | None
+    config: Config
+
+    def __post_init__(self) -> None:
         self._said = time.monotonic()
         self._warned: set[str] = set()
-        self.path, self.about, self.done, self.halved = from_root(comm, self._found)
+        self.path, self.about, self.done, self.halved = from_root(self.comm, self._found)
 
     def _found(self) -> tuple[Path, dict[str, Any], dict[int, RunInfo], dict[str, list[int]]]:
         """Where the sweep is, what its members say of it, what is there of them already, and which

@@ -222,7 +222,8 @@ def _key(config: Config) -> tuple[str, list[Any]]:
             if value is not None and "Path" in str(accepted[name].annotation):
                 paths += value if isinstance(value, list) else [value]
     files = stamps([Path(path) for path in paths])
-    how = data.type, data.arguments | _seed_of(data, config.seed), asdict(data.split), config.dtype
+    seed = {"seed": config.seed} if "seed" in accepted else {}
+    how = data.type, data.arguments | seed, asdict(data.split), config.dtype
     maps = data.standardize, of_target(data)
     return key_of(how, maps, files), files
 
@@ -231,8 +232,3 @@ def read(data: Data, seed: int) -> Any:
     """The rows of a data component."""
     cache = {} if data.cache is None else {"cache": Path(data.cache)}
     return build(data, seed=seed, **cache)
-
-
-def _seed_of(data: Data, seed: int) -> dict[str, int]:
-    """The seed, where the component takes one."""
-    return {"seed": seed} if "seed" in parameters(load("data", data.type)) else {}

@@ -373,8 +373,6 @@ def test_validation_and_test_from_files_of_their_own(tmp_path, capsys, ranks):
     assert main(["evaluate", str(trainer.path)]) == 0
     out = capsys.readouterr().out
     assert len(re.findall("as recorded", out)) == 2
-    assert main(["check", str(tmp_path / "t.yaml")]) == 0
-    assert f"train 1.0, val {tmp_path / 'val.csv'}, test" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_header_configuration_and_environment_are_there(tmp_path):
         timings={"train_s": 125.0, "comm_s": 25.0, "save_s": 0.5},
         ranks=2,
         hosts=["n1", "n1"],
-        git={"commit": "abc", "dirty": True, "diff": "2 files changed"},
+        git={"commit": "abc", "dirty": True},
         command=["/opt/bin/microtrain", "train", "two words.yaml"],
         parameters=12345,
     )
@@ -164,7 +164,7 @@ def test_header_configuration_and_environment_are_there(tmp_path):
         "lr0.1line.yaml:3",
         "1 default type sgd",
         "n1(2ranks)",
-        "abc,withchanges changes 2 files changed",
+        "abc,withchanges",
         "microtrain train 'two words.yaml' run",
         "parameters 12,345",
         "save_s0.50s",

@@ -155,7 +155,7 @@ def test_the_page_has_settings_runs_and_bands(place, comparison, capsys):
     assert "best" in settings[0]
     assert len(runs) == 8
     bands = re.findall('class="band[^>]* d="M([^"]*)Z"', page)
-    charts = curves(comparison.of_best_groups(6), ["loss", "lr"], group=True)
+    charts = curves(comparison.of_best_groups(6), ["loss"], group=True)
     assert len(bands) == sum(len(chart.curves) for chart in charts)
     places = np.array([pair.split() for pair in bands[0].split("L")], float)
     half = len(places) // 2

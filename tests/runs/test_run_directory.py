@@ -519,7 +519,6 @@ def test_git_state(tmp_path, monkeypatch):
     (project / "notes").write_text("untracked")
     assert git_state(project) == clean
     (project / "train.py").write_text("2")
-    changed = "1 file changed, 1 insertion(+), 1 deletion(-)"
-    assert git_state(project) == {**clean, "dirty": True, "diff": changed}
+    assert git_state(project) == {**clean, "dirty": True}
     monkeypatch.setenv("PATH", "")
     assert git_state(project) is None  # no git

@@ -95,16 +95,18 @@ class Results(Callback):
                 run.output.warn(f"not {said}{hint and hint + 'data.standardize_target: true'}")
         if names is not None:
             self._counts = class_counts(values, split, names)
+            given = run.config.loss
             missing = never_predicted(self._counts)
             if missing and run.comm.rank == 0:
-                said = f"never predicted in the {split} data: {listed(missing)}"
-                hint = "hint: weigh rare classes more, as in docs/metrics.md"
-                run.output.warn(f"{said}  ({ending.which})\n{hint}")
-            gives_chances = run.config.loss.type in ("cross_entropy", "bce")
-            log_loss = values["loss"] if gives_chances else math.inf
+                said = f"never predicted in the {split} data: {listed(missing)}  ({ending.which})"
+                key = {"cross_entropy": "class_weight", "bce": "pos_weight"}.get(given.type)
+                if key and not _weighs_classes(given):
+                    said += f"\nhint: weigh rare classes more, with loss.{key}: balanced"
+                run.output.warn(said)
+            log_loss = values["loss"] if given.type in ("cross_entropy", "bce") else math.inf
             worse = not_better(self._counts, log_loss, ending.which)
             # With such weights rows of rare classes are wanted at the price of others.
-            if worse and run.comm.rank == 0 and not _weighs_classes(run.config.loss):
+            if worse and run.comm.rank == 0 and not _weighs_classes(given):
                 run.output.warn(worse)
         return values
 
