@@ -55,10 +55,7 @@ def write_report(
     """
     record = run if isinstance(run, Run) else Run.read(run)
     path = record.path / "report.html" if output is None else Path(os.path.expanduser(output))
-    page = report_html(record, predictions, note)
-    with writing(f"the report {path}", ELSEWHERE):
-        write_whole(path, page.encode(errors="backslashreplace"))
-    return path
+    return _written(report_html(record, predictions, note), path)
 
 
 def write_runs(records: Sequence[Run], output: str | Path | None = None) -> Path:
@@ -68,7 +65,10 @@ def write_runs(records: Sequence[Run], output: str | Path | None = None) -> Path
     `runs/*`.
     """
     path = Path("report.html" if output is None else os.path.expanduser(output))
-    page = runs_html(records)
+    return _written(runs_html(records), path)
+
+
+def _written(page: str, path: Path) -> Path:
     with writing(f"the report {path}", ELSEWHERE):
         write_whole(path, page.encode(errors="backslashreplace"))
     return path
