@@ -1,15 +1,14 @@
 """A member of a sweep: an ordinary run in a directory of its own, by the code of a run.
 
-What it does not need is left out: its page and pictures, and a sync of the disk for each file; what
-it prints goes into its log alone. Of its checkpoints the best one stays at its end; a resume takes
-the steps after it again, with the same bits.
+What it does not need is left out: its page and pictures, a sync of the disk for each file, and
+checkpoints in its first seconds; what it prints goes nowhere. Of its checkpoints the best one stays
+at its end; a resume takes the steps after it again, with the same bits.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import io
 import math
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,28 @@ from ..train.run import TrainingRun
 from ..train.trainer import Trainer
 
 PAUSED = "halving"  # why a member stops that is to be compared with others
+PATIENCE = 5.0  # seconds before the first checkpoint: shorter members are begun again
+
+
+class Quiet(Output):
+    """Says nothing; warnings go into the log of the member, and to the sweep, which is told each.
+
+    Attributes:
+        warnings: of the member, in their order.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(progress="off")
+        self.warnings: list[str] = []
+
+    def say(self, *lines: str) -> None:
+        """Members have no rows on the terminal."""
+
+    def warn(self, text: str) -> None:
+        """Keep it."""
+        self.warnings.append(text)
+        if self.log is not None:
+            self.log(f"warning: {text}")
 
 
 class MemberRun(Trainer):
@@ -94,6 +115,12 @@ class Rung(Callback):
 class FewCheckpoints(Checkpoints):
     """Of a run that has finished the best one is all that is kept."""
 
+    def on_start(self, run: TrainingRun) -> None:
+        """At first the best stays in memory, unless a checkpoint was asked for."""
+        super().on_start(run)
+        if run.checkpoints is not None:
+            run.checkpoints.rest(PATIENCE)
+
     def on_end(self, run: TrainingRun, ending: Ending) -> None:
         """The best; the last where that is the best, or none was kept."""
         super().on_end(run, ending)
@@ -135,14 +162,14 @@ def train_member(config: Config, resume: bool, place: Path, **own: Any) -> list[
     """
     config = copy.deepcopy(config)  # class weights are filled in
     kind = Trainer if config.trainer is None else load("trainer", str(config.trainer))
-    unheard = Output(stream=io.StringIO(), errors=io.StringIO(), progress="off")
+    quiet = Quiet()
     with without_syncing():
         run: MemberRun = _class_of(kind, place=place, **own).from_config(
-            config, SingleCommunicator(), unheard, resume=place if resume else None
+            config, SingleCommunicator(), quiet, resume=place if resume else None
         )
         with contextlib.suppress(DivergedError):
             run.train()
     sync_file(run.path / "run.json")
     if run.stopped_by not in ("", PAUSED) and not run.state.ended:
         raise KeyboardInterrupt(run.stopped_by)
-    return unheard.warned
+    return quiet.warnings

@@ -60,9 +60,6 @@ class Output:
         log: receives each printed line (`RunDirectory.log`); may be set later.
         stream, errors: where lines and warnings go; standard output and error by default.
         progress: whether `start_bar` draws one: `auto` where it can, `on` says where it cannot.
-
-    Attributes:
-        warned: the warnings so far.
     """
 
     def __init__(
@@ -80,7 +77,7 @@ class Output:
             "stdout": stream or sys.stdout,
             "stderr": errors or sys.stderr,
         }
-        self.warned: list[str] = []
+        self._warned: set[str] = set()
         self._progress = progress
         self._bar: Bar | None = None
 
@@ -91,8 +88,8 @@ class Output:
 
     def warn(self, text: str) -> None:
         """Print a warning with this rank's number on standard error; the same text only once."""
-        if text not in self.warned:
-            self.warned.append(text)
+        if text not in self._warned:
+            self._warned.add(text)
             rank = f" (rank {self.rank})" if self.rank or LAUNCH.parallel else ""
             self._write("stderr", [f"warning{rank}: {text}"])
 

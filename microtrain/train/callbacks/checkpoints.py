@@ -88,6 +88,10 @@ class Saver:
         at_end = (step + 1) % self._every == 0
         return at_end and self._thread is None and time.monotonic() >= self._free_at
 
+    def rest(self, seconds: float) -> None:
+        """Let `auto` write none for so long."""
+        self._free_at = time.monotonic() + seconds
+
     def idle(self) -> bool:
         """Whether nothing waits or is written; what waits is from now on."""
         with self._lock:
