@@ -1,4 +1,4 @@
-"""`microtrain compare A B [more]`: what differs between runs."""
+"""`microtrain compare A B [more]`: what differs between runs, and which is better."""
 
 from __future__ import annotations
 

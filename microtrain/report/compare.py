@@ -18,7 +18,7 @@ from ..common.words import listed, number, plural, printable, table
 from ..config.resolved import as_yaml
 from ..runs.metrics import RESERVED, SPLITS, History
 from ..runs.run import Run
-from .record import PLACES, differing_settings, shortened
+from .record import PLACES, differing_settings, direction, shortened
 
 _WIDEST = 48
 
@@ -27,12 +27,13 @@ def compare(records: Sequence[Run]) -> dict[str, Any]:
     """The differences of two or more runs; every list has one entry a run, None where absent.
 
     Keys: runs, config (dotted key: values and origins), environment (versions, git ...), data
-    (equal or None where unknown, hashes), metrics (column: last, best, best_step),
+    (equal or None where unknown, hashes), metrics (column: last, best, best_step, better, by),
     first_difference ({step, columns} or None), params (equal or None, hashes), identical.
     """
     hashes = [record.data_hash for record in records]
     params = [record.info.params_sha256 for record in records]
     settings = differing_settings(records)
+    other_loss = any(key.startswith("loss.") for key in settings)
     apart = first_difference(records)
     return {
         "runs": [
@@ -53,7 +54,12 @@ def compare(records: Sequence[Run]) -> dict[str, Any]:
         "environment": _environment(records),
         "data": {"equal": _equal(hashes), "hashes": hashes},
         "metrics": {
-            column: _metric(records, column)
+            # Values of other rows are not judged, nor are those of other losses.
+            column: _metric(
+                records,
+                column,
+                judged=_equal(hashes) is not False and not (other_loss and column.field == "loss"),
+            )
             for column in dict.fromkeys(c for record in records for c in record.columns)
         },
         "first_difference": apart,
@@ -78,15 +84,21 @@ def _environment(records: Sequence[Run]) -> dict[str, list[Any]]:
     return {kind: row for kind, row in rows.items() if len(set(row)) > 1}
 
 
-def _metric(records: Sequence[Run], column: str) -> dict[str, Any]:
-    """The last and the best values of a column, and the steps of these."""
+def _metric(records: Sequence[Run], column: str, judged: bool) -> dict[str, Any]:
+    """The last and the best values of a column; if `judged`, whose is better, and by how much."""
     curves = [record.curve(column)[1] for record in records]
     last = [float(values[-1]) if len(values) else math.nan for values in curves]
     best = [record.best(column) or (None, None) for record in records]
+    sign = direction(records, column)
+    signed = {i: sign * value for i, (value, _) in enumerate(best) if value is not None}
+    ranking = sorted(signed, key=lambda i: signed[i], reverse=True)
+    ahead = signed[ranking[0]] - signed[ranking[1]] if judged and len(ranking) > 1 else 0.0
     return {
         "last": [value if math.isfinite(value) else None for value in last],
         "best": [value for value, _ in best],
         "best_step": [step for _, step in best],
+        "better": ranking[0] if ahead else None,
+        "by": ahead or None,
     }
 
 
@@ -150,8 +162,7 @@ def lines(comparison: Mapping[str, Any]) -> list[str]:
     else:
         text += ["configuration: equal" + ", except name and place" * bool(comparison["config"])]
     unknown = "unknown (a hash of them is in the checkpoint of a run)"
-    other = "different rows; data.split.seed keeps a split"
-    words = {True: "equal", False: other, None: unknown}
+    words = {True: "equal", False: "different rows", None: unknown}
     text += [f"data: {words[comparison['data']['equal']]}"]
     if environment:
         text += ["differences in the environment:"]
@@ -161,6 +172,8 @@ def lines(comparison: Mapping[str, Any]) -> list[str]:
         text += ["environment: equal versions, commit, hosts and ranks"]
     if comparison["metrics"]:
         text += ["", *_metric_table(comparison["metrics"], names)]
+        if comparison["data"]["equal"] is False:
+            text += ["the rows differ, so no run is called better; data.split.seed keeps a split"]
     return [printable(line.rstrip()) for line in text]
 
 
@@ -202,12 +215,16 @@ def _verdict(comparison: Mapping[str, Any], names: Sequence[str]) -> list[str]:
 
 def _metric_table(metrics: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> list[str]:
     columns = (column for name in names for column in (f"{name} last", f"{name} best", "at step"))
-    rows = [["", *columns]]
+    rows = [["", *columns, "better"]]
     for column, row in metrics.items():
         cells = [column]
         for last, best, step in zip(row["last"], row["best"], row["best_step"], strict=True):
             cells += ["-" if value is None else number(value) for value in (last, best)]
             cells += ["-" if step is None else f"{step:,}"]
+        if row["better"] is not None:
+            cells += [f"{names[row['better']]} by {number(row['by'])}"]
+        elif len({*row["best"]}) == 1 and row["best"][0] is not None:
+            cells += ["equal"]
         rows.append(cells)
     return table(rows)
 

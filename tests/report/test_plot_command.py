@@ -260,11 +260,25 @@ def test_configuration_environment_and_metrics_side_by_side(tmp_path):
     assert found["environment"]["ranks"] == [1, 2]
     assert found["data"]["equal"] is False
     assert found["metrics"]["val/r2"]["best"] == [pytest.approx(0.85), pytest.approx(0.9)]
+    assert {column["better"] for column in found["metrics"].values()} == {None}
     text = lines(found)
+    assert not any(" by " in line for line in text)
     assert any(line.split() == ["optimizer.lr", "0.1", "(line.yaml:3)", "0.2", "(command",
                                 "line)"] for line in text)  # fmt: skip
-    assert "data: different rows; data.split.seed keeps a split" in text
+    assert "data: different rows" in text
+    assert "the rows differ, so no run is called better; data.split.seed keeps a split" in text
+    same = compared(a, make_run(tmp_path, "third", losses=(3.0, 1.0), data_hash="x"))["metrics"]
+    assert (same["val/r2"]["better"], same["val/r2"]["by"]) == (1, pytest.approx(0.05))
     assert not any("\x1b" in line for line in text)
+
+
+def test_values_of_other_losses_are_not_judged(tmp_path):
+    a, b = make_run(tmp_path), make_run(tmp_path, losses=(1.0, 0.5))
+    config = (b / "config.yaml").read_text()
+    (b / "config.yaml").write_text(config.replace("type: mse", "type: mae"))
+    metrics = compared(a, b)["metrics"]
+    assert metrics["val/loss"]["better"] is None
+    assert metrics["val/r2"]["better"] == 1
 
 
 def test_compare_prints_json(tmp_path, capsys):
