@@ -40,6 +40,7 @@ from ..train.callbacks.results import STOPPED
 from ..train.console import Output
 from ..train.resume import LOCK_WAIT
 from ..train.run import held
+from ..train.run_data import reading_once
 from .member import train_member
 
 SAY = 10.0  # seconds between two lines of progress, where no bar shows it
@@ -243,7 +244,7 @@ class _Runner:
         found: dict[int, RunInfo] = {}
         output, began, stopped = self.output, time.monotonic(), False
         at = output.start_bar(len(mine), noun="member")
-        with settled(self.comm), _interrupted_by(signal.SIGTERM):
+        with settled(self.comm), _interrupted_by(signal.SIGTERM), reading_once():
             try:
                 for count, member in enumerate(mine):
                     found[member.number] = self._train_one(member, rung)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import numpy as np
 
 from ..common import job
 from ..common.words import size
-from ..config.components import build, is_import_path, load, own, parameters
+from ..config.components import build, import_paths, is_import_path, load, own, parameters
+from ..config.resolved import as_yaml
 from ..config.schema import TARGET_KEYS, Config, Data
 from ..data import ArrayDataset, Encoder, Prepared, Preprocessing, TargetScaling, prepare
 from ..data.kept.cache import CHECKED, keep, key_of, opened, stamps, written
@@ -88,7 +90,7 @@ def load_run_data(config: Config, comm: Communicator) -> tuple[Prepared, str]:
     given = config.data.instance is not None or is_import_path(config.data.type)
     if config.data.cache is None and not given and (of_job := job.enter()) is not None:
         load = cached(config, load, of_job / "rows", for_job=True)
-    return load_once(config, comm, load)
+    return prepared(config, lambda: load_once(config, comm, load))
 
 
 def load_once(
@@ -228,7 +230,49 @@ def _key(config: Config) -> tuple[str, list[Any]]:
     return key_of(how, maps, files), files
 
 
+@contextmanager
+def reading_once() -> Iterator[None]:
+    """Runs that are built in this block, one after the other, share the rows that they name alike.
+
+    Of rows as they are trained on, those of the run before. Not those of user-defined components,
+    which may hand out what they change later.
+    """
+    before = [*_ROWS]
+    try:
+        _ROWS.append({})
+        yield
+    finally:
+        _ROWS[:] = before
+
+
+_ROWS: list[dict[str, Any]] = []  # by what names them; empty where each run reads its own
+
+_PREPARED = "prepared"  # names those of the last run
+
+
 def read(data: Data, seed: int) -> Any:
     """The rows of a data component."""
-    cache = {} if data.cache is None else {"cache": Path(data.cache)}
-    return build(data, seed=seed, **cache)
+    known = {"seed": seed} | ({} if data.cache is None else {"cache": Path(data.cache)})
+    if not _ROWS or is_import_path(data.type) or data.instance is not None:
+        return build(data, **known)
+    name = f"{data.type} {as_yaml(_seed_of(data, seed) | data.arguments)}"
+    if name not in _ROWS[-1]:
+        _ROWS[-1][name] = build(data, **known)
+    return _ROWS[-1][name]
+
+
+def prepared(config: Config, prepare: Callable[[], tuple[Prepared, str]]) -> tuple[Prepared, str]:
+    """What `prepare()` gives: the rows that the configuration names as they are trained on."""
+    if not _ROWS or import_paths(config) or config.data.instance is not None:
+        return prepare()
+    name = repr((config.data, config.dtype, _seed_of(config.data, config.seed)))
+    if _PREPARED not in _ROWS[-1] or _ROWS[-1][_PREPARED][0] != name:
+        _ROWS[-1].pop(_PREPARED, None)  # there need not be room for both
+        _ROWS[-1][_PREPARED] = name, prepare()
+    found: tuple[Prepared, str] = _ROWS[-1][_PREPARED][1]
+    return found
+
+
+def _seed_of(data: Data, seed: int) -> dict[str, int]:
+    """The seed, where the component takes one."""
+    return {"seed": seed} if "seed" in parameters(load("data", data.type)) else {}
