@@ -16,16 +16,20 @@ from typing import Any
 from ..common.files import point, remove, sync_file, without_syncing
 from ..config.components import load
 from ..config.schema import Config
+from ..distributed.communicator import Communicator
 from ..distributed.single import SingleCommunicator
 from ..errors import DivergedError
 from ..runs.checkpoint import list_checkpoints, step_of
 from ..runs.directory import RunDirectory
+from ..train.build_run import Parts
 from ..train.callbacks.base import Callback, Ending, Event
 from ..train.callbacks.checkpoints import Checkpoints
 from ..train.console import Output, next_command
 from ..train.resume import LOCK_WAIT
 from ..train.run import TrainingRun
+from ..train.step.executor import Execution
 from ..train.trainer import Trainer
+from .alike import Shared, may_share
 
 PAUSED = "halving"  # why a member stops that is to be compared with others
 PATIENCE = 5.0  # seconds before the first checkpoint: shorter members are begun again
@@ -56,6 +60,7 @@ class MemberRun(Trainer):
     """The run of a member.
 
     Attributes:
+        left: what the member before has left to this one; None where there is none, or it failed.
         place: where its directory is to be, in that of the sweep.
         about: fields of its run.json: the id of the sweep, the commit it was begun from.
         rung: it pauses after 1/rung of its steps; None: it goes on to its end.
@@ -66,6 +71,28 @@ class MemberRun(Trainer):
     about: dict[str, Any]
     rung: int | None = None
     stopped_by = ""
+    left: Shared | None = None
+    shared: Shared | None = None
+
+    def _build(self, config: Config, comm: Communicator, output: Output) -> Parts:
+        """Its own, or those of the member before with its values."""
+        parts = super()._build(config, comm, output)
+        if may_share(config, parts):
+            if self.left is not None and self.left.fits(parts):
+                self.shared = self.left
+                return self.left.given(parts)
+            self.shared = Shared(parts)
+        return parts
+
+    def _executed(self) -> Execution:
+        shared = self.shared
+        if shared is None or shared.execution is None:
+            made = super()._executed()
+            if shared is not None:
+                shared.execution = made
+            return made
+        shared.execution.begin(self)
+        return shared.execution
 
     def open_directory(self, resume: Path | None) -> RunDirectory:
         """In the place of the member, which nothing else names."""
@@ -149,13 +176,17 @@ def _class_of(kind: Any, **own: Any) -> Any:
     return type(kind.__name__, (MemberRun,) if kind is Trainer else (MemberRun, kind), own)
 
 
-def train_member(config: Config, resume: bool, place: Path, **own: Any) -> list[str]:
-    """Train a member in this process, to its end or to a rung; returns what it warned of.
+def train_member(
+    config: Config, resume: bool, place: Path, **own: Any
+) -> tuple[list[str], Shared | None]:
+    """Train a member in this process, to its end or to a rung.
 
     Args:
         config: that of the member.
         resume: whether it was begun before.
         place, own: as MemberRun.
+
+    Returns what it warned of, and what it leaves to the next member.
 
     Raises KeyboardInterrupt where a signal has stopped it, and the errors of a run, but for
     DivergedError: its run.json says that.
@@ -167,9 +198,11 @@ def train_member(config: Config, resume: bool, place: Path, **own: Any) -> list[
         run: MemberRun = _class_of(kind, place=place, **own).from_config(
             config, SingleCommunicator(), quiet, resume=place if resume else None
         )
+        left = None
         with contextlib.suppress(DivergedError):
             run.train()
+            left = run.shared
     sync_file(run.path / "run.json")
     if run.stopped_by not in ("", PAUSED) and not run.state.ended:
         raise KeyboardInterrupt(run.stopped_by)
-    return quiet.warnings
+    return quiet.warnings, left

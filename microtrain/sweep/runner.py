@@ -41,6 +41,7 @@ from ..train.console import Output
 from ..train.resume import LOCK_WAIT
 from ..train.run import held
 from ..train.run_data import reading_once
+from .alike import Shared
 from .member import train_member
 
 SAY = 10.0  # seconds between two lines of progress, where no bar shows it
@@ -161,6 +162,7 @@ class _Runner:
     def __post_init__(self) -> None:
         self._said = time.monotonic()
         self._warned: set[str] = set()
+        self._left: Shared | None = None
         self.path, self.about, self.done, self.halved = from_root(self.comm, self._found)
 
     def _found(self) -> tuple[Path, dict[str, Any], dict[int, RunInfo], dict[str, list[int]]]:
@@ -275,7 +277,8 @@ class _Runner:
         path = self._place(member.number)
         try:
             begun = member.number in self.done
-            warnings = train_member(member.config, begun, path, about=self.about, rung=rung)
+            own: dict[str, Any] = {"about": self.about, "rung": rung, "left": self._left}
+            warnings, self._left = train_member(member.config, begun, path, **own)
         except UserError as error:
             what = ", ".join(f"{k}={as_yaml(v)}" for k, v in member.varied.items())
             raise type(error)(f"member {member.number} ({what}): {error}") from error

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from ..common import job
 from ..common.threads import LAUNCH
 from ..config.resolved import whole_yaml
+from ..config.schema import Config
 from ..distributed import abort, process_monitor
 from ..distributed.agreement import settled
 from ..distributed.communicator import Communicator, alone
@@ -34,7 +35,7 @@ from ..runs.directory import RunDirectory, note_end
 from ..runs.metrics import History
 from ..runs.run import Run
 from ..runs.state import RunState
-from .build_run import STOP, Parts
+from .build_run import STOP, Parts, build_run
 from .callbacks.base import Callback, call
 from .console import Output, next_command
 from .step.executor import Execution
@@ -154,9 +155,17 @@ class TrainingRun(Parts):
         self.state, self.output = state, output
         self.steps_per_epoch, self.total_steps = parts.plan.epoch, parts.plan.total
 
+    def _build(self, config: Config, comm: Communicator, output: Output) -> Parts:
+        """What it is made of."""
+        return build_run(config, comm, output.warn, type(self))
+
     def _way_on(self) -> str:
         """The command that goes on with it."""
         return next_command(self.config, self.path, "resume")
+
+    def _executed(self) -> Execution:
+        """What executes its steps."""
+        return Execution(self)
 
     @property
     def step(self) -> int:

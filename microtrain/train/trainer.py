@@ -42,7 +42,7 @@ from ..errors import ConfigError, DivergedError
 from ..runs.directory import EVERY, RunDirectory
 from ..runs.state import RunState
 from ..tensor import TENSORS, Tensor
-from .build_run import EVALUATE, SAVE, build_run, take_initial_values
+from .build_run import EVALUATE, SAVE, take_initial_values
 from .callbacks.base import Callback, Ending, Event, States, call, callback_of, steps_between
 from .callbacks.order import CALLBACKS, OF_CONFIGURATION
 from .callbacks.results import STOPPED
@@ -185,12 +185,12 @@ class Trainer(TrainingRun):
             monitored=None, best=None, before=None, stop="", ended=False,
         )  # fmt: skip
         with during(PROGRESS, output):
-            parts = build_run(config, comm, output.warn, type(self))
+            parts = self._build(config, comm, output)
         super().__init__(parts, state, output)
         self._resume, self.wants_trace = resume, trace
         self._inputs = len(layout(self.data.train)[0])
         self.progress = Progress(self.model)
-        self.execution = Execution(self)
+        self.execution = self._executed()
         self._execute: Callable[..., None] = self.execution
         with settled(comm):
             self.callbacks = []

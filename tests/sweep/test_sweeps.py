@@ -25,6 +25,7 @@ from microtrain.report.record import read_records
 from microtrain.runs.directory import RunDirectory, newest_run
 from microtrain.runs.metrics import WALL_CLOCK
 from microtrain.runs.run import Run
+from microtrain.sweep.alike import Shared
 from microtrain.train.run_data import load_data
 
 BASE = """\
@@ -118,12 +119,18 @@ sweep: {seeds: 3, grid: {optimizer.lr: [0.1, 1.0e+30]}}
 """
 
 
-def test_members_with_native_code_have_the_bits_of_runs_alone(place):
+def test_members_take_turns_with_one_captured_step_and_have_the_bits_of_runs_alone(
+    place, monkeypatch
+):
     needs_compiler()
     (place / "s.yaml").write_text(OF_THE_LIBRARY)
+    given = []
+    real = Shared.given
+    monkeypatch.setattr(Shared, "given", lambda self, own: given.append(own) or real(self, own))
     assert main(["train", "s.yaml"]) == 0
     found = members_of(newest(place))
     assert [member.info.status for member in found] == ["finished"] * 3 + ["diverged"] * 3
+    assert len(given) == 2  # what has diverged leaves nothing to the next
     for member in found[:3]:
         assert main(["train", str(member.path / "config.yaml"), "name=one"]) == 0
         alone = Run.read(newest(place, "one"))
