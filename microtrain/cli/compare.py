@@ -33,18 +33,14 @@ def compare(runs: tuple[str, ...], as_json: bool, sort: str | None, as_csv: str 
     """
     from ..common.words import terminal_width
     from ..report import compare as detailed
-    from ..report.groups import Comparison, summary
+    from ..report.groups import Comparison
     from ..report.overview import in_csv
     from ..report.record import read_records
 
-    if not runs:
-        raise click.UsageError("name two runs or more to compare, or a sweep")
     records = read_records(runs)
     sweep = records[0].sweep if len(runs) == 1 else None
-    options.warn_of(records)
     if len(records) < 2 and sweep is None:
-        one = "these are one run: name two or more" if len(runs) > 1 else "name two runs or more"
-        raise click.UsageError(f"{one} to compare")
+        raise click.UsageError("name two different runs or more to compare, or a sweep")
     comparison = Comparison(records, sort)
     if as_json:
         found = detailed.compare(records) | {"groups": comparison.as_json()}
@@ -53,7 +49,7 @@ def compare(runs: tuple[str, ...], as_json: bool, sort: str | None, as_csv: str 
         options.write_csv(in_csv(comparison.runs), as_csv)
     elif sweep is not None:
         best = ["", f"best  {sweep.one().path}"] if sweep.info.best_member is not None else []
-        click.echo("\n".join([*summary(records, terminal_width(), sort), *best]))
+        click.echo("\n".join([*comparison.lines(terminal_width(), of_groups=True), *best]))
     elif len(records) == 2 and sort is None:
         click.echo("\n".join(detailed.lines(detailed.compare(records))))
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import shlex
@@ -13,7 +12,7 @@ from typing import Any
 import click
 
 from ..common.files import writing
-from ..common.words import number, plural, printable, size, table
+from ..common.words import number, plural, printable, table
 from ..config.load import load_config
 from ..config.resolved import as_yaml
 from ..data.readers.csv_dialect import dialect_of
@@ -39,7 +38,6 @@ _OF_COUNTS = "  # counts: `loss: poisson` without standardize_target keeps predi
 _FEW = 1000  # rows; why, and why these penalties, is in docs/decisions.md
 _PENALTIES = [10000, 3000, 1000, 300, 100, 30, 10, 3, 1, 0.3, 0.1]
 BETTER = 0.9  # of the loss: a network has to be that much better than a linear model
-_LARGE = 5_000_000  # bytes that take more than a second
 
 
 def propose_configuration(
@@ -55,9 +53,6 @@ def propose_configuration(
     written = Path(output or f"{path.stem}.yaml")
     if os.path.lexists(written):
         raise ConfigError(f"{written} already exists; choose another name with --output FILE")
-    with contextlib.suppress(OSError):
-        if (length := path.stat().st_size) > _LARGE:
-            click.echo(f"reading {printable(str(path))}, {size(length)}", err=True)
     is_csv = path.suffix.lower() != ".parquet"
     frame, given, notes = dialect_of(path) if is_csv else (read_parquet(path), {}, {})
     proposed = {each: propose(frame, each) for each in frame.names}
@@ -83,7 +78,7 @@ def propose_configuration(
         left_out = [f"{p.name or 'without a name'} ({p.why})" for p in proposals]
         which = "; ".join(left_out) or "there is no other column"
         raise DataError(f"{path}: nothing left to predict {name} from: {which}{hint}")
-    goal = describe(frame, name)
+    goal, inputs = describe(frame, name), [p for p in proposals if p.spec != "drop"]
     found = f"{goal.found}, {missing}" if missing else goal.found
     source = os.path.relpath(path, written.parent) if not path.is_absolute() else str(path)
     lines = [
@@ -98,7 +93,7 @@ def propose_configuration(
         *([f"  missing_target: drop  # {missing}"] if missing else []),
         *(["  categorical: true  # each text is the name of a class"] if goal.categorical else []),
         "  columns:",
-        *_aligned([p for p in proposals if p.spec != "drop"]),
+        *table([(f"{as_yaml(p.name)}: {p.spec or 'number'}", f"# {p.why}") for p in inputs], 4),
         *_dropped([p for p in proposals if p.spec == "drop"]),
         "  missing: fill  # cells that are empty in new rows, of columns that have none here",
         "  standardize: true  # numbers and dates",
@@ -136,13 +131,6 @@ def _run_name(path: Path) -> str:
     return name.lstrip(" .-")[:100] or "run"
 
 
-def _aligned(proposals: list[Proposal]) -> list[str]:
-    """A line for each column, with the reason behind it."""
-    specs = [f"    {as_yaml(p.name)}: {p.spec or 'number'}" for p in proposals]
-    width = max(map(len, specs))
-    return [f"{s:<{width}}  # {p.why}" for s, p in zip(specs, proposals, strict=True)]
-
-
 def _dropped(proposals: list[Proposal]) -> list[str]:
     if not proposals:
         return []
@@ -173,7 +161,7 @@ def _learning(
     proposals: list[Proposal], is_classes: bool, binary: bool, rows: int
 ) -> dict[str, list[str]]:
     """Model, loss, metrics and training to begin with, by name; the first is proposed."""
-    scores = ["accuracy", "balanced_accuracy", {"type": "f1", "average": "macro"}, "log_loss"]
+    scores = ["accuracy", "balanced_accuracy", {"type": "f1", "average": "macro"}]
     if binary:
         scores = ["accuracy", "roc_auc", "f1", "calibration_error"]
     measured = [

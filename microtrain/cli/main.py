@@ -182,13 +182,6 @@ def _of_the_machine() -> Iterator[None]:
         raise LaunchError(
             f"there is not enough memory: {str(error) or 'none was given'}"
         ) from error
-    except RuntimeError as error:
-        if str(error) != "can't start new thread":
-            raise
-        raise LaunchError(
-            "no thread can be started: there is not enough memory, or too many processes for the "
-            "limits of this user (ulimit -v, ulimit -u)"
-        ) from error
     except OSError as error:
         if error.filename is None and isinstance(error, FileNotFoundError):
             raise LaunchError("the working directory was removed: go to another one") from error

@@ -163,8 +163,7 @@ def refuse_nested(launch: Launch) -> None:
     raise LaunchError(
         f"{launch.launcher} started this process as rank {launch.rank} of {size}: each rank would "
         "launch a job of its own\n"
-        "type microtrain launch without mpirun or srun before it, or that launcher's line without "
-        "microtrain launch"
+        "type microtrain launch or verify without mpirun or srun before it"
     )
 
 

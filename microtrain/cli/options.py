@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
-    from ..runs.run import Run
+    pass
 
 config = click.argument("config")
 overrides = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
@@ -48,13 +47,6 @@ def note(text: str) -> None:
 def warn(text: str) -> None:
     """Tell on standard error what may be wrong."""
     click.echo(f"warning: {text}", err=True)
-
-
-def warn_of(records: Iterable[Run]) -> None:
-    """Warn of files of runs that may not be what the runs have written."""
-    for record in records:
-        for doubt in record.doubts():
-            warn(doubt)
 
 
 def write_csv(text: str, place: str) -> None:

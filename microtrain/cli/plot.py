@@ -63,7 +63,6 @@ def plot(
     from ..report.record import read_records
 
     records = read_records(runs)
-    options.warn_of(records)
     place = records[0].sweep or records[0] if len(runs) == 1 else None
     group = group or (place is not None and place.info.sweep)
     charts = curves(records, choose(records, metrics), x, smooth, group)

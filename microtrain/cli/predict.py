@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -65,10 +64,6 @@ def predict(
     from ..inference.predict import predict_file
     from ..inference.saved import read_saved
 
-    stray = [run for run in runs[1:] if keep and not Path(run).expanduser().exists()]
-    if stray:
-        several = ",".join([*keep, *stray])
-        raise click.UsageError(f"there is no run {stray[0]}; for several columns: --keep {several}")
     saved = [read_saved(run, checkpoint, trust=trust, warn=options.note) for run in runs]
     model = TrainedEnsemble(saved) if len(saved) > 1 else TrainedModel(saved[0])
     kept = [name.strip() for name in ",".join(keep).split(",") if name.strip()]

@@ -37,7 +37,6 @@ def report(runs: tuple[str, ...], output: str | None, trust: bool) -> None:
     from ..report.record import read_records
 
     records = read_records(runs)
-    options.warn_of(records)
     record, predictions, note = records[0], None, ""
     if len(runs) > 1 or record.sweep is not None:
         if len(runs) == 1 and record.sweep is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
 
@@ -35,7 +34,6 @@ def _counts(ctx: click.Context, parameter: click.Parameter, text: str | None) ->
 @click.option("--grad", is_flag=True, help="Compare gradients with finite differences in float64.")
 @click.option("--steps", type=click.IntRange(2), help="Steps of each run; default: at most 320.")
 @options.trust
-@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def verify(
     config: str,
     overrides: tuple[str, ...],
@@ -44,7 +42,6 @@ def verify(
     grad: bool,
     steps: int | None,
     trust: bool,
-    as_json: bool,
 ) -> int:
     """Test that runs of CONFIG resume exactly, and that ranks and gradients agree.
 
@@ -55,12 +52,7 @@ def verify(
     microtrain verify configs/linreg.yaml
     microtrain verify configs/linreg.yaml --ranks 1,2,4 distributed.reproducible=world
     """
-    launch = launch_environment()
-    if launch.parallel or launch.kind not in ("none", "slurm"):
-        raise LaunchError(
-            f"verify starts its own jobs, but {launch.launcher} has started this process; run "
-            "it without mpirun or srun"
-        )
+    mpirun.refuse_nested(launch_environment())
     settings = load_config(config, overrides, trust=trust or None)
     if settings.sweep is not None:
         raise ConfigError(f"{config} describes a sweep, but verify tests one run: leave out sweep")
@@ -72,8 +64,7 @@ def verify(
 
     def tell(result: Result) -> None:
         results.append(result)
-        if not as_json:
-            click.echo(f"{result.check:<8} {result.outcome:<9} {result.text}")
+        click.echo(f"{result.check:<8} {result.outcome:<9} {result.text}")
 
     with tempfile.TemporaryDirectory(prefix="microtrain-verify-") as directory:
         checks = Verification(settings, Path(directory), start_ranks, steps)
@@ -87,11 +78,5 @@ def verify(
             except LaunchError as error:
                 if ranks:
                     raise
-                tell(Result("ranks", "left out", str(error).splitlines()[0], {}))
-    if as_json:
-        shown = [
-            {"check": each.check, "outcome": each.outcome, "text": each.text, **each.details}
-            for each in results
-        ]
-        click.echo(json.dumps({"config": config, "checks": shown}, indent=2))
+                tell(Result("ranks", "left out", str(error).splitlines()[0]))
     return int(any(each.outcome == "FAILED" for each in results))

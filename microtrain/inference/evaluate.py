@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import Field, TypeAdapter
+from pydantic import TypeAdapter
 
 from ..common.words import number, table
 from ..config.components import load
@@ -22,7 +22,7 @@ from ..runs.arrays import params_sha256
 from ..runs.metrics import ClassCounts, Importance
 from ..runs.run import Run
 from ..train.build_run import build_loss
-from ..train.evaluation import evaluate, repeated, step_of
+from ..train.evaluation import evaluate, step_of
 from ..train.importance import choose, columns_of
 from ..train.importance import importance as shuffled
 from ..train.metrics.base import Metric
@@ -64,14 +64,12 @@ class Evaluation:
     checkpoint: str
     parts: dict[str, Part] = field(default_factory=dict)
     importance: Importance | None = None
-    twice: Annotated[set[str], Field(exclude=True)] = field(default_factory=set)
 
     def lines(self) -> list[str]:
         """For reading."""
         rows = []
         for name, part in self.parts.items():
-            told = ((k, v) for k, v in part.values.items() if k not in self.twice)
-            values = "  ".join(f"{key} {number(value)}" for key, value in told)
+            values = "  ".join(f"{key} {number(value)}" for key, value in part.values.items())
             note = "  as recorded" if part.recorded and not part.differs else ""
             rows.append((name, f"{part.rows:>9,} rows", values + note))
         counted = [part.classes for part in self.parts.values() if part.classes is not None]
@@ -140,7 +138,6 @@ def evaluate_run(
             )
     trainer = load("trainer", config.trainer) if config.trainer else Trainer
     step = step_of(trainer, config=config, device=None, loss=loss, metrics=metrics)
-    evaluation.twice = repeated(loss, metrics, step)
     shared = config.distributed
     in_shards = shared.reproducible == "world" and shared.shards >= comm.size
     shards = shared.shards if in_shards else None

@@ -44,7 +44,6 @@ class Curve:
         look: `train`, `val`, `test` or `plain`: a class of report.css, a style of pictures.
         points: horizontal and vertical places, float64 of shape (n,) each.
         run: which of several runs it is of; they have a color each, in the order of their names.
-        kin: the same text for runs that are to be of one color, where many are drawn.
         faint: whether it is the background of a smoothed one.
         band: the lower and upper end of what surrounds it, of shape (n,) each.
     """
@@ -54,7 +53,6 @@ class Curve:
     points: Series
     dots: bool = False
     run: str = ""
-    kin: str = ""
     faint: bool = False
     band: Series | None = None
 
@@ -246,7 +244,7 @@ def draw(charts: Sequence[Chart], title: str = "", note: str = "") -> Figure:
         raise LaunchError(absent("matplotlib", "plot", error)) from None
     columns = min(2, len(charts))
     rows = math.ceil(len(charts) / columns)
-    runs = {curve.run: curve.kin for chart in charts for curve in chart.curves if curve.run}
+    runs = list(dict.fromkeys(c.run for chart in charts for c in chart.curves if c.run))
     many = len(runs) > FEW
     height = 4.5 if rows == 1 else 3.6
     if many:
@@ -278,23 +276,14 @@ def draw(charts: Sequence[Chart], title: str = "", note: str = "") -> Figure:
     return figure
 
 
-def _styles_of_runs(kin: dict[str, str], many: bool) -> dict[str, dict[str, Any]]:
-    """A color for each run; of many also a kind of line.
-
-    Those of one kin have one color, if that leaves enough for all; else colors go round first.
-    """
+def _styles_of_runs(runs: Sequence[str], many: bool) -> dict[str, dict[str, Any]]:
+    """A color for each run; of many also a kind of line."""
     colors = (*_COLORS, *_MORE_COLORS) if many else _COLORS
-    families: dict[str, list[str]] = {}
-    for run, family in kin.items():
-        families.setdefault(family, []).append(run)
-    together = 1 < len(families) <= len(colors) < len(kin)
-    together = together and max(map(len, families.values())) <= len(_LINES)
     styles: dict[str, dict[str, Any]] = {}
-    for i, (run, family) in enumerate(kin.items()):
-        color, line = i % len(colors), i // len(colors) % len(_LINES)
-        if together:
-            color, line = [*families].index(family), families[family].index(run)
-        styles[run] = {"color": colors[color]} | ({"ls": _LINES[line], "lw": 1.4} if many else {})
+    for i, run in enumerate(runs):
+        styles[run] = {"color": colors[i % len(colors)]}
+        if many:
+            styles[run] |= {"ls": _LINES[i // len(colors) % len(_LINES)], "lw": 1.4}
     return styles
 
 

@@ -18,7 +18,7 @@ from ..common.words import listed, number, plural, printable, table
 from ..config.resolved import as_yaml
 from ..runs.metrics import RESERVED, SPLITS, History
 from ..runs.run import Run
-from .record import PLACES, differing_settings, direction
+from .record import PLACES, differing_settings, direction, shortened
 
 _WIDEST = 48
 
@@ -149,7 +149,7 @@ def _bits(history: History, split: str, name: str, steps: NDArray[np.int64]) -> 
 def lines(comparison: Mapping[str, Any]) -> list[str]:
     """The comparison as text, one fact a line, aligned, never wrapped."""
     runs, environment = comparison["runs"], comparison["environment"]
-    names = [chr(ord("A") + i) if len(runs) <= 26 else str(i + 1) for i in range(len(runs))]
+    names = [chr(ord("A") + i) for i in range(len(runs))]
     steps = ["" if run["steps"] is None else plural(run["steps"], "step") for run in runs]
     paths, states = ([run[key] for run in runs] for key in ("path", "status"))
     text = table(list(zip(names, paths, states, steps, strict=True)))
@@ -166,7 +166,7 @@ def lines(comparison: Mapping[str, Any]) -> list[str]:
     text += [f"data: {words[comparison['data']['equal']]}"]
     if environment:
         text += ["differences in the environment:"]
-        rows = [(key, *map(_short, row)) for key, row in environment.items()]
+        rows = [(k, *(shortened(v, _WIDEST) for v in row)) for k, row in environment.items()]
         text += table([("", *names), *rows], indent=2)
     else:
         text += ["environment: equal versions, commit, hosts and ranks"]
@@ -232,10 +232,5 @@ def _metric_table(metrics: Mapping[str, Mapping[str, Any]], names: Sequence[str]
 def _setting(setting: Mapping[str, Any] | None) -> str:
     if setting is None:
         return "-"
-    return _short(as_yaml(setting["value"])) + (f" ({setting['origin']})" * bool(setting["origin"]))
-
-
-def _short(value: object) -> str:
-    """A long value with its middle left out: what differs is often at the end."""
-    text, half = "-" if value is None else str(value), _WIDEST // 2
-    return text if len(text) <= _WIDEST else f"{text[: half - 2]} ... {text[-half + 3 :]}"
+    origin = f" ({setting['origin']})" * bool(setting["origin"])
+    return shortened(as_yaml(setting["value"]), _WIDEST) + origin

@@ -16,7 +16,7 @@ from ..errors import ConfigError, DataError
 from ..runs.run import Run, Series
 from .chart import FEW, WORDS, Chart, Curve, Mark
 from .overview import ALWAYS, setting_columns
-from .record import alike, by_seed, differing_settings, given_settings
+from .record import by_seed, differing_settings, given_settings
 
 AXES = {
     "step": "optimizer step",
@@ -49,23 +49,16 @@ def curves(
     """
     members = [[record] for record in records]
     names = run_names(records) if len(records) > 1 else [""]
-    kin = ["" for _ in records]
     if group:
         members, names = groups(records)
-    elif len(records) > FEW:
-        for i, row in enumerate(by_seed(records)[0]):
-            for number_of in row:
-                kin[number_of] = str(i)
-    runs = [*zip(members, names, kin, strict=False)]
+    runs = [*zip(members, names, strict=True)]
     return [_chart(field, runs, x, smooth) for field in fields]
 
 
-def _chart(
-    field: str, runs: Sequence[tuple[Sequence[Run], str, str]], x: str, smooth: float
-) -> Chart:
+def _chart(field: str, runs: Sequence[tuple[Sequence[Run], str]], x: str, smooth: float) -> Chart:
     lines: list[Curve] = []
     marks: list[Mark] = []
-    for members, name, kin in runs:
+    for members, name in runs:
         record = members[0]
         run = name and name + (_status(record) if len(members) == 1 else "")
         columns = [c for c in record.columns if field in (c, c.field)]
@@ -78,9 +71,7 @@ def _chart(
         for column in columns or [Measure.of("train", field)] * bool(run):
             split = column.part
             points, band = _mean([_points(each, column, x) for each in members])
-            curve = Curve(
-                WORDS[split], split, points, len(points[0]) == 1, run=run, kin=kin, band=band
-            )
+            curve = Curve(WORDS[split], split, points, len(points[0]) == 1, run=run, band=band)
             if smooth and not curve.dots:
                 lines.append(replace(curve, faint=True, band=None))
                 curve = replace(curve, points=_smoothed(points, smooth))
@@ -147,11 +138,11 @@ def _broken_off(record: Run, lines: Sequence[Curve], run: str, x: str) -> list[M
     return [Mark(words, first, run=run)] if first is not None else []
 
 
-def constant(records: Sequence[Run], field: str) -> float | None:
-    """The value of a field that is the same in all rows of all runs, of two rows at least."""
-    values = np.concatenate([r.curve(c)[1] for r in records for c in r.columns if c.field == field])
-    same = len(values) > len(records) and np.isfinite(values).all() and np.ptp(values) == 0
-    return float(values[0]) if same else None
+def usual(records: Sequence[Run]) -> list[str]:
+    """The fields that are drawn unasked: six at most, a learning rate where it changes."""
+    fields = list(dict.fromkeys(field for record in records for field in record.fields))
+    changes = any(len({*record.curve("train/lr")[1].tolist()}) > 1 for record in records)
+    return ([f for f in fields if f != "lr" or changes] or fields)[:_MOST]
 
 
 def choose(records: Sequence[Run], metrics: Sequence[str]) -> list[str]:
@@ -169,11 +160,7 @@ def choose(records: Sequence[Run], metrics: Sequence[str]) -> list[str]:
             near = did_you_mean(name, [*fields, *columns])
             known = ", ".join(fields)
             raise ConfigError(f'no run has the metric "{name}"{near} (there are: {known})')
-    rated = [record for record in records if "train/lr" in record.columns]
-    twice = alike(records)
-    fields = [field for field in fields if field not in twice]
-    told = [f for f in fields if f != "lr" or any(constant([r], f) is None for r in rated)]
-    return list(dict.fromkeys(metrics)) or told[:_MOST] or fields[:_MOST]
+    return list(dict.fromkeys(metrics)) or usual(records)
 
 
 def groups(records: Sequence[Run]) -> tuple[list[list[Run]], list[str]]:

@@ -59,7 +59,7 @@ class Comparison:
         columns.append(Column("runs", [len(row) for row in rows], 10))
         for status in ("paused", "diverged"):
             counts = [sum(self.records[i].status == status for i in row) for row in rows]
-            columns.append(Column(status, counts, ALWAYS if any(counts) else 0))
+            columns += [Column(status, counts, ALWAYS)] * any(counts)
         for column in (column for column in self._told if "/" in column.name):
             values = [[*self._values(row, column).values()] for row in rows]
             columns.append(replace(column, values=[*map(Spread.of, values)]))
@@ -83,15 +83,19 @@ class Comparison:
 
         return [self.records[i] for row in sorted(self._rows, key=place)[:count] for i in row]
 
-    def lines(self, width: int) -> list[str]:
-        """Both tables, of many runs the best, and what is to be known of them."""
-        lines = [*in_lines(self.groups, width), *self.notes(), ""] if self.groups else []
+    def lines(self, width: int, of_groups: bool = False) -> list[str]:
+        """Both tables, of many runs the best, and what is to be known of them.
+
+        of_groups: that of the runs only where there are no groups.
+        """
+        above = [*in_lines(self.groups, width), *self.notes()] if self.groups else []
+        if above and of_groups:
+            return above
         count = len(self.records)
-        shown = [replace(c, values=c.values[:_AT_MOST]) for c in self.runs]
-        lines += in_lines(shown, width)
+        lines = in_lines([replace(c, values=c.values[:_AT_MOST]) for c in self.runs], width)
         if count > _AT_MOST:
             lines += [f"... and {plural(count - _AT_MOST, 'more run')}: --csv FILE has all"]
-        return lines if self.groups else lines + self.notes()
+        return [*above, "", *lines] if above else [*lines, *self.notes()]
 
     def notes(self) -> list[str]:
         """What is to be known of the tables."""
@@ -155,14 +159,6 @@ class Comparison:
             close = ended[i] and half is not None and abs(statistics.fmean(apart)) <= half
             marks.append("best" if i == best else "=" if close else None)
         return marks
-
-
-def summary(records: Sequence[Run], width: int, by: str | None = None) -> list[str]:
-    """The table of groups, or of the runs where there are none, with what is to be known."""
-    comparison = Comparison(records, by)
-    if not comparison.groups:
-        return comparison.lines(width)
-    return [*in_lines(comparison.groups, width), *comparison.notes()]
 
 
 def interval(values: Sequence[float], folds: int = 0) -> float | None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import base64
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..common.words import elapsed, html_table, number, plural
+from ..common.words import html_table
 from ..errors import DataError, LaunchError
 from ..runs.run import Run
 from .chart import draw, picture
 from .curves import choose, curves
+from .overview import listing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,21 +22,9 @@ if TYPE_CHECKING:
 
 def in_html(path: Path) -> str:
     """A table of facts, and the curves as a picture where there are any and matplotlib is."""
-    record = Run.read(path)
-    info, best = record.info, record.best_so_far
-    facts = {"status": record.status}
-    if info.steps is not None:
-        facts["steps"] = plural(info.steps, "step")
-    if (seconds := info.timings.get("train_s")) is not None:
-        facts["time"] = elapsed(seconds)
-    if best is not None:
-        facts["best"] = f"{best.name} {number(best.value)} at step {best.step:,}"
-    test = {key: value for key, value in (info.test or {}).items() if key != "step"}
-    if test:
-        values = (f"{k} {'nan' if v is None else number(v)}" for k, v in test.items())
-        facts["test"] = ", ".join(values)
-    facts["results"] = str(record.path)
-    return html_table([[key, text] for key, text in facts.items()], record.name) + _picture(record)
+    drawn = _picture(Run.read(path))
+    columns = [c for c in listing([path], warnings.warn) if c.weight and c.values[0] is not None]
+    return html_table([[column.name, column.cell(0)] for column in columns], str(path)) + drawn
 
 
 def figure(path: Path, metrics: Sequence[str]) -> Figure:

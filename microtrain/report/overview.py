@@ -6,6 +6,7 @@ table: lines are never wrapped. What varied is always shown.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import math
@@ -13,7 +14,6 @@ import os
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,8 @@ from ..common.words import number, printable, table, unfit
 from ..config.texts import Measure
 from ..errors import ConfigError, DataError
 from ..runs.run import Run
-from .record import PLACES, alike, differing_settings, direction, given_settings
+from .record import PLACES, differing_settings, direction, given_settings, shortened
 
-_LONGEST = 24  # characters of a setting
 ALWAYS = 9.0  # a weight: what is never left out
 UNASKED = 0.5  # that of a setting that nobody has given
 
@@ -247,35 +246,21 @@ def setting_columns(settings: dict[str, list[str | None]], records: Sequence[Run
     for key, row in settings.items():
         short = key if [*ends.values()].count(ends[key]) > 1 else ends[key]
         weight = ALWAYS if key in given else UNASKED
-        columns.append(Column(short, [*map(as_number, row)], weight, show=_cut(row)))
+        columns.append(Column(short, [*map(as_number, row)], weight, show=shortened))
     return columns
 
 
-def _cut(row: Sequence[str | None]) -> Callable[[Any], str]:
-    """What makes a text of a setting; of a long one the beginning, or else the end, as of paths."""
-
-    def short(value: object, of_end: bool = False) -> str:
-        text = printable(str(value))
-        cut = f"...{text[3 - _LONGEST :]}" if of_end else f"{text[: _LONGEST - 3]}..."
-        return text if len(text) <= _LONGEST else cut
-
-    return partial(short, of_end=len({*map(short, row)}) < len({*row}))
-
-
-def as_number(text: str | None) -> Any:
+def as_number(text: Any) -> Any:
     """A setting as a number where it is one, so that it is sorted as such."""
     for kind in (int, float):
-        try:
-            return kind(text) if text is not None else None
-        except ValueError:
-            continue
+        with contextlib.suppress(ValueError, TypeError):  # TypeError: there is none
+            return kind(text)
     return text
 
 
 def _measures(records: Sequence[Run], monitor: str) -> list[Column]:
     columns: list[Column] = []
     bests = [record.best(monitor) for record in records]
-    twice = alike(records)
     for name in dict.fromkeys(c for record in records for c in record.columns):
         test = name.part == "test"
         if name.part == "train" and name != monitor:
@@ -287,7 +272,6 @@ def _measures(records: Sequence[Run], monitor: str) -> list[Column]:
                 found = found[steps == best[1]] if best else found[:0]
             values.append(float(found[-1]) if len(found) else None)
         weight = 9 if name == monitor else 7 if test else 6
-        told = name == monitor or name.field not in twice  # else for files alone
         less = 0 if name == monitor else len(columns) / 100
-        columns.append(Column(name, values, (weight - less) * told, direction(records, name)))
+        columns.append(Column(name, values, weight - less, direction(records, name)))
     return columns

@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-import math
 import os
 import shlex
 from collections import Counter
@@ -19,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 
@@ -29,18 +27,13 @@ from ..common.version import __version__
 from ..common.words import elapsed, listed, number, plural, rate
 from ..config.resolved import Setting, as_yaml
 from ..data import Prepared
-from ..errors import ConfigError, LaunchError, absent
+from ..errors import LaunchError, absent
 from ..runs.run import Run
-from .chart import COLORS, ELSEWHERE, FEW, MOST_POINTS, WORDS, draw, plots_folder, write
+from .chart import COLORS, ELSEWHERE, FEW, WORDS, draw, plots_folder, write
 from .compare import overall
-from .curves import constant, curves, run_names
+from .curves import curves, run_names, usual
 from .groups import Comparison
-from .overview import Column
 from .predictions import Predictions, counted, predict_rows
-from .record import alike
-
-_CHARTS = 8
-_AXES = ("step", "epoch", "time")
 
 
 def write_report(
@@ -62,23 +55,20 @@ def write_report(
     """
     record = run if isinstance(run, Run) else Run.read(run)
     path = record.path / "report.html" if output is None else Path(os.path.expanduser(output))
-    page = report_html(record, predictions, note, path.parent)
-    with writing(f"the report {path}", ELSEWHERE):
-        write_whole(path, page.encode(errors="backslashreplace"))
-    return path
+    return _written(report_html(record, predictions, note), path)
 
 
 def write_runs(records: Sequence[Run], output: str | Path | None = None) -> Path:
     """Write one page of several runs side by side and return its path, as `write_report` does.
 
     It is report.html in the working directory by default: a file beside runs would be one of
-    `runs/*`. Raises ConfigError where a run is named twice.
+    `runs/*`.
     """
-    for i, record in enumerate(records):
-        if record.path in (other.path for other in records[:i]):
-            raise ConfigError(f"the run {record.path} is named twice; name every run once")
     path = Path("report.html" if output is None else os.path.expanduser(output))
-    page = runs_html(records)
+    return _written(runs_html(records), path)
+
+
+def _written(page: str, path: Path) -> Path:
     with writing(f"the report {path}", ELSEWHERE):
         write_whole(path, page.encode(errors="backslashreplace"))
     return path
@@ -118,39 +108,29 @@ def final_report(
             predictions = predict_rows(model, data, device, named, record.setting("loss.type"))
     except Exception as error:
         note = f"There are no predictions to show: {type(error).__name__}: {error}"
-    problems = [_attempt("report", write_report, record or run, None, predictions, note)]
+    to_write: dict[str, Callable[[], object]] = {
+        "report": lambda: write_report(record or run, None, predictions, note)
+    }
     if data is not None:
-        problems.append(_attempt("plots", write_plots, record or run, predictions))
-    return "; ".join(filter(None, problems)) or None
-
-
-def _attempt(what: str, write: Callable[..., object], *arguments: Any) -> str:
-    """Why `write` failed; empty where it did not."""
-    try:
-        write(*arguments)
-    except Exception as error:
-        kind = "" if isinstance(error, LaunchError) else f"{type(error).__name__}: "
-        return f"no {what}: {kind}{error}"
-    return ""
+        to_write["plots"] = lambda: write_plots(record or run, predictions)
+    problems = []
+    for what, write_it in to_write.items():
+        try:
+            write_it()
+        except Exception as error:
+            kind = "" if isinstance(error, LaunchError) else f"{type(error).__name__}: "
+            problems.append(f"no {what}: {kind}{error}")
+    return "; ".join(problems) or None
 
 
 @np.errstate(all="ignore")  # what is not finite is shown as such
-def report_html(
-    record: Run,
-    predictions: Predictions | None = None,
-    note: str = "",
-    place: str | Path | None = None,
-) -> str:
-    """The page of a run as text, to be written into `place`. Raises LaunchError without jinja2."""
-    checkpoints, matrix, about = "", None, ""
-    if record.checkpoints:
-        checkpoints = quote(os.path.relpath(record.checkpoints[0].parent, place or record.path))
+def report_html(record: Run, predictions: Predictions | None = None, note: str = "") -> str:
+    """The page of a run as text. Raises LaunchError without jinja2."""
+    matrix, about = None, ""
     if (counts := record.info.classes) is not None:
         matrix = counted(counts)
         rows = f"{matrix.right + matrix.wrong:,.6g} {WORDS.get(counts.split, counts.split)} rows"
         about = f"All {rows} as predicted by the model that predict and evaluate use"
-    elif predictions is not None:
-        matrix, about = predictions.confusion, predictions.rows
     return _render(
         "page.html",
         [record],
@@ -165,7 +145,6 @@ def report_html(
         matrix=matrix,
         matrix_rows=about,
         note=note,
-        checkpoints=checkpoints,
     )
 
 
@@ -183,17 +162,12 @@ def runs_html(records: Sequence[Run]) -> str:
         version=__version__,
         made_from=listed([str(record.path) for record in records], 10),
         tables={
-            title: [c for c in columns if any(v is not None for v in c.values) and _told(c)]
+            title: [c for c in columns if any(v is not None for v in c.values)]
             for title, columns in tables.items()
             if columns
         },
         notes=[*overall(records), *comparison.notes()],
     )
-
-
-def _told(column: Column) -> bool:
-    """Not what repeats another measure, nor counts that are all 0."""
-    return bool(column.weight) or not ("/" in column.name or column.name in ("paused", "diverged"))
 
 
 @functools.cache
@@ -218,42 +192,19 @@ def _templates() -> Any:
 
 
 def _render(template: str, records: Sequence[Run], grouped: bool = False, **known: Any) -> str:
-    fields = list(dict.fromkeys(field for record in records for field in record.fields))
-    same = {f: value for f in fields if (value := constant(records, f)) is not None}
-    twice = alike(records)
-    told = [field for field in fields if field not in same and field not in twice]
-    charts = curves(records, told[:_CHARTS], group=grouped)
+    charts = curves(records, usual(records), group=grouped)
     # As the legend of each chart has them, with what became of each.
     runs = list(dict.fromkeys(c.run for chart in charts for c in chart.curves))
-    axes = [[] for _ in runs] if grouped else [_axes(record) for record in records]
     found = _templates().get_template(template)
     page: str = found.render(
         style=_beside("report.css"),
         script=_beside("report.js"),
         curves=charts,
         runs=runs or run_names(records),
-        constants=[f"{field} {value:.5g}" for field, value in same.items()],
-        alike=[f"{field} is loss" for field in fields if field in twice],
-        axes=axes,
-        axis_names=[
-            n for i, n in enumerate(_AXES) if all(r[i] is not None for a in axes for r in a)
-        ],
         grouped=grouped,
         **known,
     )
     return page
-
-
-def _axes(record: Run) -> list[list[float | None]]:
-    """Step, epoch and seconds of the steps that have a row; of many of some, evenly."""
-    found = record.history.arrays()
-    last = len(found["step"]) - 1
-    some = np.unique(np.linspace(0, last, MOST_POINTS).astype(int)) if last >= 0 else slice(0)
-    places = [found.get(key, np.full(last + 1, math.nan))[some].tolist() for key in _AXES]
-    return [
-        [step, *(None if math.isnan(value) else float(f"{value:.7g}") for value in others)]
-        for step, *others in zip(*places, strict=True)
-    ]
 
 
 def _beside(name: str) -> str:

@@ -22,7 +22,6 @@ from ..creation import from_numpy
 from ..data import Prepared
 from ..data.rows import apart
 from ..runs.metrics import ClassCounts
-from ..runs.metrics import figures as class_figures
 from ..train.evaluation import evaluating
 from ..train.metrics.classification import ClassMetric, LogOdds
 from ..train.models_and_losses import learned_line, one_prediction
@@ -80,12 +79,6 @@ class Given:
     data: Prepared | None = None
     codes: Array | None = None
 
-    @classmethod
-    def of(cls, data: Prepared, inputs: Sequence[Array], names: Sequence[str] | None) -> Given:
-        """Inputs of rows of these data."""
-        x = inputs[0] * data.preprocessing.scale + data.preprocessing.mean
-        return cls(x, names, data, inputs[-1])
-
     def columns(self) -> Iterator[tuple[str, list[str]]]:
         """Each column and its texts; of a table the columns that it had."""
         if self.data is None or self.data.encoder is None:
@@ -138,12 +131,11 @@ class Mistakes:
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a model makes of the first rows of a part of the data; one of the last three is there.
+    """What a model makes of the first rows of a part of the data.
 
     Attributes:
         rows: which rows they are, in words, and what predicted them.
         model: which values of the parameters did.
-        confusion: of a classification.
         fit: of a regression with one feature and one target.
         parity: of another regression.
         mistakes: the rows that are predicted worst.
@@ -151,7 +143,6 @@ class Predictions:
 
     rows: str
     model: str = ""
-    confusion: Confusion | None = None
     fit: Chart | None = None
     parity: Chart | None = None
     mistakes: Mistakes | None = None
@@ -177,7 +168,8 @@ def predict_rows(
         tensors = [from_numpy(array) for array in inputs]
         moved = [t if device is None else t.to(device=device) for t in tensors]
         prediction = np.asarray(to_host(one_prediction(model(*moved))._array))
-    given = Given.of(data, inputs, dataset.feature_names)
+    x = inputs[0] * data.preprocessing.scale + data.preprocessing.mean
+    given = Given(x, dataset.feature_names, data, inputs[-1])
     first = f"first {ROWS:,} of the " if len(dataset) > ROWS else ""
     rows = f"The {first}{len(dataset):,} {part} rows"
     rows += f" as predicted by the {named}" * bool(named)
@@ -203,9 +195,8 @@ def predict_rows(
         far = _far(*values, given)
         return Predictions(rows, named, parity=parity(*values, target), mistakes=far)
     names = (dataset.feature_names or ("x",))[0], target
-    x = given.x[:, 0]
     true = (dataset.truth["weights"], dataset.truth["bias"]) if dataset.truth else None
-    chart = fit(x, *values, names, learned_line(model, data), true)
+    chart = fit(x[:, 0], *values, names, learned_line(model, data), true)
     return Predictions(rows, named, fit=chart)
 
 
@@ -235,7 +226,7 @@ def _classified(
     }
     badness = np.where(known & (guess != truth), 1 + sure.argsort(kind="stable").argsort(), 0)
     mistakes = worst(badness, told, given)
-    return Predictions(*about, confusion(truth, guess, classes), mistakes=mistakes)
+    return Predictions(*about, mistakes=mistakes)
 
 
 def _far(truth: Array, predicted: Array, given: Given) -> Mistakes | None:
@@ -245,42 +236,21 @@ def _far(truth: Array, predicted: Array, given: Given) -> Mistakes | None:
     return worst(np.where(np.isfinite(error), error, np.inf), told, given)
 
 
-def confusion(truth: Array, guess: Array, classes: Sequence[str]) -> Confusion:
-    """Count class codes; a code of no class, which a loss may ignore, is left out."""
-    known = (truth >= 0) & (truth < len(classes))
-    truth, guess = truth[known].astype(np.int64), guess[known].astype(np.int64)
-    codes = truth, guess, truth[truth == guess]
-    support, named, right = (np.bincount(each, minlength=len(classes)) for each in codes)
-
-    def pairs(shown: Array) -> Array:
-        return np.array([[np.sum((truth == t) & (guess == g)) for g in shown] for t in shown])
-
-    return _confusion(classes, support, named, right, pairs)
-
-
 def counted(counts: ClassCounts) -> Confusion:
     """What a run has counted of all rows of a part; rows of weights are sums of these."""
-    matrix = np.array(counts.confusion)
-    support, named, right = np.array(counts.support), matrix.sum(axis=0), matrix.diagonal()
-    return _confusion(counts.names, support, named, right, lambda shown: matrix[shown][:, shown])
-
-
-def _confusion(
-    classes: Sequence[str], support: Array, named: Array, right: Array, pairs: Callable[..., Array]
-) -> Confusion:
-    """Of the rows of each class, those predicted as it, and those that are both."""
-    shown = np.sort(np.argsort(-(support + named - 2 * right), kind="stable")[:_CLASSES])
-    figures = np.stack(class_figures(right, named, support))
-    total = support.sum().item()
+    matrix, support = np.array(counts.confusion), np.array(counts.support)
+    right, total = matrix.diagonal(), support.sum().item()
+    order = np.argsort(2 * right - support - matrix.sum(axis=0), kind="stable")
+    shown = np.sort(order[:_CLASSES])
     return Confusion(
-        classes=[classes[i] for i in shown],
-        counts=pairs(shown),
+        classes=[counts.names[i] for i in shown],
+        counts=matrix[shown][:, shown],
         right=right.sum().item(),
         wrong=total - right.sum().item(),
-        total=len(classes),
-        figures=[(*figures[:, i].tolist(), support[i].item()) for i in shown],
-        means=tuple(figures.mean(axis=1).tolist()),
-        majority=(classes[int(support.argmax())], float(support.max() / (total or 1))),
+        total=len(counts.names),
+        figures=[(*counts.figures[i], support[i].item()) for i in shown],
+        means=tuple(np.mean(counts.figures, axis=0).tolist()),
+        majority=(counts.names[int(support.argmax())], float(support.max() / (total or 1))),
     )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..common.words import printable
 from ..config.resolved import as_yaml
 from ..errors import DataError
 from ..runs.run import Run
@@ -17,34 +17,25 @@ LUCK = ("seed", "data.split.fold")  # what runs of one setting differ in
 
 
 def read_records(paths: Sequence[str | Path]) -> list[Run]:
-    """The runs at these places, of a sweep its members; a link to one that is there adds none.
+    """The runs at these places, of a sweep its members; each once, also where links lead to it.
 
     Raises DataError.
     """
-    found: list[tuple[str | Path, Run]] = []
+    found: dict[Path, Run] = {}
     for path in paths:
         run = Run.read(path)
-        if not run.info.sweep:
-            found.append((path, run))
-        elif members := run.members:
-            found += [(member, replace(Run.read(member), sweep=run)) for member in members]
-        else:
+        runs = [replace(Run.read(m), sweep=run) for m in run.members] if run.info.sweep else [run]
+        if not runs:
             raise DataError(f"the sweep {run.path} has no members: none has begun")
-    for _, run in found:
+        found |= {each.path: each for each in runs if each.path not in found}
+    for run in found.values():
         _ = run.history, run.config  # all of it is read and checked here
-    named = {record.path for path, record in found if not os.path.islink(path)}
-    return [r for path, r in found if not (os.path.islink(path) and r.path in named)]
+    return [*found.values()]
 
 
 def direction(runs: Sequence[Run], column: str) -> int:
     """Of a column, as the first of these runs says that knows."""
     return next(filter(None, (run.direction(column) for run in runs)), 0)
-
-
-def alike(records: Sequence[Run]) -> set[str]:
-    """The metrics that are the number of the loss once more, in all runs that have them."""
-    found = {name for record in records for name in record.info.repeated}
-    return {n for n in found if all(n in r.info.repeated for r in records if n in r.fields)}
 
 
 def differing_settings(records: Sequence[Run]) -> dict[str, list[str | None]]:
@@ -75,6 +66,12 @@ def by_seed(records: Sequence[Run]) -> tuple[list[list[int]], dict[str, list[str
         setting = tuple(row[i] for row in settings.values())
         members.setdefault(setting, {})[own] = i
     return [[*group.values()] for group in members.values()], settings
+
+
+def shortened(value: object, most: int = 24) -> str:
+    """A value as text; of a long one the middle is left out: what differs is often at the end."""
+    text, half = "-" if value is None else printable(str(value)), most // 2
+    return text if len(text) <= most else f"{text[: half - 2]} ... {text[-half + 3 :]}"
 
 
 def luck_of(records: Sequence[Run]) -> list[tuple[str, ...]]:

@@ -169,19 +169,16 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         beside = f"there are {', '.join(names)}" if names else "no checkpoint is beside it"
         raise DataError(f"no checkpoint at {path}: {beside}")
     manifest = _read_manifest(path)
-    try:
-        with damaged(path):
-            contents = {name: _read_verified(path, name, e) for name, e in manifest.files.items()}
-            if _NAME.fullmatch(path.name) and (step := step_of(path)) != manifest.step:
-                raise ValueError(f"its name is of step {step}, its {MANIFEST} of {manifest.step}")
-            order = manifest.order
-            model = _arrays(contents["model.safetensors"], "model", order["model"])
-            optimizer = _arrays(contents["optimizer.safetensors"], "optimizer", order["optimizer"])
-            state = files.parse_object(contents["state.json"].tobytes())
-            text = contents["config.yaml"].tobytes().decode()
-            return Checkpoint(path, manifest.step, model, optimizer, state, text)
-    except MemoryError as error:
-        raise DataError(f"the checkpoint {path} does not fit into memory") from error
+    with damaged(path):
+        contents = {name: _read_verified(path, name, e) for name, e in manifest.files.items()}
+        if _NAME.fullmatch(path.name) and (step := step_of(path)) != manifest.step:
+            raise ValueError(f"its name is of step {step}, its {MANIFEST} of {manifest.step}")
+        order = manifest.order
+        model = _arrays(contents["model.safetensors"], "model", order["model"])
+        optimizer = _arrays(contents["optimizer.safetensors"], "optimizer", order["optimizer"])
+        state = files.parse_object(contents["state.json"].tobytes())
+        text = contents["config.yaml"].tobytes().decode()
+        return Checkpoint(path, manifest.step, model, optimizer, state, text)
 
 
 def list_checkpoints(directory: str | Path) -> list[Path]:
@@ -251,6 +248,8 @@ def damaged(path: Path, where: str = "") -> Iterator[None]:
         yield
     except ValueError as error:
         raise DataError(f"damaged checkpoint {path}: {where}{error}") from error
+    except MemoryError as error:
+        raise DataError(f"the checkpoint {path} does not fit into memory") from error
 
 
 def peek_state(path: Path) -> dict[str, Any]:
@@ -289,20 +288,17 @@ class _Manifest:
 
 
 def _read_manifest(path: Path) -> _Manifest:
-    try:
-        content = files.read_object(path / MANIFEST)
-        if content["format"] == FORMAT:
+    with damaged(path, f"{MANIFEST} cannot be understood: "):
+        try:
+            content = files.read_object(path / MANIFEST)
+        except FileNotFoundError:
+            raise DataError(f"{path} is not a checkpoint: it has no {MANIFEST}") from None
+        except OSError as error:
+            raise DataError(f"cannot read the checkpoint: {files.reason(error)}") from error
+        if (its := content.get("format", FORMAT)) == FORMAT:
             return files.typed(_Manifest, content)
-    except FileNotFoundError:
-        raise DataError(f"{path} is not a checkpoint: it has no {MANIFEST}") from None
-    except OSError as error:
-        raise DataError(f"cannot read the checkpoint: {files.reason(error)}") from error
-    except (ValueError, KeyError) as error:
-        raise DataError(
-            f"damaged checkpoint {path}: {MANIFEST} cannot be understood: {error}"
-        ) from None
     raise OtherFormat(
-        f"{path} has checkpoint format {content['format']}; this microtrain reads format {FORMAT}\n"
+        f"{path} has checkpoint format {its}; this microtrain reads format {FORMAT}\n"
         "use it with the version that wrote it (see its run.json), or train the model anew"
     )
 

@@ -292,21 +292,16 @@ class RunDirectory:
 
 
 def _make_unique(base: Path, stamp: str) -> Path:
-    for number in itertools.count(1):
-        path = base / (stamp if number == 1 else f"{stamp}-{number}")
-        try:
-            for each in reversed((base, *base.parents)):
-                files.make_directory(each, links=True)
-            path.mkdir()  # fails if it exists: two runs that start together cannot share it
-            with contextlib.suppress(PermissionError):
-                files.sync_directory(base)
-            break
-        except OSError as error:
-            if isinstance(error, FileExistsError) and os.path.lexists(path):
-                continue
-            first = next((p for p in (base, *base.parents) if os.path.lexists(p)), base)
-            why = files.reason(error) if first.is_dir() else f"{first} is not a directory"
-            raise LaunchError(f"cannot make the run directory {path}: {why}\n{_WAY_OUT}") from error
+    with files.refusing(f"cannot make the run directory {base / stamp}", f"\n{_WAY_OUT}"):
+        for each in reversed((base, *base.parents)):
+            files.make_directory(each, links=True)
+        for number in itertools.count(1):
+            path = base / (stamp if number == 1 else f"{stamp}-{number}")
+            with contextlib.suppress(FileExistsError):  # two runs that start together share none
+                path.mkdir()
+                break
+        with contextlib.suppress(PermissionError):
+            files.sync_directory(base)
     return path
 
 
@@ -316,10 +311,6 @@ def _in_json(value: Any, indent: int | None = None) -> str:
     A byte in a path that is not UTF-8 is half of a surrogate pair, which no reader of JSON takes.
     """
     as_list = operator.methodcaller("tolist")
-    with contextlib.suppress(ValueError):  # of what is not finite
-        found = json.dumps(value, indent=indent, default=as_list, allow_nan=False)
-        if "\\ud" not in found:  # nor is there a pair: what is below takes longer
-            return found
     text = json.dumps(value, default=as_list, ensure_ascii=False)
     text = re.sub("[\ud800-\udfff]", lambda half: rf"\\u{ord(half[0]):04x}", text)
     return json.dumps(json.loads(text, parse_constant=lambda name: None), indent=indent)
@@ -347,30 +338,25 @@ def command_line() -> list[str]:
 def git_state(directory: str | Path = ".") -> dict[str, Any] | None:
     """`{"commit": hash, "dirty": bool}` of the repository around `directory`, or None.
 
-    Dirty means that tracked files differ from the commit; there is `"diff"` then, how much:
-    `1 file changed, 2 insertions(+)`. None: no git, no repository, no commit yet, or no answer
-    within 5 seconds.
+    Dirty means that tracked files differ from the commit. None: no git, no repository, no commit
+    yet, or no answer within 5 seconds.
     """
-
-    def ask(*arguments: str) -> str:
-        result = subprocess.run(
-            ["git", *arguments],
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}  # only look: leave the index as it is
+    try:
+        said = subprocess.run(
+            command,
             cwd=directory,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},  # only look: leave the index as it is
+            env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=5,
             check=True,
         )
-        return result.stdout.decode(errors="replace").strip()
-
-    try:
-        found = ask("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
-        commit, dirty, _ = found.partition("-dirty")
-        diff = {"diff": ask("diff", "--shortstat", "HEAD")} if dirty else {}
     except (OSError, subprocess.SubprocessError):
         return None
-    return {"commit": commit, "dirty": bool(dirty), **diff}
+    commit, dirty, _ = said.stdout.decode(errors="replace").strip().partition("-dirty")
+    return {"commit": commit, "dirty": bool(dirty)}
 
 
 def read_run_json(path: Path) -> dict[str, Any]:

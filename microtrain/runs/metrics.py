@@ -35,7 +35,6 @@ WALL_CLOCK = ("time", "samples_per_s", "comm_share")  # all that a resume may ch
 RESERVED = (*LEADING, *WALL_CLOCK)  # fields of metrics.jsonl that are not metrics
 _SHARED = ("epoch", "samples", "time")  # fields that are the same in the rows of all parts
 _LONGEST_ROW = 2**20  # bytes
-_LONGEST_NAME = 60  # characters of a field that an error repeats
 Series = tuple[NDArray[np.int64], NDArray[np.float64]]  # optimizer steps, values
 
 
@@ -145,8 +144,7 @@ def _row(line: bytes) -> dict[str, Any]:
         if value is None:
             row[key] = math.nan
         elif key != "split" and (type(value) not in (int, float) or abs(value) > float_info.max):
-            name = key if len(key) <= _LONGEST_NAME else key[: _LONGEST_NAME - 3] + "..."
-            raise ValueError(f"{name}: expected a number")
+            raise ValueError(f"{key:.60}: expected a number")
     return row
 
 

@@ -19,18 +19,17 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.files import beginning, open_plain, read_plain, reason, typed
+from ..common.files import open_plain, read_plain, reason, typed
 from ..common.words import number
-from ..config.resolved import Setting, compare_configs, read_settings
+from ..config.resolved import Setting, read_settings
 from ..config.texts import Measure
-from ..errors import DataError, UserError
+from ..errors import DataError
 from .checkpoint import (
     MANIFEST,
     Checkpoint,
     Count,
     Number,
     OtherRun,
-    config_of,
     had_checkpoints,
     list_checkpoints,
     load_checkpoint,
@@ -49,7 +48,6 @@ class Git:
 
     commit: str
     dirty: bool
-    diff: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,6 @@ class RunInfo:
     compile: dict[str, Any] | None = None
     steps: int | None = None
     higher_is_better: dict[str, bool | None] = field(default_factory=lambda: {"loss": False})
-    repeated: list[str] = field(default_factory=list)
     best: Best | None = None
     test: dict[str, float | None] | None = None
     classes: ClassCounts | None = None
@@ -86,7 +83,6 @@ class RunInfo:
     of_sweep: str | None = None
     rung: int | None = None
     has_checkpoints: bool = False
-    resumed_at: list[Count] = field(default_factory=list)
 
 
 def read_info(path: Path) -> RunInfo:
@@ -274,52 +270,7 @@ class Run:
     @property
     def had_checkpoints(self) -> bool:
         """Whether it has written one, be it there or not."""
-        info = self.info
-        return (
-            info.has_checkpoints
-            or info.status == "finished"
-            or any(info.resumed_at)
-            or had_checkpoints(self.path / "checkpoints")
-        )
-
-    def doubts(self) -> list[str]:
-        """Why what is read here may not be what the run has done, as its newest checkpoint says.
-
-        Settings and rows that were changed, or are another run's. For those who show them: what
-        takes up a model or goes on with a run looks for itself.
-        """
-        measured = self.fields
-        found = [
-            f"damaged file: {self.metrics_file} has rows of {split} twice: their steps do not rise"
-            for split, fields in self.history.splits.items()
-            if any((np.diff(fields[name][0]) <= 0).any() for name in fields if name in measured)
-        ]
-        if not self.checkpoints or not (state := peek_state(newest := self.checkpoints[-1])):
-            return found
-        if state.get("run") != self.info.id:
-            found.append(f"{newest} belongs to a different run from {self.path / 'run.json'}")
-        length, sha256 = state.get("metrics_bytes"), state.get("metrics_sha256")
-        if isinstance(length, int) and isinstance(sha256, str):
-            try:
-                digest = beginning(self.metrics_file, length).hexdigest()
-            except FileNotFoundError:
-                digest = ""
-            except OSError:
-                digest = sha256  # told of by those who read it
-            if digest != sha256:
-                found.append(
-                    f"damaged file: {self.metrics_file} does not begin with the rows that the run "
-                    f"had written by the checkpoint of step {step_of(newest):,}"
-                )
-        try:
-            words = "has different settings in its config.yaml from those it was trained with"
-            file = self.path / "config.yaml"
-            compare_configs(
-                config_of(newest), self.config_text, self.path, refused=words, file=file
-            )
-        except UserError as error:
-            found.append(str(error))
-        return found
+        return self.info.has_checkpoints or had_checkpoints(self.path / "checkpoints")
 
     def own(self, checkpoint: Checkpoint) -> None:
         """OtherRun where a checkpoint was written by another run than this."""
@@ -350,7 +301,6 @@ class Run:
                 try:
                     loaded = load_checkpoint(paths[best.step])
                     self.own(loaded)
-                    _measured(loaded, best, self.path / "run.json")
                     return loaded, chosen, ""
                 except OtherRun:
                     raise
@@ -367,19 +317,6 @@ class Run:
         loaded = load_checkpoint(paths[step])
         self.own(loaded)
         return loaded, f"checkpoint of step {step:,}", ""
-
-
-def _measured(checkpoint: Checkpoint, best: Best, file: Path) -> None:
-    """DataError where a checkpoint is not the one that run.json says is the best."""
-    state = checkpoint.state
-    measured = state.get("monitored")
-    monitor = state.get("monitor")
-    same = isinstance(monitor, list) and monitor[:1] == [best.name]
-    same = same and state.get("step") == best.step
-    if same and measured != best.value:
-        raise DataError(
-            f"{file} says that {best.name} was {best.value} there, and the checkpoint {measured}"
-        )
 
 
 def checkpoint_at(path: str | Path, warn: Callable[[str], None]) -> Checkpoint:

@@ -8,9 +8,6 @@ native code goes on, which looks before each step whether all is as it was when 
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -23,28 +20,6 @@ from ..tensor import Tensor
 from ..train.build_run import Parts, build_rates
 from ..train.step.executor import Execution
 from ..train.step.snapshot import Snapshot
-
-
-class Turns(threading.local):
-    """What the last member of this thread has left to the next.
-
-    Attributes:
-        left: None where there is none, or it failed and may have left anything.
-    """
-
-    left: Shared | None = None
-
-
-TURNS = Turns()
-
-
-@contextlib.contextmanager
-def taking_turns() -> Iterator[None]:
-    """Members are trained in this block; what the last one has left goes with it."""
-    try:
-        yield
-    finally:
-        TURNS.left = None
 
 
 class Shared:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import math
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from ..config.schema import Config
 from ..distributed.communicator import Communicator
 from ..distributed.single import SingleCommunicator
 from ..errors import DivergedError
-from ..runs.checkpoint import list_checkpoints, name_of, step_of
+from ..runs.checkpoint import list_checkpoints, step_of
 from ..runs.directory import RunDirectory
 from ..train.build_run import Parts
 from ..train.callbacks.base import Callback, Ending, Event
@@ -30,7 +29,7 @@ from ..train.resume import LOCK_WAIT
 from ..train.run import TrainingRun
 from ..train.step.executor import Execution
 from ..train.trainer import Trainer
-from .alike import TURNS, Shared, may_share
+from .alike import Shared, may_share
 
 PAUSED = "halving"  # why a member stops that is to be compared with others
 PATIENCE = 5.0  # seconds before the first checkpoint: shorter members are begun again
@@ -42,8 +41,6 @@ class Quiet(Output):
     Attributes:
         warnings: of the member, in their order.
     """
-
-    quiet = True
 
     def __init__(self) -> None:
         super().__init__(progress="off")
@@ -63,6 +60,7 @@ class MemberRun(Trainer):
     """The run of a member.
 
     Attributes:
+        left: what the member before has left to this one; None where there is none, or it failed.
         place: where its directory is to be, in that of the sweep.
         about: fields of its run.json: the id of the sweep, the commit it was begun from.
         rung: it pauses after 1/rung of its steps; None: it goes on to its end.
@@ -73,17 +71,17 @@ class MemberRun(Trainer):
     about: dict[str, Any]
     rung: int | None = None
     stopped_by = ""
+    left: Shared | None = None
     shared: Shared | None = None
 
     def _build(self, config: Config, comm: Communicator, output: Output) -> Parts:
         """Its own, or those of the member before with its values."""
         parts = super()._build(config, comm, output)
-        left, TURNS.left = TURNS.left, None
         if may_share(config, parts):
-            fits = left is not None and left.fits(parts)
-            self.shared = left if fits else Shared(parts)
-            if left is not None and fits:
-                return left.given(parts)
+            if self.left is not None and self.left.fits(parts):
+                self.shared = self.left
+                return self.left.given(parts)
+            self.shared = Shared(parts)
         return parts
 
     def _executed(self) -> Execution:
@@ -150,13 +148,6 @@ class FewCheckpoints(Checkpoints):
         if run.checkpoints is not None:
             run.checkpoints.rest(PATIENCE)
 
-    def save_last(self, run: TrainingRun, last: dict[str, Any], ending: Ending) -> None:
-        """Not where it would be removed at once, because the best one is there."""
-        best, place = run.state.best, run.checkpoints.directory
-        run.checkpoints.wait()
-        if not (ending.finished and best and (place / name_of(best.step)).exists()):
-            super().save_last(run, last, ending)
-
     def on_end(self, run: TrainingRun, ending: Ending) -> None:
         """The best; the last where that is the best, or none was kept."""
         super().on_end(run, ending)
@@ -170,31 +161,32 @@ class FewCheckpoints(Checkpoints):
                 point(place / name, kept)
 
 
-@functools.cache
-def _class_of(kind: Any) -> Any:
-    """The class of a member's run: the configured Trainer, with other checkpoints and no report."""
+def _class_of(kind: Any, **own: Any) -> Any:
+    """The class of a member's run: the configured Trainer, with other checkpoints and no report.
+
+    own: what it has of its own, as MemberRun.
+    """
     instead: dict[Any, list[Any]] = {
         "microtrain.train.callbacks.checkpoints:Checkpoints": [Rung, FewCheckpoints],
         "microtrain.train.callbacks.order:Bar": [],
         "microtrain.train.console:Summary": [],
         "microtrain.report.observer:Report": [],
     }
-    own = {
-        "callback_types": [new for old in kind.callback_types for new in instead.get(old, [old])]
-    }
+    own["callback_types"] = [new for old in kind.callback_types for new in instead.get(old, [old])]
     return type(kind.__name__, (MemberRun,) if kind is Trainer else (MemberRun, kind), own)
 
 
 def train_member(
-    config: Config, place: Path, about: dict[str, Any], rung: int | None, resume: bool
-) -> list[str]:
-    """Train a member in this process, to its end or to a rung; returns what it warned of.
+    config: Config, resume: bool, place: Path, **own: Any
+) -> tuple[list[str], Shared | None]:
+    """Train a member in this process, to its end or to a rung.
 
     Args:
         config: that of the member.
-        place, about: as MemberRun.
-        rung: it is to be compared with others after 1/rung of its steps; None: to its end.
         resume: whether it was begun before.
+        place, own: as MemberRun.
+
+    Returns what it warned of, and what it leaves to the next member.
 
     Raises KeyboardInterrupt where a signal has stopped it, and the errors of a run, but for
     DivergedError: its run.json says that.
@@ -203,14 +195,14 @@ def train_member(
     kind = Trainer if config.trainer is None else load("trainer", str(config.trainer))
     quiet = Quiet()
     with without_syncing():
-        run: MemberRun = _class_of(kind).from_config(
+        run: MemberRun = _class_of(kind, place=place, **own).from_config(
             config, SingleCommunicator(), quiet, resume=place if resume else None
         )
-        run.place, run.about, run.rung = place, about, rung
+        left = None
         with contextlib.suppress(DivergedError):
             run.train()
-            TURNS.left = run.shared
+            left = run.shared
     sync_file(run.path / "run.json")
     if run.stopped_by not in ("", PAUSED) and not run.state.ended:
         raise KeyboardInterrupt(run.stopped_by)
-    return quiet.warnings
+    return quiet.warnings, left

@@ -17,7 +17,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from ..distributed import watchdog
 from ..distributed.agreement import from_root, settled
 from ..distributed.communicator import Communicator
 from ..errors import ConfigError, DataError, UserError
-from ..report.groups import summary
+from ..report.groups import Comparison
 from ..report.record import read_records
 from ..runs.checkpoint import OtherRun
 from ..runs.directory import RunDirectory
@@ -41,7 +41,7 @@ from ..train.console import Output
 from ..train.resume import LOCK_WAIT
 from ..train.run import held
 from ..train.run_data import reading_once
-from .alike import taking_turns
+from .alike import Shared
 from .member import train_member
 
 SAY = 10.0  # seconds between two lines of progress, where no bar shows it
@@ -111,6 +111,15 @@ def check(members: Sequence[Member]) -> None:
                 )
 
 
+def in_words(members: Sequence[Member]) -> str:
+    """How many there are, of what."""
+    settings = len({member.setting for member in members})
+    folds = len({member.config.data.split.fold for member in members})
+    counts = [plural(settings, "setting"), *[plural(folds, "fold")] * (folds > 1)]
+    counts.append(plural(len(members) // (settings * folds), "seed"))
+    return f"{len(members):,}: {' x '.join(counts)}"
+
+
 def _open_directory(config: Config, comm: Communicator, resume: Path | None) -> RunDirectory:
     text = whole_yaml(config)
     if resume is None:
@@ -140,23 +149,21 @@ def _interrupted_by(number_: signal.Signals) -> Iterator[None]:
             signal.signal(number_, before)
 
 
+@dataclass(eq=False)
 class _Runner:
     """The members of a sweep, and what became of each so far: what its run.json says."""
 
-    def __init__(
-        self,
-        members: Sequence[Member],
-        comm: Communicator,
-        output: Output,
-        directory: RunDirectory | None,
-        config: Config,
-    ) -> None:
-        self.members, self.comm, self.output = members, comm, output
-        self.directory, self.config = directory, config
-        self.settings = len({member.setting for member in members})
+    members: Sequence[Member]
+    comm: Communicator
+    output: Output
+    directory: RunDirectory | None
+    config: Config
+
+    def __post_init__(self) -> None:
         self._said = time.monotonic()
         self._warned: set[str] = set()
-        self.path, self.about, self.done, self.halved = from_root(comm, self._found)
+        self._left: Shared | None = None
+        self.path, self.about, self.done, self.halved = from_root(self.comm, self._found)
 
     def _found(self) -> tuple[Path, dict[str, Any], dict[int, RunInfo], dict[str, list[int]]]:
         """Where the sweep is, what its members say of it, what is there of them already, and which
@@ -215,19 +222,11 @@ class _Runner:
 
     def begin(self) -> None:
         """Say what is about to happen."""
-        sweep, output = self.config.sweep, self.output
-        assert sweep is not None
-        folds = f" x {plural(sweep.folds, 'fold')}" if sweep.folds else ""
-        seeds = len(self.members) // (self.settings * (sweep.folds or 1))
         ranks = f" on {plural(self.comm.size, 'rank')}" if self.comm.size > 1 else ""
-        output.say(
-            f"sweep   {self.path}",
-            f"members {len(self.members):,}: {plural(self.settings, 'setting')}{folds} x "
-            f"{plural(seeds, 'seed')}{ranks}",
-        )
+        self.output.say(f"sweep   {self.path}", f"members {in_words(self.members)}{ranks}")
         if self.done:
             count = sum(info.status in ENDED for info in self.done.values())
-            output.say(f"resumed with {count:,} of {len(self.members):,} finished")
+            self.output.say(f"resumed with {count:,} of {len(self.members):,} finished")
 
     def train(self) -> bool:
         """Train what is left; returns whether that is all. Collective."""
@@ -247,7 +246,7 @@ class _Runner:
         found: dict[int, RunInfo] = {}
         output, began, stopped = self.output, time.monotonic(), False
         at = output.start_bar(len(mine), noun="member")
-        with settled(self.comm), _interrupted_by(signal.SIGTERM), reading_once(), taking_turns():
+        with settled(self.comm), _interrupted_by(signal.SIGTERM), reading_once():
             try:
                 for count, member in enumerate(mine):
                     found[member.number] = self._train_one(member, rung)
@@ -277,9 +276,9 @@ class _Runner:
     def _train_one(self, member: Member, rung: int | None) -> RunInfo:
         path = self._place(member.number)
         try:
-            warnings = train_member(
-                member.config, path, self.about, rung, member.number in self.done
-            )
+            begun = member.number in self.done
+            own: dict[str, Any] = {"about": self.about, "rung": rung, "left": self._left}
+            warnings, self._left = train_member(member.config, begun, path, **own)
         except UserError as error:
             what = ", ".join(f"{k}={as_yaml(v)}" for k, v in member.varied.items())
             raise type(error)(f"member {member.number} ({what}): {error}") from error
@@ -348,7 +347,8 @@ class _Runner:
             test=info.test,
             timings={"train_s": seconds},
         )
-        self.output.say("", *summary(read_records([str(path)]), terminal_width()), "")
+        comparison = Comparison(read_records([str(path)]))
+        self.output.say("", *comparison.lines(terminal_width(), of_groups=True), "")
         if best is not None and info.best is not None:
             said = f"{info.best.name} {number(info.best.value)}"
             self.output.say(f"best    {self._place(best)}: {said}")

@@ -62,8 +62,6 @@ class Output:
         progress: whether `start_bar` draws one: `auto` where it can, `on` says where it cannot.
     """
 
-    quiet = False  # whether nobody hears what it says
-
     def __init__(
         self,
         rank: int = 0,
@@ -188,9 +186,8 @@ class Header(Callback):
             parameters=sum(p.numel() for p in run.model.parameters()),
             compile=about,
             higher_is_better=run.higher_is_better,
-            repeated=sorted(run.repeated),
         )
-        if run.directory is not None and not run.output.quiet:
+        if run.directory is not None:
             compiled = f"{about['executor']}: {about['reason']}"
             run.output.say(*header(run, hosts, compiled, run.path))
 
@@ -230,7 +227,7 @@ def header(run: Any, hosts: Sequence[str], compiled: str, results: Path) -> list
 
     config, data, plan, ranks = run.config, run.data, run.plan, len(hosts)
     names = list(dict.fromkeys(hosts))
-    named = ", ".join(names[:4]) + (f" and {len(names) - 4:,} more" if len(names) > 4 else "")
+    named = ", ".join(names[:4]) + " ..." * (len(names) > 4)
     mpi = versions().get("mpi", "")
     epoch = plural(plan.epoch, "step")
     duration = f"until the time is over, epochs of {epoch}"

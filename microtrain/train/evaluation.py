@@ -18,11 +18,10 @@ from ..distributed.communicator import Communicator
 from ..distributed.find_terms import of_batch
 from ..distributed.shards import local_shards, tree_sum
 from ..errors import ConfigError
-from ..nn import BCEWithLogitsLoss, CrossEntropyLoss, Module
+from ..nn import Module
 from ..random import begin_batch, kept_place
 from ..tensor import TENSORS, Tensor
 from .metrics.base import Metric, MetricSet
-from .metrics.probabilities import LogLoss
 from .models_and_losses import described, leaves, loss_of_rows, mapped, one_loss, refuse_uncounted
 
 Step = Callable[[Any, tuple[Tensor, ...]], tuple[Any, Any]]  # model, batch: prediction, loss
@@ -273,13 +272,3 @@ class OfRow(NamedTuple):
                 kept.pop(address(leaf.variable._array), None)
         output = sum(int(each._array.nbytes) for each in tensors)
         return cls(sum(kept.values()) // rows, output // rows)
-
-
-def repeated(loss: Any, metrics: Sequence[Metric], own_step: Any = None) -> set[str]:
-    """The names of the metrics that are the number of the loss once more, of `own_step` none."""
-    if not isinstance(loss, CrossEntropyLoss | BCEWithLogitsLoss) or own_step is not None:
-        return set()
-    more = (getattr(loss, name, None) for name in ("weight", "pos_weight"))
-    plain = loss.reduction == "mean" and not getattr(loss, "label_smoothing", 0)
-    plain = plain and all(each is None for each in more)
-    return {metric.name for metric in metrics if plain and type(metric) is LogLoss}

@@ -5,13 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from ..common.words import elapsed, number, rate
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
 
 SECONDS = 0.1  # between two drawings
 STEPS = 1000  # at most
@@ -51,7 +47,7 @@ class Bar:
         return step + max(1, min(STEPS, 2 * taken, math.ceil(taken * SECONDS / spent)))
 
     def words(self) -> dict[str, str]:
-        """What it says, in the order in which it is read; the names are for `TerminalBar`."""
+        """What it says, in the order in which it is read."""
         steps = f"{self.noun} {self.step:,}"
         said = {"steps": steps + (f" of {self.total:,}" if self.total is not None else "")}
         if math.isfinite(self.loss):
@@ -80,7 +76,7 @@ class TerminalBar(Bar):
         self, stream: TextIO, total: int | None, start: int = 0, noun: str = "step"
     ) -> None:
         from rich.console import Console
-        from rich.live import Live
+        from rich.progress import BarColumn, Progress, TextColumn
 
         super().__init__(total, start, noun)
 
@@ -88,47 +84,29 @@ class TerminalBar(Bar):
             def show_cursor(self, show: bool = True) -> bool:
                 return False  # hidden, it would stay hidden after a kill
 
-        self._console = Plain(file=stream, highlight=False, markup=False, emoji=False)
-        self._live = Live(
-            console=self._console, auto_refresh=False, transient=True, get_renderable=self._line
+        console = Plain(file=stream, highlight=False, markup=False, emoji=False)
+        share = [] if total is None else [TextColumn("{task.percentage:>3.0f}%"), BarColumn(None)]
+        words = TextColumn("{task.description}", markup=False)
+        self._progress = Progress(
+            *share, words, console=console, auto_refresh=False, transient=True, expand=True
         )
-        self._live.start()
-
-    def _line(self) -> Table:
-        """What fits into the window as it is now: the steps, and of the rest the first that do."""
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-        from rich.text import Text
-
-        said = self.words()
-        share = None if not self.total else f"{self.step / self.total:>4.0%}"
-        left = self._console.width - 1 - len(said["steps"])
-        kept = {"steps"}
-        for name in ("left", "loss", "rate"):
-            if name in said and len(said[name]) + 2 <= left:
-                kept.add(name)
-                left -= len(said[name]) + 2
-        line = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
-        cells: list[Any] = [Text(text, no_wrap=True) for n, text in said.items() if n in kept]
-        if share is not None and left >= 16:
-            width = min(36, left - 8)
-            cells = [Text(share), ProgressBar(self.total, self.step, width=width), *cells]
-        line.add_row(*cells)
-        return line
+        self._task = self._progress.add_task(self.words()["steps"], total=total, completed=start)
+        self._progress.start()
 
     def draw(self) -> None:
         """Show what it says now."""
-        self._live.refresh()
+        words = "  ".join(self.words().values())
+        self._progress.update(self._task, completed=self.step, description=words, refresh=True)
 
     def print(self, line: str) -> None:
         """Write a line above the bar, as it is."""
         from rich.text import Text
 
-        self._console.print(Text(line), soft_wrap=True)
+        self._progress.console.print(Text(line), soft_wrap=True)
 
     def close(self) -> None:
         """Take the bar away; may be called again."""
-        self._live.stop()
+        self._progress.stop()
 
 
 class NotebookBar(Bar):

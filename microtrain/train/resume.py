@@ -20,7 +20,7 @@ from annotated_types import Ge, Len, Lt, Predicate
 from ..common import job
 from ..common.files import refusing, set_aside, typed
 from ..common.words import elapsed
-from ..config.resolved import compare_configs, read_settings
+from ..config.resolved import compare_configs
 from ..config.schema import Config
 from ..data.loading.loader import order_name
 from ..data.preparation.prepare import check_names
@@ -130,7 +130,8 @@ def _chosen(config: Config, resume: str | os.PathLike[str]) -> Choice:
     else:
         path = Path(resume)
     run = Run.read(path)
-    if run.info.status == "finished" and _reached(run, config):
+    done = run.setting("train.duration") in ("", str(config.train.duration))  # a longer one goes on
+    if run.info.status == "finished" and done:
         return None, f"the run {run.path} has finished; nothing is left to do", 0
     _as_trained(run)
     return run.path, "", None
@@ -147,12 +148,6 @@ def _as_trained(run: Run) -> None:
             file = run.path / "config.yaml"
             compare_configs(text, run.config_text, run.path, before=where, file=file)
             return
-
-
-def _reached(run: Run, config: Config) -> bool:
-    """Whether a finished run has done what `config` asks for; a longer duration goes on."""
-    stored = read_settings(run.config_text, run.path / "config.yaml").get("train.duration")
-    return stored is None or str(stored.value) == str(config.train.duration)
 
 
 def take_up(run: TrainingRun) -> None:

@@ -38,7 +38,6 @@ from ..runs.state import RunState
 from .build_run import STOP, Parts, build_run
 from .callbacks.base import Callback, call
 from .console import Output, next_command
-from .evaluation import repeated
 from .step.executor import Execution
 
 if TYPE_CHECKING:
@@ -194,11 +193,6 @@ class TrainingRun(Parts):
         """For the loss and each metric whether the highest value is best; None where unknown."""
         said: dict[str, Any] = {metric.name: metric.higher_is_better for metric in self.metrics}
         return {"loss": False} | {n: None if h is None else bool(h) for n, h in said.items()}
-
-    @property
-    def repeated(self) -> set[str]:
-        """The metrics that are the number of the loss once more, which people are not shown."""
-        return repeated(self.loss, self.metrics, self.eval_step)
 
     def where(self) -> dict[str, Any]:
         """Step, epoch and samples, as rows and checkpoints have them."""

@@ -20,7 +20,7 @@ from ..data import ArrayDataset, Encoder, Prepared, Preprocessing, TargetScaling
 from ..data.kept.cache import CHECKED, keep, key_of, opened, stamps, written
 from ..data.kept.shared import during, share
 from ..data.rows import Rows, is_lazy, layout
-from ..distributed.agreement import agreed, all_equal, settled, together
+from ..distributed.agreement import agreed, all_equal, together
 from ..distributed.communicator import Communicator, alone
 from ..errors import DataError
 from .rehearsal import trying
@@ -90,14 +90,7 @@ def load_run_data(config: Config, comm: Communicator) -> tuple[Prepared, str]:
     given = config.data.instance is not None or is_import_path(config.data.type)
     if config.data.cache is None and not given and (of_job := job.enter()) is not None:
         load = cached(config, load, of_job / "rows", for_job=True)
-    if config.data.cache is None:
-        return prepared(config, lambda: load_once(config, comm, load))
-    if comm.size > comm.node().size:
-        with settled(comm):  # once, where all hosts see one directory
-            if comm.rank == 0:
-                with alone("it reads and prepares the data for all hosts"):
-                    load()
-    return load_once(config, comm, load)
+    return prepared(config, lambda: load_once(config, comm, load))
 
 
 def load_once(
@@ -174,7 +167,6 @@ def cached(
     for_job: which is in memory, for further starts of this job. What is mapped from files stays
     there, and a run goes on without where there is no room.
     """
-    first: dict[str, Prepared] = {}
 
     def load_kept(found: Any = None) -> Prepared:
         """found: where another rank of this host has found or put it."""
@@ -183,14 +175,12 @@ def cached(
         if found is not None:
             return load(found)
         key, files = _key(config)
-        if key in first:  # asked twice where there are several hosts
-            return first[key]
         words, data = "an earlier run has kept the rows in", None
         if not (directory / key).is_dir() or None in files:
             data = load()  # says what is wrong with a file that is not there
             mapped = for_job and any(map(is_lazy, (data.train, data.val, data.test)))
             if data.cache or mapped:  # decoded, and kept so
-                return first.setdefault(key, data)
+                return data
 
         def make(place: Path) -> dict[str, Any]:
             assert data is not None
@@ -209,17 +199,16 @@ def cached(
                 raise
             why = str(error).partition("\n")[0].removeprefix("data.cache: ")
             words = f"a further start of this job reads the data again: {why}"
-            return first.setdefault(key, replace(data, notes=(*data.notes, words)))
+            return replace(data, notes=(*data.notes, words))
         if for_job:
             try:
-                return first.setdefault(key, opened(place, checked=made))
+                return opened(place, checked=made)
             except DataError:  # it was damaged: nobody has asked for it to be kept
-                return first.setdefault(key, load() if data is None else data)
+                return load() if data is None else data
         if data is not None:
             words = "the rows are kept for runs to come in"
         kept = sum(each.stat().st_size for each in place.iterdir())
-        data = replace(opened(place, checked=made), cache=f"{words} {place} ({size(kept)})")
-        return first.setdefault(key, data)
+        return replace(opened(place, checked=made), cache=f"{words} {place} ({size(kept)})")
 
     return load_kept
 
@@ -234,7 +223,8 @@ def _key(config: Config) -> tuple[str, list[Any]]:
             if value is not None and "Path" in str(accepted[name].annotation):
                 paths += value if isinstance(value, list) else [value]
     files = stamps([Path(path) for path in paths])
-    how = data.type, data.arguments | _seed_of(data, config.seed), asdict(data.split), config.dtype
+    seed = {"seed": config.seed} if "seed" in accepted else {}
+    how = data.type, data.arguments | seed, asdict(data.split), config.dtype
     maps = data.standardize, of_target(data)
     return key_of(how, maps, files), files
 

@@ -52,28 +52,10 @@ def test_all_configurations_are_there():
     assert names <= {path.stem for path in CONFIGS}
 
 
-def test_check_says_what_will_run(capsys):
+def test_check_says_how_to_train(capsys):
     overrides = ["optimizer.lr=0.5", "name=a line"]
     assert main(["check", str(ROOT / "configs/linreg.yaml"), *overrides]) == 0
-    out = capsys.readouterr().out
-    assert "  name         a line\n" in out
-    assert "  data         synthetic_linear (samples 10000, weights [2.0], bias 3.0" in out
-    assert "split (train 0.8, val 0.2)" in out
-    assert "  optimizer    sgd (lr 0.5)\n" in out
-    assert "  train        duration 20 epochs, batch_size 64\n" in out
-    assert out.endswith("linreg.yaml optimizer.lr=0.5 'name=a line'\n")
-
-
-def test_check_says_what_else_there_is(capsys):
-    overrides = ["train.max_time=5 min", "train.clip_norm=1", "schedule={type: cosine, warmup: 5%}"]
-    overrides += ["callbacks=[{type: early_stopping, patience: 3}]", "train.init_from=runs/a"]
-    assert main(["check", str(ROOT / "configs/linreg.yaml"), *overrides]) == 0
-    out = capsys.readouterr().out
-    assert "  schedule     cosine (warmup 5%)\n" in out
-    assert "clip_norm 1.0, max_time 5 min" in out
-    assert "  callbacks    early_stopping (patience 3)\n" in out
-    assert f"init_from {Path.cwd()}/runs/a\n" in out
-    assert "trainer" not in out
+    assert capsys.readouterr().out.endswith("linreg.yaml optimizer.lr=0.5 'name=a line'\n")
 
 
 def test_check_shows_every_problem_on_stderr_and_leaves_with_2(capsys, tmp_path):
@@ -231,7 +213,6 @@ def test_an_output_without_room_is_one_message(command, folder_with_a_run):
     [
         (MemoryError(), "there is not enough memory"),
         (MemoryError("Unable to allocate 3 GiB"), "not enough memory: Unable to allocate 3 GiB"),
-        (RuntimeError("can't start new thread"), "no thread can be started: there is not enough"),
         (FileNotFoundError(2, "No such file or directory"), "the working directory was removed"),
     ],
 )

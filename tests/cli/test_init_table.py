@@ -75,7 +75,7 @@ TABLES = {
     )),
     "codes": ("a,b,label\n" + "".join(f"{i % 7},{i % 5},{i % 3}\n" for i in range(40)), (
         "  categorical: true  # each text is the name of a class", "loss: cross_entropy",
-        "metrics: [accuracy, balanced_accuracy, {type: f1, average: macro}, log_loss]",
+        "metrics: [accuracy, balanced_accuracy, {type: f1, average: macro}]",
     )),
     "towns": ("a,town,y\n" + "".join(f"{i},t{i % 40},{i % 90 / 7}\n" for i in range(400)), (
         "    town: category  # 40 texts: t0, t1, t10, t11, ...", "model: linear_regression",
@@ -335,13 +335,6 @@ def test_what_is_proposed_trains(name):
     for line in lines:
         assert line in Path("t.yaml").read_text().splitlines()
     assert main(["train", "t.yaml", "train.duration=2 epochs", "train.compile=off"]) == 0
-
-
-def test_it_says_that_it_reads_a_large_file(capsys, monkeypatch):
-    monkeypatch.setattr(init_table, "_LARGE", 10)
-    Path("few.csv").write_text("a,b,y\n" + "".join(f"{i},{i % 3},{i % 2}\n" for i in range(40)))
-    assert main(["init", "csv", "few.csv", "--target", "y"]) == 0
-    assert capsys.readouterr().err.startswith("reading few.csv, ")
 
 
 def test_the_target_can_be_named(capsys):

@@ -87,12 +87,6 @@ def test_ids_and_kept_columns_stand_before_the_predictions(run, tmp_path, capsys
     assert capsys.readouterr().err == "note: columns that the model does not use: note\n"
 
 
-def test_columns_with_spaces_between_are_not_taken_for_runs(run, tmp_path, capsys):
-    given = ["--input", "new.csv", "--output", str(tmp_path / "o.csv")]
-    assert main(["predict", str(run), *given, "--keep", "note", "size", "x"]) == 2
-    assert "no run size; for several columns: --keep note,size,x" in capsys.readouterr().err
-
-
 def test_texts_that_look_like_numbers_come_back_as_they_were(tmp_path, capsys):
     """An id, a category and classes, in a file with decimal commas."""
     rows = [
@@ -379,8 +373,6 @@ def test_validation_and_test_from_files_of_their_own(tmp_path, capsys, ranks):
     assert main(["evaluate", str(trainer.path)]) == 0
     out = capsys.readouterr().out
     assert len(re.findall("as recorded", out)) == 2
-    assert main(["check", str(tmp_path / "t.yaml")]) == 0
-    assert f"train 1.0, val {tmp_path / 'val.csv'}, test" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -76,18 +76,14 @@ def many(tmp_path, count, seeds=1):
     return records
 
 
-@pytest.mark.parametrize(
-    "count, seeds", daily([(7, 1), (20, 1), (20, 5), (32, 1), (32, 2)], (7, 1), (20, 5))
-)
-def test_many_runs_are_told_apart_by_color_and_line(tmp_path, count, seeds):
-    figure = draw(curves(many(tmp_path, count, seeds), ["loss"]))
+@pytest.mark.parametrize("count", daily([7, 20, 32], 7, 20))
+def test_many_runs_are_told_apart_by_color_and_line(tmp_path, count):
+    figure = draw(curves(many(tmp_path, count), ["loss"]))
     (axes,) = figure.axes
     assert axes.get_title(loc="left") == "loss, validation"
     drawn = [line for line in axes.lines if line.get_label() == "validation"]
     looks = [(line.get_color(), str(line.get_linestyle()), line._dash_pattern) for line in drawn]
     assert len(drawn) == len(set(map(str, looks))) == count
-    if seeds > 1 and count / seeds <= 8:  # a color for each setting
-        assert len({line.get_color() for line in drawn}) == count / seeds
     (legend,) = figure.legends
     picture(figure)
     box, whole = legend.get_window_extent(), figure.bbox

@@ -221,5 +221,5 @@ def test_a_long_setting_keeps_the_end_that_tells_it_from_another():
     rows = {"model.hidden": ["{type: mlp, hidden: [16], activation: relu}", "logistic_regression"]}
     rows["data.path"] = [f"/a/very/long/directory/of/tables/{name}.csv" for name in "ab"]
     hidden, path = (column.texts()[1:] for column in setting_columns(rows, []))
-    assert hidden == ["{type: mlp, hidden: [...", "logistic_regression"]
+    assert hidden == ["{type: mlp ... on: relu}", "logistic_regression"]
     assert [text[-5:] for text in path] == ["a.csv", "b.csv"]

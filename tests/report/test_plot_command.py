@@ -15,8 +15,6 @@ from microtrain.errors import ConfigError, DataError, install
 from microtrain.report import chart
 from microtrain.report.compare import compare, lines
 from microtrain.report.curves import choose, curves, run_names
-from microtrain.report.overview import table_of_runs
-from microtrain.report.record import alike
 from microtrain.runs.directory import RunDirectory
 from microtrain.runs.run import Run
 
@@ -293,7 +291,7 @@ def test_compare_prints_json(tmp_path, capsys):
 
 def test_compare_wants_two(tmp_path, capsys):
     assert main(["compare", str(make_run(tmp_path))]) == 2
-    assert "name two runs or more to compare" in capsys.readouterr().err
+    assert "name two different runs or more to compare" in capsys.readouterr().err
     assert main(["compare", str(tmp_path / "line"), str(tmp_path / "absent")]) == 3
 
 
@@ -319,20 +317,3 @@ def test_seeing_loads_neither_mpi_nor_cupy_nor_the_code_of_a_run(tmp_path, comma
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "[]\n")
-
-
-def test_a_field_that_is_the_loss_once_more_is_drawn_and_told_once(tmp_path):
-    path = make_run(tmp_path, repeated=["log_loss"])
-    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    for row in rows:
-        if row["split"] == "val":
-            row |= {"log_loss": row["loss"] * (1 + 1e-7), "near": row["loss"] * 1.001}
-    (path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    record = Run.read(path)
-    assert alike([record]) == {"log_loss"}
-    assert alike([record, Run.read(make_run(tmp_path, "other"))]) == {"log_loss"}
-    assert choose([record], []) == ["loss", "r2", "near"]
-    weights = {column.name: column.weight for column in table_of_runs([record])}
-    assert [name for name, weight in weights.items() if "/" in name and not weight] == [
-        "val/log_loss"
-    ]

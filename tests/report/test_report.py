@@ -25,8 +25,9 @@ from microtrain.report.page import (
     write_report,
     write_runs,
 )  # fmt: skip
-from microtrain.report.predictions import Given, Predictions, confusion, fit, worst
+from microtrain.report.predictions import Given, Predictions, fit, worst
 from microtrain.report.record import read_records
+from microtrain.runs.checkpoint import list_checkpoints
 from microtrain.runs.run import Run
 from microtrain.train.trainer import Trainer
 
@@ -95,10 +96,10 @@ def test_every_text_of_a_run_is_escaped(tmp_path):
     )
     with (run / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"split": "val", "step": 4, NASTY: 0.5, "loss": 1.0}) + "\n")
-    codes, x = np.array([0, 1]), np.arange(4.0)
+    x = np.arange(4.0)
     told = {NASTY: [NASTY] * 4}
     mistakes = worst(x, told, Given(np.ones((4, 1)), [NASTY]))
-    classes = Predictions(NASTY, confusion=confusion(codes, codes, (NASTY, "b")), mistakes=mistakes)
+    classes = Predictions(NASTY, mistakes=mistakes)
     line = Predictions(NASTY, fit=fit(x, x, x, (NASTY, NASTY)))
     for seen in (classes, line, None):
         page = Checked(page_of(run, seen, note="" if seen else NASTY))
@@ -150,7 +151,7 @@ def test_header_configuration_and_environment_are_there(tmp_path):
         timings={"train_s": 125.0, "comm_s": 25.0, "save_s": 0.5},
         ranks=2,
         hosts=["n1", "n1"],
-        git={"commit": "abc", "dirty": True, "diff": "2 files changed"},
+        git={"commit": "abc", "dirty": True},
         command=["/opt/bin/microtrain", "train", "two words.yaml"],
         parameters=12345,
     )
@@ -163,7 +164,7 @@ def test_header_configuration_and_environment_are_there(tmp_path):
         "lr0.1line.yaml:3",
         "1 default type sgd",
         "n1(2ranks)",
-        "abc,withchanges changes 2 files changed",
+        "abc,withchanges",
         "microtrain train 'two words.yaml' run",
         "parameters 12,345",
         "save_s0.50s",
@@ -215,8 +216,7 @@ def test_several_runs_stand_side_by_side(tmp_path, monkeypatch):
         ],
         ["slow, validation", "fast, validation", "none (failed), train"],
     ]
-    with pytest.raises(ConfigError, match="named twice"):
-        write_runs(read_records([runs[0], runs[0]]))
+    assert len(read_records([runs[0], runs[0]])) == 1
 
 
 def test_runs_without_rows_have_their_tables(tmp_path):
@@ -226,7 +226,7 @@ def test_runs_without_rows_have_their_tables(tmp_path):
     assert page.count("<td>finished</td>") == 2
 
 
-def test_what_never_changes_is_a_line_and_no_chart(tmp_path):
+def test_a_rate_that_never_changes_has_no_chart(tmp_path):
     run = make_run(tmp_path)
     with (run / "metrics.jsonl").open("a") as file:
         for step in (4, 5):
@@ -240,21 +240,18 @@ def test_what_never_changes_is_a_line_and_no_chart(tmp_path):
             file.write(json.dumps(row) + "\n")
     page = page_of(run)
     assert re.findall(r"<h3>([^<]+)</h3><div class=\"legend\"", page) == ["loss", "r2", "beta"]
-    assert "The same in every row: lr 0.01." in page
 
 
 def test_classes_have_precision_recall_and_f1(tmp_path):
-    truth, guess = np.repeat([0, 1], [6, 4]), np.array([0, 0, 0, 0, 0, 1, 1, 1, 0, 0])
-    table = confusion(truth, guess, ("no", "yes"))
-    text = "".join(
-        Checked(page_of(make_run(tmp_path), Predictions("Ten", confusion=table))).text.split()
-    )
+    counts = {"split": "val", "names": ["no", "yes"]}
+    counts |= {"support": [6, 4], "confusion": [[5, 1], [2, 2]]}
+    text = "".join(Checked(page_of(make_run(tmp_path, classes=counts))).text.split())
     assert "no0.7140.8330.7696" in text
     assert "yes0.6670.5000.5714" in text
     assert "mean0.6900.6670.67010" in text
     assert "Alwayssayingno,themostfrequentclass,wouldberightfor60.0%." in text
-    empty = confusion(np.array([0, 0]), np.array([0, 0]), ("no", "yes"))
-    page = page_of(make_run(tmp_path), Predictions("Two", confusion=empty))
+    counts |= {"support": [2, 0], "confusion": [[2, 0], [0, 0]]}
+    page = page_of(make_run(tmp_path, "empty", classes=counts))
     assert page.count(">0</td>") == 3 + 1 + 1  # of the matrix, the support, the exit code
     assert page.count("</i>0.000</td>") == 3  # what is not defined counts as nothing
 
@@ -262,8 +259,7 @@ def test_classes_have_precision_recall_and_f1(tmp_path):
 def test_what_the_run_has_counted_of_all_rows_comes_first(tmp_path):
     classes = {"split": "test", "names": ["no", NASTY], "support": [900, 100.5]}
     run = make_run(tmp_path, classes=classes | {"confusion": [[850, 50], [40.5, 60]]})
-    few = confusion(np.array([0, 1]), np.array([0, 1]), ("no", "yes"))
-    for seen in (None, Predictions("Two rows", confusion=few)):
+    for seen in (None, Predictions("Two rows")):
         page = Checked(page_of(run, seen, note="" if seen else "no model"))
         words = " ".join(page.text.split())
         assert "All 1,000.5 test rows as predicted by the model" in words
@@ -273,13 +269,9 @@ def test_what_the_run_has_counted_of_all_rows_comes_first(tmp_path):
         assert "Two rows" not in words
 
 
-def test_the_report_leads_to_the_checkpoints(tmp_path):
+def test_the_report_names_the_checkpoints(tmp_path):
     run = trained(tmp_path, "train.duration=1 epochs", "data.samples=200") / "latest"
-    href = dict(Checked(write_report(run).read_text()).attributes)["href"]
-    assert href == "checkpoints"
-    other = write_report(run, tmp_path / "other.html")
-    href = dict(Checked(other.read_text()).attributes)["href"]
-    assert (tmp_path / href).is_dir()
+    assert list_checkpoints(run / "checkpoints")[-1].name in write_report(run).read_text()
     info = json.loads((run / "run.json").read_text())
     assert info["parameters"] == 2
     assert info["command"]

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import re
 from pathlib import Path
 
 import browser as chromium
@@ -13,9 +12,8 @@ from test_plot_command import make_run
 
 from microtrain.common.threads import LAUNCH
 from microtrain.report.page import write_report, write_runs
-from microtrain.report.predictions import Predictions, confusion, fit
+from microtrain.report.predictions import Predictions, fit
 from microtrain.report.record import read_records
-from microtrain.runs.directory import RunDirectory
 
 pytest.importorskip("jinja2")
 
@@ -31,12 +29,6 @@ NASTY = "<script>alert(1)</script><img src=x onerror=alert(2)>&amp;\"'</style>"
 def page(tmp_path_factory):
     with chromium.Browser(tmp_path_factory.mktemp("browser")) as found:
         yield found
-
-
-def digits(rng):
-    truth = rng.integers(0, 3, 40)
-    guess = np.where(rng.random(40) < 0.8, truth, rng.integers(0, 3, 40))
-    return Predictions(NASTY, confusion=confusion(truth, guess, ("0", NASTY, "2")))
 
 
 def line(rng):
@@ -59,7 +51,10 @@ def report(request, tmp_path_factory):
         "params_sha256": "ab" * 32,
         "git": {"commit": "cd" * 20, "dirty": True},
     }
-    predictions = {"digits": digits, "line": line}.get(request.param, lambda rng: None)(rng)
+    predictions = line(rng) if request.param == "line" else None
+    if request.param == "digits":
+        counts = {"support": [14, 13, 13], "confusion": [[12, 1, 1], [0, 13, 0], [2, 0, 11]]}
+        info["classes"] = {"split": "test", "names": ["0", NASTY, "2"], **counts}
     if request.param == "diverged":
         losses[20:] = [math.nan] * 20
         info |= {"status": "diverged", "error": f"the loss is not finite {NASTY}", "exit_code": 4}
@@ -176,21 +171,7 @@ def test_paper_is_white_and_without_scripts_the_curves_are_there(page, report):
     assert "https://" not in text
 
 
-# ------------------------------------------------------------------------ smoothing, axes, runs
-
-
-@pytest.fixture(scope="module")
-def noisy(tmp_path_factory):
-    """One run whose loss goes up and down, two rows an epoch, four a second."""
-    folder = tmp_path_factory.mktemp("noisy")
-    with RunDirectory.create(folder, "noisy") as run:
-        run.write("config.yaml", "name: noisy\n")
-        for row in range(1, 41):
-            where = {"step": 10 * row, "epoch": row / 2, "samples": row, "time": row / 4}
-            run.log_metrics({"split": "train", **where, "loss": 5 + (-1) ** row})
-        best = {"name": "train/loss", "value": 4.0, "step": 10}
-        run.update(status="finished", steps=400, best=best)
-    return write_report(run.path)
+# ------------------------------------------------------------------------ several runs
 
 
 def moved(page, x=0.5):
@@ -201,68 +182,6 @@ def moved(page, x=0.5):
     )
     page.point(box[0] + box[2] * x, box[1] + box[3] / 2)
     return tip(page)
-
-
-def slide(page, weight):
-    page.run(
-        f"const s = document.querySelector('.controls input'); s.value = {weight};"
-        "s.dispatchEvent(new Event('input'))"
-    )
-
-
-def test_a_slider_smooths_as_tensorboard_does(page, noisy):
-    page.emulate(1200)
-    page.open(noisy)
-    path = "return document.querySelector('path.line').getAttribute('d')"
-    drawn = page.run(path)
-    assert page.run("return document.querySelector('.controls').hidden") is False
-    slide(page, 0.9)
-    mean, places = 0.0, []
-    for row in range(1, 41):
-        mean = 0.9 * mean + 0.1 * (5 + (-1) ** row)
-        places.append(mean / (1 - 0.9**row))
-    title, row = moved(page, 0.999)
-    assert title == "step 400"
-    assert row == f"loss, train {places[-1]:.4f}6.0000".replace("loss, ", "")
-    heights = re.findall(r" ([0-9.]+)", page.run(path))
-    y0, y1 = page.run("return JSON.parse(document.querySelector('figure').dataset.scale).range")[2:]
-    expected = [1000 * (y1 - value) / (y1 - y0) for value in places]
-    np.testing.assert_allclose([*map(float, heights)], expected, atol=0.06)
-    raw = page.run("return document.querySelector('path.raw').getAttribute('d')")
-    assert raw == drawn
-    slide(page, 0)
-    assert page.run(path) == drawn
-    assert page.run("return document.querySelector('path.raw').getAttribute('d')") == ""
-
-
-@pytest.mark.parametrize(
-    "axis, name, ticks, last",
-    [
-        ("step", "optimizer step", ["100", "200", "300", "400"], "step 400"),
-        ("epoch", "epoch", ["5", "10", "15", "20"], "epoch 20"),
-        ("time", "time, s", ["2", "4", "6", "8", "10"], "10.0 s"),
-    ],
-)
-def test_a_switch_draws_over_steps_epochs_or_time(page, noisy, axis, name, ticks, last):
-    page.emulate(1200)
-    page.open(noisy)
-    drawn = page.run("return document.querySelector('path.line').getAttribute('d')")
-    page.run("document.querySelector('[data-axis=epoch]').click()")
-    page.run(f"document.querySelector('[data-axis={axis}]').click()")
-    chart = "const f = document.querySelector('figure.chart');"
-    assert page.run(f"{chart} return f.querySelector('.x-name').textContent") == name
-    shown = "return [...f.querySelectorAll('.x-ticks span')].map(s => s.textContent)"
-    assert [text for text in page.run(chart + shown) if text != "0"] == ticks
-    now = page.run("return document.querySelector('path.line').getAttribute('d')")
-    # Rows are evenly apart on each of the three: nothing moves.
-    places = [np.array(re.findall(r"[0-9.]+", d), float) for d in (drawn, now)]
-    np.testing.assert_allclose(*places, atol=0.11)
-    ring = page.run("return document.querySelector('path.ring').getAttribute('d')")
-    assert abs(float(re.match(r"M([0-9.]+)", ring)[1]) - places[1][0]) < 0.11
-    assert moved(page, 0.999)[0] == last
-    assert (
-        moved(page, 0.001)[0] == {"step": "step 10", "epoch": "epoch 0.5", "time": "0.250 s"}[axis]
-    )
 
 
 @pytest.fixture(scope="module")

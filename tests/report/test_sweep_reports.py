@@ -13,7 +13,7 @@ from test_plot_command import make_run
 
 from microtrain.cli.main import main
 from microtrain.report.curves import curves
-from microtrain.report.groups import Comparison, interval, summary, t_quantile
+from microtrain.report.groups import Comparison, interval, t_quantile
 from microtrain.report.record import read_records
 from microtrain.runs.run import Run
 
@@ -64,7 +64,7 @@ def test_list_has_the_members_and_the_values_of_the_best(place, capsys):
 
 def test_compare_prints_the_table_of_a_sweep_again_and_its_members(place, comparison, capsys):
     shown = said(capsys, "compare", place / "runs/s")
-    assert shown.startswith("\n".join(summary(comparison.records, 80)[:3]))
+    assert shown.startswith("\n".join(comparison.lines(80, of_groups=True)[:3]))
     assert "best  " in shown
     rows = list(
         csv.DictReader(said(capsys, "compare", place / "runs/s", "--csv", "-").splitlines())
@@ -138,7 +138,7 @@ def test_curves_are_the_mean_of_the_members_with_their_deviation(place, comparis
 
 
 def test_check_counts_members_and_resume_has_nothing_to_do(place, capsys):
-    assert "8 members: 2 settings x 2 folds x 2 seeds" in said(capsys, "check", place / "s.yaml")
+    assert "members 8: 2 settings x 2 folds x 2 seeds" in said(capsys, "check", place / "s.yaml")
     assert "nothing is left to do" in said(capsys, "resume", place / "runs/s")
 
 
@@ -155,7 +155,7 @@ def test_the_page_has_settings_runs_and_bands(place, comparison, capsys):
     assert "best" in settings[0]
     assert len(runs) == 8
     bands = re.findall('class="band[^>]* d="M([^"]*)Z"', page)
-    charts = curves(comparison.of_best_groups(6), ["loss", "lr"], group=True)
+    charts = curves(comparison.of_best_groups(6), ["loss"], group=True)
     assert len(bands) == sum(len(chart.curves) for chart in charts)
     places = np.array([pair.split() for pair in bands[0].split("L")], float)
     half = len(places) // 2

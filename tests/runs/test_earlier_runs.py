@@ -22,7 +22,8 @@ def test_a_checkpoint_of_another_format_is_one_error_with_a_way_out(tmp_path, ca
 
 
 def test_its_rows_are_still_shown(tmp_path, capsys):
-    shutil.copytree(EARLIER, tmp_path / "runs", symlinks=True)
-    run = str(tmp_path / "runs" / "linear")
-    assert main(["compare", run, run]) == 0
+    runs = [str(tmp_path / name / "linear") for name in "ab"]
+    for run in runs:
+        shutil.copytree(EARLIER / "linear", run, symlinks=True)
+    assert main(["compare", *runs]) == 0
     assert "0.01" in capsys.readouterr().out

@@ -12,12 +12,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pace import daily, examples
 
-import microtrain as mt
 from microtrain.data import ArrayDataset
 from microtrain.distributed import in_process
 from microtrain.errors import ConfigError, DataError
 from microtrain.train import evaluation
-from microtrain.train.evaluation import evaluate, repeated
+from microtrain.train.evaluation import evaluate
 from microtrain.train.metrics.base import (
     R2,
     ExplainedVariance,
@@ -471,21 +470,3 @@ def test_a_row_of_weight_0_is_not_there_whatever_is_predicted(kind):
 
     assert math.isfinite(value(there))
     assert value(np.arange(20)) == pytest.approx(value(there), rel=1e-14)
-
-
-@pytest.mark.parametrize(
-    ("loss", "same"),
-    [
-        (mt.nn.CrossEntropyLoss(), True),
-        (mt.nn.CrossEntropyLoss(reduction="sum"), False),
-        (mt.nn.CrossEntropyLoss(label_smoothing=0.1), False),
-        (mt.nn.CrossEntropyLoss(weight=mt.ones(3)), False),
-        (mt.nn.BCEWithLogitsLoss(), True),
-        (mt.nn.BCEWithLogitsLoss(pos_weight=mt.ones(1)), False),
-        (mt.nn.MSELoss(), False),
-    ],
-)
-def test_log_loss_is_not_shown_beside_a_loss_that_is_the_same_number(loss, same):
-    metrics = [Accuracy(), LogLoss(), Brier()]
-    assert repeated(loss, metrics) == ({"log_loss"} if same else set())
-    assert repeated(loss, metrics, own_step=len) == set()

@@ -354,45 +354,6 @@ def test_a_model_is_not_made_by_settings_that_it_was_not_trained_with(tmp_path, 
         load(run, trust=True)
 
 
-@pytest.mark.daily("rows-report", "twice-compare", "nothing-compare")
-@pytest.mark.parametrize("command", ["plot", "compare", "report"])
-@pytest.mark.parametrize("what", ["rows", "twice", "settings", "run.json", "nothing"])
-def test_what_shows_a_run_says_what_of_it_was_changed(tmp_path, capsys, command, what):
-    config = write_run(tmp_path)
-    other, run = (train(config, f"seed={seed}").path for seed in (1, 2))
-    said = ""
-    if what == "rows":
-        text = (run / "metrics.jsonl").read_text()
-        (run / "metrics.jsonl").write_text(text.replace("0.", "1.", 1))
-        said = "metrics.jsonl does not begin with the rows that the run had written"
-    elif what == "twice":
-        rows = (run / "metrics.jsonl").read_text()
-        (run / "metrics.jsonl").write_text(rows + rows.splitlines(keepends=True)[-1])
-        said = "metrics.jsonl has rows of train twice: their steps do not rise"
-    elif what == "settings":
-        text = (run / "config.yaml").read_text()
-        (run / "config.yaml").write_text(text.replace("lr: 0.05", "lr: 0.07"))
-        said = "optimizer.lr: 0.05 in the run, 0.07 now"
-    elif what == "run.json":
-        shutil.copy(other / "run.json", run)
-        said = "belongs to a different run from"
-    words = {"plot": [run, "--output", tmp_path / "x.svg"], "compare": [other, run]}
-    assert main([command, *map(str, words.get(command, [run]))]) == 0
-    told = capsys.readouterr().err
-    assert said in told and (told.count("warning") == 1) == bool(said)
-
-
-def test_a_best_step_that_is_not_that_of_its_checkpoint_is_named(tmp_path):
-    run = train(write_run(tmp_path), "checkpoint={every: 4 steps, keep_best: 3}").path
-    info = json.loads((run / "run.json").read_text())
-    others = [step_of(path) for path in list_checkpoints(run / "checkpoints")]
-    other = next(step for step in others if step != info["best"]["step"])
-    info["best"]["step"] = other
-    (run / "run.json").write_text(json.dumps(info))
-    with pytest.warns(UserWarning, match=r"run.json says that val/loss was .* there, and the"):
-        load(run, trust=True)
-
-
 def test_damaged_checkpoints_of_late_steps_are_set_aside_twice(tmp_path):
     config = write_run(tmp_path)
     run = train(config, crash=11).path

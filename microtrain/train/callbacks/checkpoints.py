@@ -335,15 +335,11 @@ class Checkpoints(Callback):
         with settled(run.comm), alone("rank 0 alone writes the end of the run"):
             if run.directory is not None and saver is not None:
                 last = contents(run)
-                self.save_last(run, last, ending)
+                saver.save(last)
                 ending.params_sha256 = params_sha256(last["model"])
         if run.comm.local_rank == 0:
             job.forget_states(run.id)
         self._tell(run)
-
-    def save_last(self, run: TrainingRun, last: dict[str, Any], ending: Ending) -> None:
-        """Write it, and what waits before."""
-        run.checkpoints.save(last)
 
     def on_error(self, run: TrainingRun, error: BaseException) -> None:
         """What was handed over is on disk before anybody speaks of it."""

@@ -320,12 +320,8 @@ _FORMATS: dict[str, Callable[[float], str]] = {
 
 def round_up(value: float) -> int:
     """The least of 1, 2, 5, 10, 20, 50 ... that is not below `value`."""
-    scale = 1
-    while True:
-        for digit in (1, 2, 5):
-            if digit * scale >= value:
-                return digit * scale
-        scale *= 10
+    scale: int = 10 ** int(math.log10(max(value, 1)))
+    return next(digit * scale for digit in (1, 2, 5, 10) if digit * scale >= value)
 
 
 class RowWriter(Callback):
@@ -343,9 +339,7 @@ class RowWriter(Callback):
             or plan.total / plan.evaluate <= RowSchedule.limit
         )
         names: list[str] = [*dict.fromkeys(("train/loss", Measure.of(split, "loss")))]
-        measures = [Measure.of(split, metric.name) for metric in run.metrics]
-        self._silent = {n for n in measures if n != run.monitor and n.field in run.repeated}
-        names += [name for name in measures if name not in self._silent]
+        names += [Measure.of(split, metric.name) for metric in run.metrics]
         names += [] if run.rates is None else ["lr"]
         self._rows = Rows(names, run.monitor, plan.total, plan.epoch, terminal_width())
 
@@ -390,7 +384,5 @@ class RowWriter(Callback):
         if run.monitor == "train/loss":
             run.state.note_best(values)
         values |= {"step": run.step, "epoch": row["epoch"], **speed}
-        if not run.output.quiet:
-            told = {name: value for name, value in values.items() if name not in self._silent}
-            run.output.say(self._rows.row(told, best=run.state.at_best))
+        run.output.say(self._rows.row(values, best=run.state.at_best))
         return loss

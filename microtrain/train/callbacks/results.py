@@ -54,8 +54,7 @@ class Results(Callback):
             values = self._measure(run, ending)
             if run.data.test is not None:
                 test = values
-                told = (f"{name} {number(test[name])}" for name in test if name not in run.repeated)
-                measured = "  ".join(told)
+                measured = "  ".join(f"{name} {number(test[name])}" for name in test)
                 ending.lines += ["", f"test  {measured}  ({ending.which})"]
             if self._better:
                 ending.lines += [*[""] * (test is None), self._better]
@@ -96,17 +95,18 @@ class Results(Callback):
                 run.output.warn(f"not {said}{hint and hint + 'data.standardize_target: true'}")
         if names is not None:
             self._counts = class_counts(values, split, names)
+            given = run.config.loss
             missing = never_predicted(self._counts)
             if missing and run.comm.rank == 0:
-                run.output.warn(
-                    f"never predicted in the {split} data: {listed(missing)}  ({ending.which})"
-                    + _hint_of_weights(run.config.loss)
-                )
-            gives_chances = run.config.loss.type in ("cross_entropy", "bce")
-            log_loss = values["loss"] if gives_chances else math.inf
+                said = f"never predicted in the {split} data: {listed(missing)}  ({ending.which})"
+                key = {"cross_entropy": "class_weight", "bce": "pos_weight"}.get(given.type)
+                if key and not _weighs_classes(given):
+                    said += f"\nhint: weigh rare classes more, with loss.{key}: balanced"
+                run.output.warn(said)
+            log_loss = values["loss"] if given.type in ("cross_entropy", "bce") else math.inf
             worse = not_better(self._counts, log_loss, ending.which)
             # With such weights rows of rare classes are wanted at the price of others.
-            if worse and run.comm.rank == 0 and not _weighs_classes(run.config.loss):
+            if worse and run.comm.rank == 0 and not _weighs_classes(given):
                 run.output.warn(worse)
         return values
 
@@ -186,11 +186,3 @@ class Results(Callback):
 def _weighs_classes(loss: Component) -> bool:
     keys = ("class_weight", "pos_weight", "weight")
     return any(loss.arguments.get(key) is not None for key in keys)
-
-
-def _hint_of_weights(loss: Component) -> str:
-    """How to weigh rare classes more, where the loss can and does not yet."""
-    key = {"cross_entropy": "class_weight", "bce": "pos_weight"}.get(loss.type)
-    if key is None or _weighs_classes(loss):
-        return ""
-    return f"\nhint: weigh rare classes more, with loss.{key}: balanced"

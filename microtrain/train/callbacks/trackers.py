@@ -235,8 +235,6 @@ class WandB(_Tracker):
         mode: Literal["offline", "online"] = "offline",
         entity: str | None = None,
     ) -> None:
-        if mode not in ("offline", "online"):
-            raise ValueError(f"mode is offline or online, got {mode!r}")
         self.project, self.mode, self.entity = project, mode, entity
 
     def open(self, trainer: Trainer, settings: dict[str, str]) -> None:
