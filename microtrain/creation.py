@@ -123,9 +123,8 @@ def _float(dtype: Any) -> np.dtype[Any]:
 
 
 def tensor(
-    data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False,
-    volatile: None = None,
-) -> Tensor:  # fmt: skip
+    data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
     """A new Tensor with a copy of `data`: numbers, nested sequences, a NumPy array, a Tensor.
 
     Python floats get the default float type, integers int64, booleans bool; arrays, Tensors and
@@ -133,8 +132,7 @@ def tensor(
     with a warning.
 
     Raises:
-        TypeError: data of an unsupported type (text, objects, masked arrays); `volatile`, which is
-            no more.
+        TypeError: data of an unsupported type (text, objects, masked arrays).
         ValueError: nested sequences of unequal lengths, integers too large for int64.
         RuntimeError: requires_grad with an integer dtype, an absent device.
 
@@ -143,8 +141,6 @@ def tensor(
         tensor([[1., 2.],
                 [3., 4.]], requires_grad=True)
     """
-    text = "volatile is the legacy way; compute inside `with mt.no_grad():`"
-    need(volatile is None, "tensor", text, error=TypeError)
     if type(data) in TENSORS:
         device = data.device if device is None else device
     array = np.array(_plain(data))
@@ -161,14 +157,16 @@ def tensor(
         wanted = array.dtype
     wanted = as_dtype(wanted)
     if requires_grad and dtype is None and wanted.kind != "f":
-        warnings.warn(
-            f"tensor(..., requires_grad=True) of {wanted.name} data became "
-            f"{MODES.default_dtype.name}, because only floats have gradients; write the data as "
-            "floats or give a dtype",
-            stacklevel=2,
-        )
-        wanted = MODES.default_dtype
+        wanted = _as_floats("tensor", f"{wanted.name} data")
     return _finish(array.astype(wanted, copy=False), device, requires_grad)
+
+
+def _as_floats(call: str, data: str) -> Any:
+    """The default dtype, with a warning."""
+    default = MODES.default_dtype
+    text = f"{call}(..., requires_grad=True) of {data} became {default.name}, because only floats "
+    warnings.warn(f"{text}have gradients; give floats or a dtype", stacklevel=3)
+    return default
 
 
 def _large(array: Any, dtype: Any) -> Any:
@@ -209,12 +207,7 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
         >>> mt.as_tensor([1.0, 2.0])
         tensor([1., 2.])
     """
-    if isinstance(data, Tensor):
-        return data.to(dtype=dtype, device=device)
-    if isinstance(data, np.ndarray) and (dtype is None or as_dtype(dtype) == data.dtype):
-        out = from_numpy(data)
-        return out if device is None else out.to(device=device)
-    return tensor(data, dtype=dtype, device=device)
+    return asarray(data, dtype=dtype, device=device)
 
 
 def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
@@ -284,14 +277,13 @@ def asarray(
 
     Raises ValueError where `copy=False` and a copy is needed; and what `mt.tensor` raises.
     """
+    plain, like = isinstance(obj, np.ndarray), None
     if type(obj) in TENSORS:
         like = obj
-    elif isinstance(obj, np.ndarray):
+    elif plain and (dtype is None or as_dtype(dtype) == obj.dtype):
         like = from_numpy(obj)
-    elif hasattr(obj, "__dlpack__"):
+    elif not plain and hasattr(obj, "__dlpack__"):
         like = from_dlpack(obj)
-    else:
-        like = None
     out = tensor(obj, dtype=dtype) if like is None else like.to(dtype=dtype)
     out = out.to(device=device)
     fresh = like is None or out._array is not like._array
@@ -381,13 +373,8 @@ def arange(
     need((end - start) / step >= 0, "arange", text, start, end, step)
     whole = all(isinstance(v, int | np.integer) for v in (start, end, step))
     if dtype is None:
-        if whole and requires_grad:
-            warnings.warn(
-                f"arange(..., requires_grad=True) of integers became {MODES.default_dtype.name}, "
-                "because only floats have gradients; give floats or a dtype",
-                stacklevel=2,
-            )
-        dtype = np.int64 if whole and not requires_grad else MODES.default_dtype
+        dtype = np.int64 if whole else MODES.default_dtype
+        dtype = _as_floats("arange", "integers") if whole and requires_grad else dtype
     wanted = as_dtype(dtype)
     if wanted.kind in "iu" and not whole:
         # As in PyTorch: integers from integers, counted in int64 by these and else by the given.

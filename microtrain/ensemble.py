@@ -134,17 +134,15 @@ class Ensemble:
     def _made(self, number: int) -> tuple[Any, Any, Any]:
         made: Any = self._make(self.members[number])
         kinds = [type(part).__name__ for part in made] if isinstance(made, tuple) else [type(made)]
-        if len(kinds) not in (2, 3) or not isinstance(made[1], Optimizer):
+        few = len(kinds) in (2, 3) and isinstance(made[1], Optimizer)
+        if not few or not all(isinstance(part, LRScheduler | None) for part in made[2:]):
             raise TypeError(
                 f"Ensemble: make({self.members[number]!r}) returned {kinds}, expected a model, its "
                 "optimizer and, where there is one, a learning-rate scheduler"
             )
         if made[1].needs_closure:
             raise TypeError(f"Ensemble: a step of {kinds[1]} needs a closure, and is not captured")
-        schedule = made[2] if len(made) == 3 else None
-        if schedule is not None and not isinstance(schedule, LRScheduler):
-            raise TypeError(f"Ensemble: {kinds[2]}, third, is not a learning-rate scheduler")
-        return made[0], made[1], schedule
+        return (*made, None)[:3]
 
     def _place(self, number: int) -> tuple[int, _Group, _Member]:
         number = range(len(self))[number]
@@ -504,8 +502,9 @@ class _Group:
     def _scan(self, course: _Course, kind: Any) -> Scan | None:
         """Native code for many steps at once, where the program allows it."""
         if kind not in course.scans:
-            fitting = [capture for capture in course.captures if _fits(capture, kind)]
-            course.scans[kind] = scan_of(fitting[0]) if len(fitting) == 1 else None
+            fitting = (c for c in course.captures if _kind_of(c.program.inputs) == kind)
+            scans = [scan for scan in map(scan_of, fitting) if scan is not None]
+            course.scans[kind] = scans[0] if len(scans) == 1 else None
         return course.scans[kind]
 
 
@@ -534,11 +533,6 @@ def _bind(schedule: Any, optimizer: Any) -> None:
     schedule.optimizer = optimizer
     for part in getattr(schedule, "_schedulers", ()):
         _bind(part, optimizer)
-
-
-def _fits(capture: Any, kind: Any) -> bool:
-    """Whether `capture` is of batches of `kind`, and native code can do many of them at once."""
-    return _kind_of(capture.program.inputs) == kind and scan_of(capture) is not None
 
 
 def _arrays(model: Any, optimizer: Any) -> list[Any]:

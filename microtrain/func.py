@@ -35,7 +35,7 @@ __all__ = ["divergence", "functional_call", "hvp", "jacfwd", "jvp", "laplacian"]
 _Func = Callable[..., Any]
 
 
-def jvp(func: _Func, primals: Any, tangents: Any, *, has_aux: bool = False) -> tuple[Any, ...]:
+def jvp(func: _Func, primals: Any, tangents: Any) -> tuple[Any, Any]:
     """The product of the Jacobian of `func` and a vector: one forward pass.
 
     Args:
@@ -43,11 +43,9 @@ def jvp(func: _Func, primals: Any, tangents: Any, *, has_aux: bool = False) -> t
         primals: the tuple of arguments: Tensors of float dtypes and any shapes, or tuples, lists
             and dicts of them.
         tangents: the vector, in the structure, shapes and dtypes of `primals`.
-        has_aux: `func` returns a tuple `(output, aux)`, and `aux` is handed on as it is.
 
     Returns:
-        `(output, product)`, the product in the structure and shapes of the output; with `has_aux`
-        `(output, product, aux)`.
+        `(output, product)`, the product in the structure and shapes of the output.
 
     Raises:
         TypeError: `primals` or `tangents` is not a tuple; something in them or in the output is
@@ -61,7 +59,7 @@ def jvp(func: _Func, primals: Any, tangents: Any, *, has_aux: bool = False) -> t
         >>> mt.func.jvp(lambda x: (x * x).sum(), (x,), (mt.ones(2),))
         (tensor(5.), tensor(6.))
     """
-    return _jvp("jvp", func, primals, tangents, has_aux)
+    return _jvp("jvp", func, primals, tangents)
 
 
 @differentiate.setting_messages_aside
@@ -96,10 +94,10 @@ def hvp(func: _Func, x: Any, v: Any) -> Any:
         found = iter(gradients)
         return replaced(x, lambda _: next(found))
 
-    return _jvp("hvp", gradient, (x,), (v,), False)[1]
+    return _jvp("hvp", gradient, (x,), (v,))[1]
 
 
-def jacfwd(func: _Func, argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> _Func:
+def jacfwd(func: _Func, argnums: int | tuple[int, ...] = 0) -> _Func:
     """A function that computes the Jacobian of `func`: all columns in one forward pass.
 
     For functions with fewer inputs than outputs; for many inputs and few outputs
@@ -108,12 +106,11 @@ def jacfwd(func: _Func, argnums: int | tuple[int, ...] = 0, has_aux: bool = Fals
     Args:
         func: as of `jvp`.
         argnums: which arguments to differentiate by, Tensors; the others may be anything.
-        has_aux: as of `jvp`.
 
     Returns:
         A function of the arguments of `func` that returns a Tensor of shape
         `output.shape + x.shape` in the place of every output; for a tuple of `argnums` a tuple of
-        these. With `has_aux` it returns `(jacobian, aux)`.
+        these.
 
     Raises:
         IndexError: there is no such argument. Else, when called, as `jvp`.
@@ -137,7 +134,7 @@ def jacfwd(func: _Func, argnums: int | tuple[int, ...] = 0, has_aux: bool = Fals
                 given[number] = x
             return func(*given)
 
-        run = _Run("jacfwd", of_chosen, tuple(args[number] for number in numbers), has_aux)
+        run = _Run("jacfwd", of_chosen, tuple(args[number] for number in numbers))
         ends = [0, *itertools.accumulate(x.numel() for x in run.inputs)]
         parts = [*zip(run.inputs, ends, ends[1:], strict=False)]
         columns = [
@@ -155,8 +152,7 @@ def jacfwd(func: _Func, argnums: int | tuple[int, ...] = 0, has_aux: bool = Fals
         by_input = run.results(*blocks)
         by_output = zip(*map(_flat, by_input), strict=True)
         many = replaced(by_input[0], lambda _: next(by_output))
-        result = many if type(argnums) is tuple else by_input[0]
-        return (result, *run.aux) if has_aux else result
+        return many if type(argnums) is tuple else by_input[0]
 
     return jacobian
 
@@ -239,10 +235,9 @@ class _Run:
 
     Attributes:
         inputs, outputs: the Tensors in its arguments and in what it returned.
-        aux: what else it returned, in a tuple.
     """
 
-    def __init__(self, name: str, func: _Func, arguments: tuple[Any, ...], has_aux: bool) -> None:
+    def __init__(self, name: str, func: _Func, arguments: tuple[Any, ...]) -> None:
         text = "inside inference_mode nothing is recorded; call it outside of it"
         need(not MODES.inference, name, text)
         self._name, self._record, self._since = name, bool(MODES.grad), next_seq()
@@ -250,12 +245,6 @@ class _Run:
         with enable_grad():
             given = replaced(arguments, self._fresh)
             self._returned = func(*given)
-        self.aux: tuple[Any, ...] = ()
-        if has_aux:
-            two = type(self._returned) is tuple and len(self._returned) == 2
-            need(two, name, "with has_aux=True func has to return (output, aux)", error=TypeError)
-            self._returned, *rest = self._returned
-            self.aux = tuple(rest)
         self.outputs: list[Tensor] = _flat(self._returned)
         for y in self.outputs:
             text = f"func has to return Tensors, got {kind_of(y)}"
@@ -305,11 +294,11 @@ class _Run:
         return tuple(replaced(self._returned, lambda _: next(each)) for _ in rows)
 
 
-def _jvp(name: str, func: _Func, primals: Any, tangents: Any, has_aux: bool) -> tuple[Any, ...]:
+def _jvp(name: str, func: _Func, primals: Any, tangents: Any) -> tuple[Any, Any]:
     for word, value in (("primals", primals), ("tangents", tangents)):
         text = f"{word} must be a tuple, one for each argument"
         need(type(value) is tuple, name, text, type(value), error=TypeError)
-    run = _Run(name, func, primals, has_aux)
+    run = _Run(name, func, primals)
     alike = replaced(primals, _nothing) == replaced(tangents, _nothing)
     need(alike, name, "the vector must have the structure of the inputs", error=ValueError)
     given = _flat(tangents)
@@ -319,12 +308,13 @@ def _jvp(name: str, func: _Func, primals: Any, tangents: Any, has_aux: bool) -> 
         text = "expected a vector of shape {} and dtype {}, got shape {} and dtype {}"
         fits = t.shape == x.shape and t.dtype == x.dtype
         need(fits, name, text, x.shape, x.dtype, t.shape, t.dtype, error=ValueError)
-    return (*run.results(run.outputs, run.first(given, ())), *run.aux)
+    output, product = run.results(run.outputs, run.first(given, ()))
+    return output, product
 
 
 def _points(name: str, func: _Func, x: Any) -> tuple[_Run, Tensor]:
     """`func` at the points `x`, and what it returned."""
-    run = _Run(name, func, (x,), False)
+    run = _Run(name, func, (x,))
     need(x.ndim, name, "expected points of shape (..., d)", x)
     alone = type(run._returned) in TENSORS
     need(alone, name, "func has to return one Tensor", type(run._returned), error=TypeError)

@@ -37,36 +37,13 @@ import math
 import operator
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from .common.threads import LAUNCH
 
-__all__ = [
-    "begin_batch",
-    "brief_generator",
-    "default_generator",
-    "draw_dtype",
-    "end_step",
-    "forward_numbers",
-    "forward_place",
-    "forward_words",
-    "generator",
-    "get_rng_state",
-    "go_to",
-    "in_step",
-    "initial_seed",
-    "kept_place",
-    "manual_seed",
-    "next_draw",
-    "place",
-    "set_rng_state",
-    "shared",
-    "standing",
-    "step_now",
-    "where_to_draw",
-]
+__all__ = ["generator", "get_rng_state", "initial_seed", "manual_seed", "set_rng_state", "shared"]
 
 _START = np.zeros(4, np.uint64)
 
@@ -233,16 +210,6 @@ def go_to(stand: Any) -> None:
 # Draws of the forward pass ------------------------------------------------------------------------
 
 
-class Place(NamedTuple):
-    """Where the draws of a thread stand: see `begin_batch`."""
-
-    first_row: int
-    batch: tuple[int, int]
-    draw: int
-    rows: int | None
-    ranks: int
-
-
 def begin_batch(
     first_row: int,
     batch: tuple[int, int] = (0, 0),
@@ -259,9 +226,9 @@ def begin_batch(
     STREAM.rows, STREAM.ranks = rows, ranks
 
 
-def place() -> Place:
+def place() -> tuple[Any, ...]:
     """What `begin_batch` takes to come back to where the draws of this thread stand now."""
-    return Place(STREAM.first_row, STREAM.batch, STREAM.draw, STREAM.rows, STREAM.ranks)
+    return STREAM.first_row, STREAM.batch, STREAM.draw, STREAM.rows, STREAM.ranks
 
 
 def step_now() -> tuple[int | None, int, bool]:

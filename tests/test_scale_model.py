@@ -262,7 +262,6 @@ def test_buckets_are_those_of_the_run(overlap, tmp_path):
     assert in_process.run(2, on_rank) == [[*step.buckets] if overlap else []] * 2
 
 
-@pytest.mark.filterwarnings("ignore:DataParallel. compression")  # for one machine
 @pytest.mark.parametrize(
     "settings",
     [

@@ -245,8 +245,6 @@ def test_a_write_to_what_a_legacy_variable_shares_is_seen() -> None:
 
 
 def test_legacy_volatile() -> None:
-    with pytest.raises(TypeError, match=r"volatile.*mt\.no_grad\(\)"):
-        mt.tensor([1.0], volatile=True)
     x = mt.tensor([1.0])
     with pytest.raises(AttributeError, match=r"mt\.no_grad\(\)"):
         _ = x.volatile

@@ -398,7 +398,7 @@ class Compiled:
             if tensor._rg:
                 inner.requires_grad_()
         leaves.receive(inputs, tensors)
-        recorder.first_draw, drawing = random.place().draw, random.step_now()
+        recorder.first_draw, drawing = random.STREAM.draw, random.step_now()
         before = look_at_all()
         counted = {one: one.counted() for one in LISTENERS}
         options = {optimizer: optimizer.options_now() for optimizer in alive(OPTIMIZERS)}
@@ -415,7 +415,7 @@ class Compiled:
         finally:
             MODES.messages = outer
             ended(recorder)  # where a Ctrl-C came before the block was entered, or as it was left
-        used = random.place().draw - recorder.draws_before
+        used = random.STREAM.draw - recorder.draws_before
         if used > 0:
             recorder.later(f"{used} random draws", functools.partial(skip, used), ())
         if any(o.options_now() != options.get(o, o.options_now()) for o in recorder.optimizers):

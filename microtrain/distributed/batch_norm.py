@@ -22,13 +22,13 @@ from ..autograd.function import Function
 from ..backend import MODES, XP, float16, float32
 from ..errors import need
 from ..ops.coercion import cast
-from ..ops.nn.normalization import _channels, _check, check_eps
 from ..ops.nn.normalization import batch_norm as local_batch_norm
+from ..ops.nn.normalization import check_batch
 from ..ops.shape.joining import cat
 from ..ops.shape.shapes import reshape_to, sum_to
 from ..tensor import TENSORS, Tensor, wrap
 from .collectives import Collective, exchange
-from .communicator import Array, Communicator
+from .communicator import Array, Communicator, Op
 
 # Rows of what a rank knows after the exchange, each in the shape of the statistics: its distance to
 # the global mean, 1 / standard deviation, mean, unbiased variance, 1 / count, and whether there are
@@ -66,12 +66,12 @@ class Across:
     def all_gather(self, array: Array) -> Array:
         return self._timed(self._comm.all_gather, array)
 
-    def all_reduce(self, array: Array) -> Array:
-        return self._timed(self._comm.all_reduce, array)
+    def all_reduce(self, array: Array, op: Op = "sum") -> Array:
+        return self._timed(self._comm.all_reduce, array, op)
 
-    def _timed(self, collective: Any, array: Array) -> Array:
+    def _timed(self, collective: Any, *args: Any) -> Array:
         started = time.perf_counter()
-        found: Array = collective(array)
+        found: Array = collective(*args)
         if (owner := self._owner()) is not None:
             owner.communicated(started, "batch norm")
         return found
@@ -89,12 +89,7 @@ def batch_norm(
     Raises what `functional.batch_norm` raises, and on every rank ValueError where all of them
     together have one value per channel.
     """
-    channels = _channels("batch_norm", input)
-    check_eps(eps, True)
-    text = "running_mean and running_var go together: both or neither"
-    need((running_mean is None) == (running_var is None), "batch_norm", text, error=ValueError)
-    running = {"running_mean": running_mean, "running_var": running_var}
-    _check("batch_norm", input, (channels,), **running, weight=weight, bias=bias)
+    channels = check_batch(input, running_mean, running_var, weight, bias, eps, True)
     dtype = input.dtype
     if dtype == float16:  # computed in single, as in PyTorch
         input, weight, bias = (x if x is None else cast(x, float32) for x in (input, weight, bias))

@@ -12,7 +12,7 @@ import math
 import types
 import weakref
 from bisect import bisect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..autograd.graph import MEANS, Node, freed, next_seq, shape_of
@@ -59,12 +59,7 @@ class Call:
     @property
     def alive(self) -> bool:
         """Whether somebody may still hold what it returned."""
-        if self._nodes is None:
-            return True
-        for ref in self._nodes:  # noqa: SIM110, faster
-            if ref() is not None:
-                return True
-        return False
+        return self._nodes is None or any(ref() is not None for ref in self._nodes)
 
 
 def _nodes_of(returned: Any) -> Sequence[Any] | None:
@@ -410,16 +405,10 @@ def _selected(index: Any, shape: tuple[int, ...]) -> list[int | None]:
     """Of each dimension of `x[index]` the one of x, of shape `shape`; None for a new one."""
     dims: list[int | None] = []
     at = 0
-    for part in index:
-        if part is None:
-            dims.append(None)
-        elif part is Ellipsis:
-            more = len(shape) - sum(_dims(one) for one in index)
-            dims += range(at, at + more)
-            at += more
-        else:
-            dims += [at] if type(part) is slice else []
-            at += _dims(part)
+    for part in _parts(index, shape):
+        if part is None or type(part) is slice:
+            dims.append(None if part is None else at)
+        at += _dims(part)
     return dims + [*range(at, len(shape))]
 
 
@@ -427,21 +416,23 @@ def _rows_at(node: Any, is_rows: IsRows) -> int | None:
     """How many rows `x[index]` has selected; None where it has all of them."""
     index, shape = node._saved
     below, dim, place = node._edges[0], 0, 0
-    for part in index:
-        if part is None:
-            place += 1
-        elif part is Ellipsis:
-            more = len(shape) - sum(_dims(one) for one in index)
-            dim, place = dim + more, place + more
-        else:
-            full = type(part) is slice and part.stop is None and not part.start
-            if not full or (part.step or 1) > 1:
-                if any(is_rows(below, dim + n) for n in range(_dims(part))):
-                    return _at(node._shape, 0 if type(part) is int else place)
-                if type(part) in ARRAYS:  # others move dimensions
-                    return None
-            dim, place = dim + _dims(part), place + (type(part) is slice)
+    for part in _parts(index, shape):
+        kept = type(part) is slice
+        full = kept and part.stop is None and not part.start and (part.step or 1) == 1
+        if part is not None and not full:
+            if any(is_rows(below, dim + n) for n in range(_dims(part))):
+                return _at(node._shape, 0 if type(part) is int else place)
+            if type(part) in ARRAYS:  # others move dimensions
+                return None
+        dim, place = dim + _dims(part), place + (kept or part is None)
     return None
+
+
+def _parts(index: Any, shape: tuple[int, ...]) -> Iterator[Any]:
+    """Those of an index, with slices in place of an ellipsis."""
+    more = len(shape) - sum(map(_dims, index))
+    for part in index:
+        yield from [slice(None)] * more if part is Ellipsis else [part]
 
 
 def _dims(part: Any) -> int:

@@ -22,7 +22,7 @@ from ..errors import need
 from ..ops.pointwise.elementwise import eq
 from ..ops.shape.joining import cat
 from ..tensor import TENSORS, Tensor, wrap
-from .communicator import Array, Communicator, Op, check_root
+from .communicator import Array, Communicator, Op
 from .connection import ranks_of
 
 
@@ -31,11 +31,12 @@ def _reduce(comm: Communicator, array: Array, root: int) -> Array:
     return total if comm.rank == root else np.zeros_like(total)
 
 
-# What each does to the values (a new array), and the one that its gradient goes through.
-_LINEAR: Final[dict[str, tuple[Callable[[Communicator, Array, int], Array], str]]] = {
-    "all_reduce": (lambda comm, a, _: comm.all_reduce(a.copy()), "all_reduce"),
+# What each does to the values (a new array), and the one that its gradient goes through. The last
+# argument is the op, or the root.
+_LINEAR: Final[dict[str, tuple[Callable[[Communicator, Array, Any], Array], str]]] = {
+    "all_reduce": (lambda comm, a, op: comm.all_reduce(a.copy(), op), "all_reduce"),
     "all_gather": (lambda comm, a, _: comm.all_gather(a), "reduce_scatter"),
-    "reduce_scatter": (lambda comm, a, _: comm.reduce_scatter(a), "all_gather"),
+    "reduce_scatter": (lambda comm, a, op: comm.reduce_scatter(a, op), "all_gather"),
     "all_to_all": (lambda comm, a, _: comm.all_to_all(a), "all_to_all"),
     "broadcast": (lambda comm, a, root: comm.broadcast(a.copy(), root), "reduce"),
     "reduce": (_reduce, "broadcast"),
@@ -61,15 +62,15 @@ class Collective(Function):
     """A collective that is linear: the sums, and those that only move values."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, name: str, comm: Communicator, root: int = 0) -> Tensor:
-        ctx.kind, ctx.comm, ctx.root = name, comm, root
+    def forward(ctx: Any, x: Tensor, name: str, comm: Communicator, how: Any = "sum") -> Tensor:
+        ctx.kind, ctx.comm, ctx.how = name, comm, how
         function = _LINEAR[name][0]
-        return wrap(exchange(name, lambda array: function(comm, array, root), x._array))
+        return wrap(exchange(name, lambda array: function(comm, array, how), x._array))
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
         transposed = _LINEAR[ctx.kind][1]
-        return Collective.apply(g, transposed, ctx.comm, ctx.root), None, None, None
+        return Collective.apply(g, transposed, ctx.comm, ctx.how), None, None, None
 
 
 class Extremum(Function):
@@ -77,13 +78,9 @@ class Extremum(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, name: str, comm: Communicator, op: Op) -> Tensor:
-        def function(array: Array) -> Array:
-            if name == "all_reduce":
-                return comm.all_reduce(array.copy(), op)
-            return comm.reduce_scatter(array, op)
-
-        result = wrap(exchange(f"{name} {op}", function, x._array))
-        ctx.spread, ctx.comm = _LINEAR[name][1], comm  # what brings a gradient to where x is
+        function, ctx.spread = _LINEAR[name]  # what brings a gradient to where x is
+        result = wrap(exchange(f"{name} {op}", lambda a: function(comm, a, op), x._array))
+        ctx.comm = comm
         ctx.save_for_backward(x, result)
         return result
 
@@ -97,22 +94,17 @@ class Extremum(Function):
         return Collective.apply(g, ctx.spread, ctx.comm) * share, None, None, None
 
 
-def _apply(
-    call: str, tensor: Any, comm: Communicator | Any, op: Op = "sum", root: int = 0
-) -> Tensor:
-    _check(call, tensor)
-    comm = ranks_of(comm)
-    linear = op == "sum"
-    found: Tensor = (Collective if linear else Extremum).apply(
-        tensor, call, comm, root if linear else op
-    )
+def _apply(call: str, tensor: Any, comm: Communicator | Any, how: Any = "sum") -> Tensor:
+    need_tensor(call, tensor)
+    linear = how == "sum" or call == "broadcast"
+    found: Tensor = (Collective if linear else Extremum).apply(tensor, call, ranks_of(comm), how)
     return found
 
 
-def _check(call: str, tensor: Any) -> None:
-    array_call = "all_gather" if call == "gather" else call
-    text = f"expected a Tensor, got {{}}; a communicator takes arrays: comm.{array_call}(array)"
-    need(type(tensor) in TENSORS, call, text, type(tensor), error=TypeError)
+def need_tensor(call: str, x: Any) -> None:
+    """TypeError for what is not a Tensor."""
+    text = "expected a Tensor, got {}; what takes arrays are the methods of a communicator"
+    need(type(x) in TENSORS, call, text, type(x), error=TypeError)
 
 
 def all_reduce(tensor: Tensor, op: Op = "sum", comm: Communicator | Any = None) -> Tensor:
@@ -180,12 +172,10 @@ def broadcast(tensor: Tensor, root: int = 0, comm: Communicator | Any = None) ->
 
     Raises TypeError for what is not a Tensor, ValueError for a root that is not a rank.
     """
-    return _apply("broadcast", tensor, comm, root=root)
+    return _apply("broadcast", tensor, comm, root)
 
 
-def gather(
-    tensor: Tensor, comm: Communicator | Any = None, root: int | None = None
-) -> Tensor | None:
+def gather(tensor: Tensor, comm: Communicator | Any = None) -> Tensor:
     """The rows of all ranks in rank order, which is the order of the samples; collective.
 
     A loader gives the ranks contiguous slices of every batch, so predictions of a batch that is not
@@ -196,24 +186,21 @@ def gather(
         tensor: of shape (rows, ...): any number of rows, also none, and otherwise the same shape
             and dtype on all ranks.
         comm: who takes part; None is `world()`.
-        root: the only rank that gets the result, the others None; None: every rank gets it.
 
     Raises (on every rank) RuntimeError for shapes or dtypes that do not fit together, ValueError
-    for a Tensor without rows and a root that is not a rank; CaptureError in a captured step, where
-    the number of rows would be fixed.
+    for a Tensor without rows; CaptureError in a captured step, where the number of rows would be
+    fixed.
 
     Example:
         >>> with mt.no_grad():
         ...     predictions = [mt.distributed.gather(model(x)) for x, y in loader]
     """
-    _check("gather", tensor)
+    need_tensor("gather", tensor)
     comm = ranks_of(comm)
     MODES.capture.refuse(
         "gather: how many rows the other ranks have may change from call to call; gather outside "
         "the captured step"
     )
-    if root is not None:
-        check_root("gather", root, comm.size)
     everyone = comm.all_gather_object((tuple(tensor.shape), tensor.dtype.name))
     for rank, (shape, dtype) in enumerate(everyone):
         text = f"expected rows, but rank {rank} has a Tensor of no dimension"
@@ -229,7 +216,5 @@ def gather(
         padding = wrap(xp.zeros((missing, *tensor.shape[1:]), tensor.dtype))
         tensor = cat([tensor, padding])
     rows = all_gather(tensor, comm)
-    if root is not None and comm.rank != root:
-        return None
     found: Tensor = cat([rows[rank, :count] for rank, count in enumerate(counts)])
     return found

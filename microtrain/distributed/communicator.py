@@ -71,6 +71,9 @@ class Communicator:
     _done = _passed = 0
     # Ranks by dimension, and whether these are rings, where MPI has put them into a grid.
     grid: tuple[tuple[int, ...], tuple[bool, ...]] | None = None
+    # Messages of other ranks, where there are any.
+    _send_to: Callable[..., None]
+    _next_from: Callable[..., tuple[Any, Message]]
 
     def all_reduce(self, array: Array, op: Op = "sum") -> Array:
         """Combine `array` over all ranks, in place, element by element; return it.
@@ -91,7 +94,7 @@ class Communicator:
         Any shape and any dtype without Python objects. Errors as in `all_reduce`.
         """
         check_buffer("broadcast", array)
-        check_root("broadcast", root, self.size)
+        check_rank("broadcast", "root", root, self.size)
         return self._broadcast(array, root)
 
     def all_gather(self, array: Array) -> Array:
@@ -138,7 +141,7 @@ class Communicator:
         `broadcast`, for a `dest` that is not a rank and a `tag` that is not a whole number.
         """
         check_buffer("send", array, writable=False)
-        check_peer("send", "dest", dest, tag, self.size)
+        check_rank("send", "dest", dest, self.size, tag)
         self.post(array, dest, tag)
 
     def recv(self, source: int, tag: int = 0) -> Array:
@@ -146,7 +149,7 @@ class Communicator:
 
         Raises as `send`, and RuntimeError where this rank waits for itself.
         """
-        check_peer("recv", "source", source, tag, self.size)
+        check_rank("recv", "source", source, self.size, tag)
         found = self.take(source, tag, f"recv(source={source}, tag={tag})")[0]
         assert found is not None
         return found
@@ -192,7 +195,7 @@ class Communicator:
 
     def gather_object(self, obj: T, root: int = 0) -> list[T] | None:
         """The ranks' objects, in rank order, on `root`; None elsewhere. Objects are pickled."""
-        check_root("gather_object", root, self.size)
+        check_rank("gather_object", "root", root, self.size)
         return self._gather_object(obj, root)
 
     def all_gather_object(self, obj: T) -> list[T]:
@@ -202,7 +205,7 @@ class Communicator:
 
     def broadcast_object(self, obj: T, root: int = 0) -> T:
         """The object that `root` passed, on every rank (what others pass is ignored). Pickled."""
-        check_root("broadcast_object", root, self.size)
+        check_rank("broadcast_object", "root", root, self.size)
         return self._broadcast_object(obj, root)
 
     def barrier(self) -> None:
@@ -250,14 +253,6 @@ class Communicator:
     def _barrier(self) -> None:
         return
 
-    def _send_to(
-        self, dest: int, address: Any, array: Array | None, number: int | None, at: str
-    ) -> None:
-        raise NotImplementedError  # for another rank
-
-    def _next_from(self, source: int, text: object) -> tuple[Any, Message]:
-        raise NotImplementedError
-
     def node(self) -> Communicator:
         """A communicator of the ranks on this machine. Collective, and made at the first call."""
         if self._node is None:
@@ -289,7 +284,8 @@ def check_buffer(call: str, array: Array, *, writable: bool = True) -> None:
     refuse_alone(call)
     is_array, kind = isinstance(array, np.ndarray), type(array)
     need(is_array, call, "expected a numpy.ndarray", kind, error=TypeError)
-    text = f"an array of Python objects cannot be sent; use {call_for_objects(call)}"
+    others = "broadcast_object" if call == "broadcast" else "all_gather_object"
+    text = f"an array of Python objects cannot be sent; use {others}"
     need(not array.dtype.hasobject, call, text, error=TypeError)
     text = f"expected a C-contiguous array, got shape {array.shape} with strides {array.strides}; "
     text += "pass numpy.ascontiguousarray(...) and copy the result back"
@@ -323,11 +319,6 @@ def refuse_alone(call: str) -> None:
         raise wrong(call, f"the other ranks would wait in vain: {why}")
 
 
-def call_for_objects(call: str) -> str:
-    """The method that does for Python objects what `call` does for arrays."""
-    return "broadcast_object" if call == "broadcast" else "all_gather_object"
-
-
 def check_reduction(array: Array, op: str, call: str = "all_reduce") -> None:
     """Raise TypeError or ValueError unless `all_reduce(array, op)` is defined."""
     # A step of a small model is a few microseconds: the usual case is settled in a quarter of one.
@@ -353,22 +344,13 @@ def check_rows(call: str, array: Array, size: int) -> None:
 def check_color(color: int | None, key: int | None) -> None:
     """Raise ValueError unless `split(color, key)` is defined."""
     refuse_alone("split")
-    for name, value in (("color", color), ("key", key)):
-        whole = type(value) is int and value < 2**31
-        good = value is None or (whole and (value >= 0 or name == "key"))
-        least = " of at least 0" if name == "color" else ""
-        text = f"expected {name} to be a whole number{least} or None"
+    for name, value, least in (("color", color, 0), ("key", key, -(2**31))):
+        good = value is None or (type(value) is int and least <= value < 2**31)
+        text = f"expected {name} to be a whole number from {least}, or None"
         need(good, "split", text, value, error=ValueError)
 
 
-def check_root(call: str, root: Any, size: int) -> None:
-    """Raise ValueError unless `root` is a rank."""
-    refuse_alone(call)
-    good = isinstance(root, int | np.integer) and 0 <= root < size
-    need(good, call, f"expected a root from 0 to {size - 1}", root, error=ValueError)
-
-
-def check_peer(call: str, name: str, rank: Any, tag: Any, size: int) -> None:
+def check_rank(call: str, name: str, rank: Any, size: int, tag: Any = 0) -> None:
     """Raise ValueError unless `rank` is one, and `tag` a tag."""
     refuse_alone(call)
     good = isinstance(rank, int | np.integer) and 0 <= rank < size

@@ -15,7 +15,7 @@ from . import mpi
 from .communicator import Communicator, T
 from .in_process import THIS_THREAD
 from .single import SingleCommunicator
-from .survivors import RankLost
+from .survivors import RankLost, tell_spares
 
 BACKENDS: Final = ("auto", "none", "mpi", "nccl")
 _CONNECTING: Final = threading.Lock()
@@ -96,16 +96,13 @@ def going_on(command: Callable[[], T]) -> T:
     while True:
         try:
             result = command()
-            mpi.tell_spares()
+            tell_spares(mpi.running())
             return result
         except RankLost:
             whole = False
-        except SystemExit:
-            mpi.tell_spares()
-            raise
-        except ConfigError as error:
-            if whole:
-                mpi.tell_spares()
+        except (SystemExit, ConfigError) as error:
+            if whole or isinstance(error, SystemExit):
+                tell_spares(mpi.running())
                 raise
             # Of so few ranks, as it worked before: the launcher starts it again with all.
             if (comm := world()).rank == 0:

@@ -18,7 +18,6 @@ import functools
 import math
 import operator
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -140,9 +139,12 @@ class DataParallel(Module):
         compared: bool = False,
     ) -> None:
         super().__init__()
-        check_options(
-            module, reduction, overlap, bucket_mb, compression, shards, sync_batchnorm, backend
-        )
+        options: dict[str, Any] = {
+            "reduction": reduction, "sync_batchnorm": sync_batchnorm, "overlap": overlap,
+            "bucket_mb": bucket_mb, "compression": compression, "shards": shards,
+            "backend": backend,
+        }  # fmt: skip
+        check_options(module, **options)
         self.module = module
         self.comm = ranks_of(comm)
         self.reduction = reduction
@@ -150,12 +152,7 @@ class DataParallel(Module):
         self._summed, self._counted = NOTHING, False
         self.comm_seconds = 0.0
         self.on_reduced: Any = None
-        options = {
-            "reduction": reduction, "sync_batchnorm": sync_batchnorm, "overlap": overlap,
-            "bucket_mb": bucket_mb, "compression": compression, "shards": shards,
-            "backend": backend,
-            "device": "+".join(dict.fromkeys(p.device.type for p in module.parameters())),
-        }  # fmt: skip
+        options["device"] = "+".join(dict.fromkeys(p.device.type for p in module.parameters()))
         if not compared and (what := difference(self.comm, module, options)):
             raise wrong("DataParallel", f"the models of the ranks differ: {what}")
         self.storage = FlatStorage.of(module.parameters(), "DataParallel", self)
@@ -183,20 +180,13 @@ class DataParallel(Module):
         LISTENERS.add(self)
 
     def _synchronize_batch_norms(self, sync: bool) -> None:
-        """Let batch norm layers take the statistics of all ranks; warn where they do not."""
-        layers = [(n, m) for n, m in self.module.named_modules() if isinstance(m, BatchNorm)]
+        """Let batch norm layers take the statistics of all ranks."""
+        layers = [m for m in self.module.modules() if isinstance(m, BatchNorm)]
         several = self.comm.size > 1 and self.reducer.in_place
         across = Across(self) if sync and several else None
-        for _, layer in layers:
+        for layer in layers:
             layer.across = across
         self.local_batch_norm = bool(layers) and several and not sync
-        if self.local_batch_norm and self.comm.rank == 0:
-            warnings.warn(
-                f"DataParallel: {layers[0][0] or 'the model'} is a batch norm, and sync_batchnorm "
-                "is False: its statistics are those of each rank's own rows, so results depend on "
-                "the number of ranks",
-                stacklevel=3,
-            )
 
     def _reset(self) -> None:
         """Begin a new step: forget the passes of the last one."""
@@ -243,9 +233,6 @@ class DataParallel(Module):
         label = ": ".join([label, *map(str, args)])
         MODES.capture.bookkeeping(label, functools.partial(function, *args), self)
 
-    def _give(self, rows: int) -> None:
-        self.passes.samples_given = rows
-
     def counted(self) -> Any:
         """The counts that a captured step depends on: it is replayed where these are equal."""
         passes = self.passes
@@ -262,7 +249,7 @@ class DataParallel(Module):
         except TypeError:
             rows = -1
         need(rows >= 0, "count", "expected a whole number of at least 0", n, error=ValueError)
-        self.bookkeeping("count", self._give, rows)
+        self.bookkeeping("count", functools.partial(setattr, self.passes, "samples_given"), rows)
 
     def train(self, mode: bool = True) -> Self:
         """Switch mode; forward calls so far (a validation, with grad) no longer wait for a pass."""

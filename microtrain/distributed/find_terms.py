@@ -272,10 +272,7 @@ class _Graph:
         )  # fmt: skip
 
     def _mixed(self, node: Any) -> Term:
-        if node in self.losses:
-            found = self.term(node)
-        else:
-            found = Plain(node, NO_ROWS, 0)
+        found = self.term(node) if node in self.losses else Plain(node, NO_ROWS, 0)
         if node in self.repeated or node not in self.losses:
             found.elements = None  # it never counts alike
         return found

@@ -11,9 +11,10 @@ import numpy as np
 from ..errors import need
 from ..ops.shape.joining import cat
 from ..tensor import Tensor
+from .collectives import need_tensor
 from .communicator import Communicator
 from .connection import ranks_of
-from .messages import need_tensor, shift
+from .messages import shift
 
 
 def halo(
@@ -113,5 +114,4 @@ def _neighbor(
     there[place] += step
     if not 0 <= there[place] < ranks[place] and not rings[place]:
         return None
-    there[place] %= ranks[place]
-    return int(np.ravel_multi_index(there, ranks))
+    return int(np.ravel_multi_index(there, ranks, mode="wrap"))

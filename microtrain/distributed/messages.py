@@ -29,8 +29,8 @@ from ..creation import zeros, zeros_like
 from ..errors import need, wrong
 from ..ops.shape.joining import unbind
 from ..tensor import TENSORS, Tensor, as_array, wrap
-from .collectives import exchange
-from .communicator import NEVER, Array, Communicator, Message, check_peer, check_root
+from .collectives import exchange, need_tensor
+from .communicator import NEVER, Array, Communicator, Message, check_rank
 from .connection import ranks_of
 
 MANY: Final = 100_000  # messages since the last backward pass that somebody may have forgotten
@@ -50,11 +50,6 @@ class _Line:
         over: whether it has been said, here or on the other rank, that no gradient will come.
         there: whether there was something to be received.
     """
-
-    __slots__ = (
-        *("address", "asked", "comm", "dtype", "number", "over"),
-        *("peer", "shape", "text", "there", "token"),
-    )
 
     def __init__(
         self, comm: Communicator, peer: int, address: Any, text: str, token: Any,
@@ -220,19 +215,7 @@ class _Recv(Backward):
         return ()
 
 
-class _Nobody(Backward):
-    """What is received where there is no rank: ends of a line, whose code is that of the others."""
-
-    node_name, saves_arrays = "NobodyBackward", False
-
-    @staticmethod
-    def backward_arrays(node: Node, _: Any) -> tuple[Any, ...]:
-        return ()
-
-    backward_tensors = backward_arrays
-
-
-SEND, RECV, NOBODY = _Send(), _Recv(), _Nobody()
+SEND, RECV = _Send(), _Recv()
 
 
 def _back(line: _Line) -> _Line:
@@ -244,12 +227,6 @@ def _back(line: _Line) -> _Line:
 
 
 # What users call ----------------------------------------------------------------------------------
-
-
-def need_tensor(call: str, x: Any) -> None:
-    """TypeError for what is not a Tensor."""
-    text = f"expected a Tensor, got {{}}; a communicator takes arrays: comm.{call}(array, rank)"
-    need(type(x) in TENSORS, call, text, type(x), error=TypeError)
 
 
 def _send(call: str, x: Tensor, dest: int, address: Any, comm: Communicator) -> None:
@@ -290,7 +267,7 @@ def send(x: Tensor, dest: int, tag: int = 0, comm: Communicator | Any = None) ->
     """
     need_tensor("send", x)
     comm = ranks_of(comm)
-    check_peer("send", "dest", dest, tag, comm.size)
+    check_rank("send", "dest", dest, comm.size, tag)
     _send("send", x, dest, tag, comm)
 
 
@@ -321,7 +298,7 @@ def recv(
         tensor([1., 2.])
     """
     comm = ranks_of(comm)
-    check_peer("recv", "source", source, tag, comm.size)
+    check_rank("recv", "source", source, comm.size, tag)
     if type(like) in TENSORS:
         found: tuple[Any, ...] = _like(like)
     else:
@@ -365,7 +342,7 @@ def sendrecv(
     need_tensor("sendrecv", x)
     comm = ranks_of(comm)
     for name, rank in (("dest", dest), ("source", source)):
-        check_peer("sendrecv", f"{name} (None: no such rank)", rank or 0, tag, comm.size)
+        check_rank("sendrecv", f"{name} (None: no such rank)", rank or 0, comm.size, tag)
     return shift("sendrecv", x, dest, source, tag, comm, like)
 
 
@@ -381,8 +358,7 @@ def shift(
         return _recv(call, source, address, comm, *_like(like))
     nothing: Tensor = zeros_like(like)
     if x._rg and MODES.grad and nothing.is_floating_point():
-        nothing._rg, nothing._edge = True, Node()
-        record(nothing._edge, NOBODY, (), (), nothing._array.shape)
+        nothing = nothing.requires_grad_().clone()  # no leaf: it may be written to
     return nothing
 
 
@@ -401,7 +377,7 @@ def scatter(tensor: Tensor | None, root: int = 0, comm: Communicator | Any = Non
     another number of rows.
     """
     comm = ranks_of(comm)
-    check_root("scatter", root, comm.size)
+    check_rank("scatter", "root", root, comm.size)
     if comm.rank != root:
         return _recv("scatter", root, "scatter", comm, zeros((0,))._array)
     need_tensor("scatter", tensor)

@@ -313,21 +313,20 @@ class MpiCommunicator(Communicator):
     def end(self, why: str) -> None:
         """Free what MPI has of it: from now on RuntimeError for what needs MPI. Collective."""
         self.finish()
-        for name in ("_comm", "_first", "_control"):
-            own = vars(self).get(name)
-            if own is not None and type(own) is not Ended:
-                if own != self._MPI.COMM_NULL:
-                    own.Free()
-                setattr(self, name, Ended(f"{self!r}: {why}"))
+        self._leave("Free", why)
 
     def revoke(self) -> None:
         """Let nobody wait in it any more, here or on another rank: of it, a rank is lost."""
         self._sent.clear()
+        self._leave("Revoke", "a rank of it was lost")
+
+    def _leave(self, call: str, why: str) -> None:
         for name in ("_comm", "_first", "_control"):
             own = vars(self).get(name)
-            if isinstance(own, self._MPI.Comm) and own != self._MPI.COMM_NULL:
-                own.Revoke()
-            setattr(self, name, Ended(f"{self!r}: a rank of it was lost"))
+            if isinstance(own, self._MPI.Comm):
+                if own != self._MPI.COMM_NULL:
+                    getattr(own, call)()
+                setattr(self, name, Ended(f"{self!r}: {why}"))
 
     def _compare(self) -> None:
         """RuntimeError on every rank unless all are at the same call."""
@@ -487,12 +486,6 @@ def connect_living(launch: Launch) -> MpiCommunicator | None:
         raise
 
 
-def tell_spares() -> None:
-    """The command of this rank has ended: those that wait to take a part in it may go."""
-    if (MPI := running()) is not None:
-        survivors.tell_spares(MPI)
-
-
 def adopt(launch: Launch, comm: Any) -> MpiCommunicator:
     """The communicator over a duplicate of `comm`, which is one of mpi4py; collective over it.
 
@@ -509,10 +502,8 @@ def adopt(launch: Launch, comm: Any) -> MpiCommunicator:
         )
     if running() is None:
         raise RuntimeError(
-            f"comm: {kind} of an MPI that has been finalized"
-            if MPI.Is_finalized()
-            else f"comm: {kind} of an MPI that has not been initialized; call MPI.Init(), or "
-            "microtrain.distributed.world(), on every rank before"
+            f"comm: {kind} of an MPI that has not been initialized, or that has been finalized; "
+            "call MPI.Init(), or microtrain.distributed.world(), on every rank before"
         )
     if comm == MPI.COMM_NULL:
         raise ValueError(
@@ -540,17 +531,14 @@ def _beginning(launch: Launch) -> Iterator[None]:
     """Let an error be told by one rank, and the monitor know when all have found each other."""
     try:
         yield
-    except BaseException as error:
-        survivors.found()
-        # Whoever catches it may leave as it likes.
-        process_monitor.tell(limit=None, over=not watchdog.watches(), together=0)
+    except LaunchError:
         # As a rule every rank fails alike. The first has the word; if it says nothing for a while
         # (its machine may be the one in order), the others speak.
-        if launch.rank != 0 and isinstance(error, LaunchError):
-            time.sleep(0.5)
+        time.sleep(0.5 if launch.rank else 0.0)
         raise
-    survivors.found()
-    process_monitor.tell(limit=None, over=not watchdog.watches(), together=0)
+    finally:  # whoever catches an error may leave as it likes
+        survivors.found()
+        process_monitor.tell(limit=None, over=not watchdog.watches(), together=0)
 
 
 def _joined(launch: Launch, MPI: ModuleType, comm: Any, where: str) -> MpiCommunicator:
@@ -665,17 +653,13 @@ def _check_settings(comm: Any) -> None:
     mine |= {"microtrain": version.__version__, "NumPy": np.__version__}
     everyone, kernels = zip(*comm.allgather((mine, blas_kernel())), strict=True)
     for name, found in differing(everyone):
+        what = f"the ranks run different versions of {name}:"
+        way_out = "install one version on all machines"
         if name in _SETTINGS:
-            raise LaunchError(
-                f"the environments of the ranks differ: {name} is {by_rank(found)}\n"
-                "the ranks would not do the same; set it for all of them, or for none (Open MPI's "
-                f"mpirun hands it to other hosts with -x {name}, as microtrain launch does)"
-            )
-        raise LaunchError(
-            f"the ranks run different versions of {name}: {by_rank(found)}\n"
-            "they would not compute the same; install one version on all machines (microtrain "
-            "doctor in each place says which Python and package it is)"
-        )
+            what = f"the environments of the ranks differ: {name} is"
+            way_out = "set it for all, or for none (Open MPI's mpirun hands it to other hosts with "
+            way_out += f"-x {name}, as microtrain launch does)"
+        raise LaunchError(f"{what} {by_rank(found)}\nthey would not do the same; {way_out}")
     if len({*kernels}) > 1 and comm.rank == 0:
         warnings.warn(
             f"BLAS computes by different code: {by_rank(kernels)}. Results are right, but their "

@@ -19,9 +19,8 @@ from ..errors import ConfigError, LaunchError
 from ..optim.flat import FlatStorage
 from .agreement import agreed, from_root, settled
 from .communicator import Communicator
-from .footer import Summed, pack
+from .footer import Summed, Totals, pack
 from .reducer import Reducer
-from .step_counts import Passes
 
 WAY_OUT = "or set distributed.backend to auto, which adds up gradients over MPI"
 
@@ -60,15 +59,15 @@ def _load() -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # CuPy warns on every rank, and goes on without it
             found = importlib.import_module("cupy.cuda.nccl")
-        why = "" if found.available else "the library is not installed"
+        if found.available:
+            return found
+        why = "the library is not installed"
     except ImportError as error:
         why = str(error)
-    if why:
-        raise LaunchError(
-            f"distributed.backend: nccl was asked for, but CuPy has no NCCL here: {why}; install "
-            f"it (pip install nvidia-nccl-cu12 or nvidia-nccl-cu13, as your CUDA is), {WAY_OUT}"
-        )
-    return found
+    raise LaunchError(
+        f"distributed.backend: nccl was asked for, but CuPy has no NCCL here: {why}; install it "
+        f"(pip install nvidia-nccl-cu12 or nvidia-nccl-cu13, as your CUDA is), {WAY_OUT}"
+    )
 
 
 def _called(function: Callable[..., Any], *args: Any) -> Any:
@@ -100,11 +99,9 @@ class Nccl(Reducer):
         self._sum = nccl.NCCL_SUM
         self._footer = Staging(self.footer())
 
-    def reduce(self, passes: Passes, notes: Sequence[float], last: bool) -> Summed | None:
+    def added_up(self, totals: Totals, notes: Sequence[float]) -> Summed:
         """As in the base class."""
-        if not last:
-            return None
-        self._footer.host[...] = pack(passes.totals(), notes, self.fill_absent())
+        self._footer.host[...] = pack(totals, notes, self.fill_absent())
         self._footer.put()
         stream = cuda().module.cuda.get_current_stream().ptr
         self.comm._doing = "all_reduce by NCCL", ()  # for the watchdog

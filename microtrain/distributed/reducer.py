@@ -46,7 +46,11 @@ class Reducer:
 
         Only the `last` pass of a step is reduced; others return None.
         """
-        return (*passes.totals(), *notes) if last else None
+        return self.added_up(passes.totals(), notes) if last else None
+
+    def added_up(self, totals: Totals, notes: Sequence[float]) -> Summed:
+        """The sums of gradients and footers over all ranks, collective."""
+        return *totals, *notes
 
     def discard(self) -> None:
         """Called when zero_grad() has discarded earlier passes of the step. May raise."""
@@ -57,13 +61,9 @@ class Reducer:
     def cancel(self) -> None:
         """Called when a pass has failed that was to be reduced."""
 
-    def used(self) -> tuple[bool, ...]:
-        """For each parameter, whether its gradient is present."""
-        return self.storage.present()
-
     def fill_absent(self) -> tuple[bool, ...]:
-        """Write zeros into the memory of absent gradients; returns `used`."""
-        used = self.used()
+        """Write zeros into the memory of absent gradients; for which there is one."""
+        used = self.storage.present()
         if False in used:
             for slot, present in zip(self.storage.slots, used, strict=True):
                 if not present:
@@ -78,7 +78,7 @@ class Reducer:
     def summed(self, footer: Any) -> Summed:
         """The values of a reduced footer; parameters that any rank used become present here."""
         values = footer.tolist()
-        if False in self.used():
+        if False in self.storage.present():
             for slot, flag in zip(self.storage.slots, values[FOOTER:], strict=True):
                 if flag and not slot.present:
                     slot.epoch = slot.buffer.epoch
@@ -100,7 +100,7 @@ class AtOnce(Reducer):
 
     communicates = True
 
-    def __init__(self, comm: Communicator, storage: FlatStorage, kind: str) -> None:
+    def __init__(self, comm: Communicator, storage: FlatStorage, kind: str = "none") -> None:
         super().__init__(comm, storage)
         self._staged = [Staging(buffer.wide) for buffer in storage.buffers]
         self._gradients = [
@@ -114,12 +114,8 @@ class AtOnce(Reducer):
         if kind != "none":
             self._owed = [compression.nothing_owed(comm, array) for array in self._gradients]
 
-    def reduce(self, passes: Passes, notes: Sequence[float], last: bool) -> Summed | None:
-        """As in the base class."""
-        return self.added_up(passes.totals(), notes) if last else None
-
     def added_up(self, totals: Totals, notes: Sequence[float]) -> Summed:
-        """The sums of gradients and footers over all ranks, collective."""
+        """As in the base class."""
         footer = pack(totals, notes, self.fill_absent())
         if self.plain:  # the usual case, in less time
             self._footer[...] = footer

@@ -95,12 +95,10 @@ def check_replicas(
     comm = ranks_of(comm, tensors)
     if comm.size == 1:
         return
-    named = list(tensors.named_parameters() if hasattr(tensors, "named_parameters") else tensors)
-    digests = [digest(tensor) for _, tensor in named]
-    if all_equal(comm, b"".join(digests)):
-        return
-    found = comm.all_gather_object([(n, d) for (n, _), d in zip(named, digests, strict=True)])
-    raise RuntimeError(f"{name}: {_difference(found)}")
+    named = tensors.named_parameters() if hasattr(tensors, "named_parameters") else tensors
+    mine = {key: digest(tensor) for key, tensor in named}
+    if not all_equal(comm, repr(mine).encode()):
+        raise RuntimeError(f"{name}: {_difference(comm.all_gather_object(mine))}")
 
 
 def digest(tensor: Any) -> bytes:
@@ -110,23 +108,19 @@ def digest(tensor: Any) -> bytes:
     return hashlib.blake2b(host.reshape(-1).view("u1").data, digest_size=16, key=head[:64]).digest()
 
 
-def _difference(found: Sequence[Sequence[tuple[str, bytes]]]) -> str:
+def _difference(everyone: Sequence[dict[str, bytes]]) -> str:
     """Who differs from most ranks, and in what."""
-    names = [[name for name, _ in one] for one in found]
-    usual = Counter(map(tuple, names)).most_common(1)[0][0]
-    for rank, theirs in enumerate(names):
+    usual = Counter(map(tuple, everyone)).most_common(1)[0][0]
+    for rank, theirs in enumerate(everyone):
         if tuple(theirs) != usual:
-            return f"rank {rank} compares different tensors: {theirs}, the others {[*usual]}"
-    drifted: dict[str, list[int]] = {}
-    for number, name in enumerate(usual):
-        seen = [one[number][1] for one in found]
-        most = Counter(seen).most_common(1)[0][0]  # the lowest rank's, where there are as many
-        if ranks := [rank for rank, digest in enumerate(seen) if digest != most]:
-            drifted[name] = ranks
-    name, ranks = next(iter(drifted.items()))
+            return f"rank {rank} compares different tensors: {[*theirs]}, the others {[*usual]}"
+    drifted = [*differing(everyone)]
+    name, digests = drifted[0]
+    most = Counter(digests.values()).most_common(1)[0][0]  # the lowest rank's, if as many have it
+    ranks = [rank for rank, digest in digests.items() if digest != most]
     more = f" ({len(drifted)} of {len(usual)} tensors differ)" if len(drifted) > 1 else ""
     return (
-        f"the replicas have drifted apart: {ranks_named(ranks)} of {len(found)} differ from the "
+        f"the replicas have drifted apart: {ranks_named(ranks)} of {len(everyone)} differ from the "
         f"others in {name}{more}; a parameter was changed on one rank alone, or the machines "
         "compute differently"
     )

@@ -11,7 +11,6 @@ order.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
@@ -29,7 +28,7 @@ from .step_counts import Passes
 
 WHOLE = 2**16  # bytes received up to which every rank adds up everything, and not a part of it
 
-Additions = list[tuple[int, int]]  # the row that another is added to, and that other
+Addition = tuple[int, int]  # the row that another is added to, and that other
 Node = tuple[int, int]  # of the tree: how many additions are below it, and its place among those
 
 
@@ -55,52 +54,39 @@ def local_shards(shards: int, comm: Communicator) -> range:
     return range(*contiguous_slice(shards, comm.size, comm.rank))
 
 
-def additions(rows: dict[Node, int], shards: int) -> Iterator[Additions]:
+def additions(rows: dict[Node, int], shards: int) -> Iterator[Addition]:
     """Level by level what is added up of the sums that are there, one on each row.
 
     `rows` has then what is left of them.
     """
     level = 0
     while shards > 1:
-        pairs = []
         for node in [node for node in rows if node[0] == level and not node[1] % 2]:
             other = level, node[1] + 1
             if other in rows or other[1] == shards:  # the last may have no partner
                 one = rows[level + 1, node[1] // 2] = rows.pop(node)
                 if other in rows:
-                    pairs.append((one, rows.pop(other)))
-        yield pairs
+                    yield one, rows.pop(other)
         level, shards = level + 1, -(-shards // 2)
 
 
 @lru_cache(64)
-def within(rank: int, shards: int, size: int) -> tuple[Additions, dict[Node, int]]:
+def within(rank: int, shards: int, size: int) -> tuple[list[Addition], dict[Node, int]]:
     """What a rank adds up alone, and the rows of what it has then, in the order of the shards."""
     rows = {
         (0, shard): row for row, shard in enumerate(range(*contiguous_slice(shards, size, rank)))
     }
-    pairs = [pair for level in additions(rows, shards) for pair in level]
+    pairs = [*additions(rows, shards)]
     return pairs, dict(sorted(rows.items(), key=lambda item: item[1]))
 
 
 @lru_cache(16)
-def between(shards: int, size: int) -> tuple[int, list[tuple[slice, slice]]]:
-    """How many rows a rank sends, and what is added up of all of them, many rows at once."""
+def between(shards: int, size: int) -> tuple[int, list[Addition]]:
+    """How many rows a rank sends, and what is added up of all of them."""
     left = [within(rank, shards, size)[1] for rank in range(size)]
     most = max(map(len, left))
     rows = {node: rank * most + i for rank, own in enumerate(left) for i, node in enumerate(own)}
-    found = []
-    for pairs in additions(rows, shards):
-        ones, others = [one for one, _ in pairs], [other for _, other in pairs]
-        steps = {b - a for row in (ones, others) for a, b in itertools.pairwise(row)}
-        if len(steps) > 1:
-            found += [(slice(one, one + 1), slice(other, other + 1)) for one, other in pairs]
-        elif pairs:
-            step = min(steps, default=1)
-            found.append(
-                (slice(ones[0], ones[-1] + 1, step), slice(others[0], others[-1] + 1, step))
-            )
-    return most, found
+    return most, [*additions(rows, shards)]
 
 
 def tree_sum(comm: Communicator, arrays: list[Array], shards: int) -> Array:
@@ -115,7 +101,7 @@ def tree_sum(comm: Communicator, arrays: list[Array], shards: int) -> Array:
     if comm.size == 1:
         return arrays[0]
     (size,), dtype = arrays[0].shape, arrays[0].dtype
-    rows, levels = between(shards, comm.size)
+    rows, pairs = between(shards, comm.size)
     # Every rank adds up its part of the elements; what is small is not worth being parted.
     parts = 1 if comm.size * rows * size * dtype.itemsize <= WHOLE else comm.size
     part = -(-size // parts)
@@ -125,8 +111,8 @@ def tree_sum(comm: Communicator, arrays: list[Array], shards: int) -> Array:
     sent = np.ascontiguousarray(mine.reshape(rows, parts, part).swapaxes(0, 1))
     found = comm.all_gather(sent[0]) if parts == 1 else comm.all_to_all(sent)
     sums = found.reshape(comm.size * rows, part)
-    for ones, others in levels:
-        sums[ones] += sums[others]
+    for one, other in pairs:
+        sums[one] += sums[other]
     return sums[0] if parts == 1 else comm.all_gather(sums[0]).reshape(-1)[:size]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 
 from ..errors import LaunchError, need
@@ -23,17 +21,19 @@ def strategy(
 ) -> tuple[Reducer, str]:  # fmt: skip
     """The reducer, and whether it works beside the backward pass, with the reason; collective."""
     nccl = ready(comm, storage) if backend == "nccl" else None
+    if shards is not None:
+        return Shards(comm, storage, shards, module), "off: shards are reduced when all are there"
+    if comm.size == 1:
+        return Reducer(comm, storage), "off: one rank has nothing to reduce"
+    if nccl is not None:
+        return Nccl(comm, storage, nccl), "off: NCCL adds up all gradients at once"
+    if compression != "none":
+        return AtOnce(comm, storage, compression), "off: 16 bits are reduced at once"
+    if any(type(buffer.grad) is not np.ndarray for buffer in storage.buffers):
+        return AtOnce(comm, storage), "off: gradients on a GPU are staged at once"
     bucket = BUCKET if bucket_mb is None else int(bucket_mb * 2**20)
     on, why = overlap == "on", "asked for"
-    if comm.size == 1:
-        on, why = False, "one rank has nothing to reduce"
-    elif shards is not None or compression != "none":
-        on, why = False, "shards and compressed gradients are reduced at once"
-    elif nccl is not None:
-        on, why = False, "NCCL adds up all gradients at once"
-    elif any(type(buffer.grad) is not np.ndarray for buffer in storage.buffers):
-        on, why = False, "gradients on a GPU are staged at once"
-    elif overlap == "auto":
+    if overlap == "auto":
         on, why = worth(comm, storage, bucket)
     if on and not comm.all(comm.concurrent):
         if overlap == "on":
@@ -43,24 +43,9 @@ def strategy(
                 "mpi4py.rc.thread_level is set), or let overlap be auto or off"
             )
         on, why = False, "MPI was initialized without MPI_THREAD_MULTIPLE"
-    reducer: Reducer
-    if shards is not None:
-        reducer = Shards(comm, storage, shards, module)
-    elif nccl is not None and comm.size > 1:
-        reducer = Nccl(comm, storage, nccl)
-    elif on:
-        reducer = Overlap(comm, storage, bucket)
-    elif comm.size > 1:
-        reducer = AtOnce(comm, storage, compression)
-    else:
-        reducer = Reducer(comm, storage)
-    if compression != "none" and comm.size > 1 and comm.num_nodes == 1 and comm.rank == 0:
-        warnings.warn(
-            f"DataParallel: compression={compression} costs accuracy and time and saves nothing "
-            f"here: all {comm.size} ranks are on one machine and share its memory; use none",
-            stacklevel=3,
-        )
-    return reducer, f"{'on' if on else 'off'}: {why}"
+    if on:
+        return Overlap(comm, storage, bucket), f"on: {why}"
+    return AtOnce(comm, storage), f"off: {why}"
 
 
 def check_options(
@@ -80,14 +65,15 @@ def check_options(
         need(value in choices, who, text, value, error=ValueError)
     good = bucket_mb is None or bucket_mb > 0
     need(good, who, "bucket_mb must be above 0", bucket_mb, error=ValueError)
-    text = "with shards every bit is the same at every number of ranks, and compression rounds by "
-    need(compression == "none" or shards is None, who, text + "rank: choose one", error=ValueError)
-    beside = overlap == "on" and (shards is not None or compression != "none")
-    text = "shards and compressed gradients are reduced at once, when the pass is over; overlap is "
-    need(not beside, who, text + "then off or auto", error=ValueError)
-    plain = shards is None and compression == "none" and overlap != "on"
-    text = "NCCL adds up whole gradients, in an order of its own: with backend=nccl there are no "
-    text += "shards and no compression, and overlap is off or auto"
-    need(backend != "nccl" or plain, who, text, error=ValueError)
+    ways = {
+        "overlap=on": overlap == "on",
+        "compression": compression != "none",
+        "shards": shards is not None,
+        "backend=nccl": backend == "nccl",
+    }
+    asked = [name for name, on in ways.items() if on]
+    text = "gradients are added up beside the pass (overlap=on), in 16 bits (compression), in a "
+    text += "fixed tree (shards) or by NCCL, in an order of its own: choose one"
+    need(len(asked) < 2, who, text, " and ".join(asked), error=ValueError)
     good, text = isinstance(sync_batchnorm, bool), "sync_batchnorm is True or False"
     need(good, who, text, sync_batchnorm, error=TypeError)

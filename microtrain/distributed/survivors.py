@@ -89,12 +89,12 @@ def found() -> None:
         faulthandler.cancel_dump_traceback_later()
 
 
-def tell_spares(MPI: ModuleType) -> None:
+def tell_spares(MPI: ModuleType | None) -> None:
     """The command has ended: what the first rank tells those that still wait."""
-    everyone, wanted = world(MPI), job.in_place()
-    if wanted and everyone.rank == 0:
-        for spare in range(wanted, everyone.size):
-            everyone.isend(None, spare, END)
+    wanted = job.in_place()
+    if MPI is not None and wanted and world(MPI).rank == 0:
+        for spare in range(wanted, world(MPI).size):
+            world(MPI).isend(None, spare, END)
 
 
 def check(MPI: ModuleType) -> None:

@@ -310,13 +310,9 @@ class Watchdog:
             return
         self.left = True
         self.board.write(self.record(""))
-        faulthandler.cancel_dump_traceback_later()
-        process_monitor.tell(limit=None)
-        pause = 0.001
         try:
             while not self.board.all_left():
-                time.sleep(pause)
-                pause = min(2 * pause, 0.02)
+                time.sleep(0.005)
         finally:
             process_monitor.tell(over=True)
             if self.everyone and self.comm.num_nodes == 1:

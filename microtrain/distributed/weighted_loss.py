@@ -435,27 +435,24 @@ def _of_all(comm: Communicator, of: Sequence[int], told: Any) -> Any:
     for place, factor in zip(of, rest[number + 1 :], strict=True):
         factors[place] += factor
 
-    def on_all(start: Sequence[float], size: int) -> list[list[float]]:
-        table, missing = np.zeros((comm.size, len(start) + 2 * size)), [0.0] * (size - number)
+    def everywhere(most: int) -> Any:
+        table = np.zeros((comm.size, 3, most))
         if n:
-            table[comm.rank] = *start, *counts[:size], *missing, *factors[:size], *missing
-        found: list[list[float]] = comm.all_reduce(table).tolist()
-        return found
+            table[comm.rank, 0, :4] = n, known, rest[number], number
+            table[comm.rank, 1:, :number] = counts[:most], factors[:most]
+        return comm.all_reduce(table)
 
-    table = on_all((n, known, number), MANY)
-    here = [rank for rank, row in enumerate(table) if row[0]]
-    numbers = np.array([row[2] for row in table])
+    table = everywhere(MANY)
+    numbers = table[:, 0, 3]
     most = int(numbers.max())
-    alike = all(numbers[rank] == most for rank in here)
-    size, every = MANY, [table[rank][3:] for rank in here]
-    if alike and most > MANY:
-        size, more = most, on_all((), most)
-        every = [more[rank] for rank in here]
-    whole = [sum(column) for column in zip(*(row[:most] for row in every), strict=True)]
-    if not alike or any(row[size:] != every[0][size:] for row in every):
-        mine = _sorts(np.array([counts, factors]), rest[number]) if n else 0
-        by = np.array([row[size : size + most] for row in every])
-        if share := _as_rows(comm, numbers, mine):
+    if most > MANY:
+        table = everywhere(most)
+    here = np.flatnonzero(table[:, 0, 0]).tolist()
+    every, by = table[here, 1:, :most].swapaxes(0, 1)
+    whole = [sum(column) for column in every.T.tolist()]
+    alike = (numbers[here] == most).all()
+    if not alike or (by != by[:1]).any():
+        if share := _as_rows(table, comm.rank):
             whole = [count * share for count in counts]
         elif not alike:
             raise agreed(_refusal(numbers))
@@ -463,8 +460,8 @@ def _of_all(comm: Communicator, of: Sequence[int], told: Any) -> Any:
             raise agreed(_unlike(dict(zip(here, by.tolist(), strict=True))))
     if not n:
         whole = [float(bool(here))] * number
-    found = [sum(row[place] for row in table) for place in range(2)]
-    return np.array(found + (whole or [0.0] * number), told.dtype)
+    found = [sum(column) for column in table[:, 0, :2].T.tolist()]
+    return np.array(found + whole, told.dtype)
 
 
 def _sorts(both: Any, own: float) -> list[float]:
@@ -489,24 +486,24 @@ def _sorts(both: Any, own: float) -> list[float]:
     return [even, own * len(counts) / counts.sum(), *sums.ravel()]
 
 
-def _as_rows(comm: Communicator, numbers: Any, mine: Any) -> float:
-    """By what the counts of this rank have to be multiplied in a mean over rows; collective.
+def _as_rows(table: Any, rank: int) -> float:
+    """By what the counts of a rank have to be multiplied in a mean over rows; 0: it is none.
 
-    0 where the root is none.
+    table: of each rank what it begins with, its counts, and their factors.
     """
-    table = np.zeros((comm.size, 2 + 2 * SORTS))
-    table[comm.rank] = mine
-    table = comm.all_reduce(table)
-    rows = table[:, 2]
-    even, own, counts, factors = np.split(table[numbers > 0], [1, 2, 2 + SORTS], 1)
-    if np.isnan(table).any() or not _close(factors, factors[0]):
+    numbers = table[:, 0, 3].astype(int)
+    pairs = zip(table, numbers, strict=True)
+    found = np.array([_sorts(each[1:, :number], each[0, 2]) for each, number in pairs])
+    rows = found[:, 2]
+    even, own, counts, factors = np.split(found[numbers > 0], [1, 2, 2 + SORTS], 1)
+    if np.isnan(found).any() or not _close(factors, factors[0]):
         return 0.0
     if not _close(counts * counts[0, 0], counts[0] * counts[:, :1]):
         return 0.0
     mean = counts[:, 0] / numbers[numbers > 0]
     if even.all() and not _close(mean, mean[0]) and not _close(own, own[0]):
         return 0.0  # a mean of means over other numbers of rows
-    return float(rows.sum() / (rows[comm.rank] or 1))
+    return float(rows.sum() / (rows[rank] or 1))
 
 
 def _refusal(numbers: Any) -> UnequalDenominators:

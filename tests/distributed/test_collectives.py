@@ -150,27 +150,20 @@ def test_gather_brings_a_loaders_rows_back_in_sample_order(comm: Communicator, r
         np.testing.assert_array_equal(together, array, strict=True)
 
 
-def test_gather_to_a_root(comm: Communicator) -> None:
-    root = comm.size - 1
-    found = gather(mt.full((comm.rank, 2), comm.rank), comm, root)
-    if comm.rank != root:
-        assert found is None
-    else:
-        expected = [[rank] * 2 for rank in range(comm.size) for _ in range(rank)]
-        assert found.tolist() == expected
-
-
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        (lambda comm: all_reduce(np.ones(2), comm=comm), TypeError, r"comm\.all_reduce"),
+        (lambda comm: all_reduce(np.ones(2), comm=comm), TypeError, "methods of a communicator"),
         (lambda comm: gather([1.0], comm), TypeError, "expected a Tensor, got list"),
         (lambda comm: all_reduce(mt.ones(2), "mean", comm), ValueError, "sum, max or min"),
         (lambda comm: all_reduce(mt.ones(2, dtype=mt.float16), comm=comm), TypeError, "float32"),
         (lambda comm: all_to_all(mt.ones(comm.size + 1), comm), ValueError, "a row for each"),
         (lambda comm: reduce_scatter(mt.tensor(1.0), comm=comm), ValueError, "a row for each"),
-        (lambda comm: broadcast(mt.ones(2), comm.size, comm), ValueError, "a root from 0"),
-        (lambda comm: gather(mt.ones(2), comm, comm.size), ValueError, "a root from 0"),
+        (
+            lambda comm: broadcast(mt.ones(2), comm.size, comm),
+            ValueError,
+            "root to be a rank from 0",
+        ),
         (lambda comm: gather(mt.tensor(1.0), comm), ValueError, "no dimension"),
     ],
 )

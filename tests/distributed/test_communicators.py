@@ -296,7 +296,9 @@ def test_unknown_op_and_root_are_refused(comm: Communicator) -> None:
         comm.all_reduce(np.zeros(1), "mean")  # type: ignore[arg-type]
     for root in (-1, comm.size, 0.0, None):
         for call in (comm.broadcast, comm.gather_object, comm.broadcast_object):
-            with pytest.raises(ValueError, match=f"expected a root from 0 to .*, got {root}"):
+            with pytest.raises(
+                ValueError, match=f"expected root to be a rank from 0 to .*, got {root}"
+            ):
                 call(np.zeros(1), root)
 
 
@@ -562,7 +564,7 @@ def test_what_is_no_group_with_this_rank_in_it_is_one_clear_error(mpirun: Any) -
     assert all("that it was made from has been freed" in line for line in used)
     ended = [line for line in lines if " ended " in line]
     assert len(ended) == 4
-    assert all("MPI has been finalized" in line or "an MPI that has been" in line for line in ended)
+    assert all("has been finalized" in line for line in ended)
 
 
 THREAD_LEVEL = """

@@ -124,7 +124,6 @@ def test_bfloat16_is_the_nearest(value: float) -> None:
 
 
 @pytest.mark.daily("fp16")
-@pytest.mark.filterwarnings("ignore:DataParallel. compression")
 @pytest.mark.parametrize("kind", ["none", *BITS])
 def test_a_network_learns_as_well(comm: Communicator, kind: Any) -> None:
     mt.manual_seed(0)
@@ -148,15 +147,6 @@ def test_a_network_learns_as_well(comm: Communicator, kind: Any) -> None:
     assert len(set(comm.all_gather_object(digest.hexdigest()))) == 1
 
 
-def test_a_warning_where_it_cannot_pay(comm: Communicator) -> None:
-    model = mt.nn.Linear(1, 1)
-    if comm.size > 1 and comm.rank == 0:
-        with pytest.warns(UserWarning, match=r"compression=fp16 .* on one machine"):
-            DataParallel(model, comm, compression="fp16")
-    else:
-        DataParallel(model, comm, compression="fp16")
-
-
 def test_wrong_arguments(comm: Communicator) -> None:
     with pytest.raises(ValueError, match="compression is none, fp16 or bf16, got 'zip'"):
         DataParallel(mt.nn.Linear(1, 1), comm, compression="zip")  # type: ignore[arg-type]
@@ -176,7 +166,6 @@ train: {duration: 15 epochs, batch_size: 64}
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:DataParallel. compression")
 def test_digits_are_read_as_well(tmp_path: Path) -> None:
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     (tmp_path / "digits.yaml").write_text(DIGITS)

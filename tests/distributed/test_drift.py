@@ -192,7 +192,6 @@ def test_a_parameter_frozen_on_one_rank_is_told_in_that_step(
 
 
 @pytest.mark.parametrize("options", [BUCKETS, {"compression": "fp16"}])
-@pytest.mark.filterwarnings("ignore:DataParallel. compression")
 def test_however_gradients_travel(options: Any) -> None:
     with pytest.raises(RuntimeError, match="is True on ranks 0, 2, False on rank 1"):
         in_process.run(3, lambda comm: frozen(comm, lambda rank: rank == 1, None, **options))

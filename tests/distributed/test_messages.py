@@ -587,7 +587,7 @@ def test_a_message_that_stops_asking_for_a_gradient_is_named_in_a_replay() -> No
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        (lambda comm: send(np.ones(2), 0, comm=comm), TypeError, r"comm\.send\(array"),
+        (lambda comm: send(np.ones(2), 0, comm=comm), TypeError, "methods of a communicator"),
         (lambda comm: send(mt.ones(2), comm.size, comm=comm), ValueError, "dest to be a rank"),
         (lambda comm: send(mt.ones(2), -1, comm=comm), ValueError, "got -1"),
         (lambda comm: send(mt.ones(2), None, comm=comm), ValueError, "got None"),
@@ -598,7 +598,7 @@ def test_a_message_that_stops_asking_for_a_gradient_is_named_in_a_replay() -> No
         (lambda comm: recv(mt.ones(2), comm.rank, 5, comm=comm), RuntimeError, "not sent itself"),
         (lambda comm: sendrecv([1], 0, 0, comm=comm), TypeError, "expected a Tensor, got list"),
         (lambda comm: sendrecv(mt.ones(2), -1, 0, comm=comm), ValueError, "None: no such rank"),
-        (lambda comm: scatter(mt.ones(1), comm.size, comm), ValueError, "a root from 0"),
+        (lambda comm: scatter(mt.ones(1), comm.size, comm), ValueError, "root to be a rank from 0"),
         (lambda comm: scatter(mt.ones(9), comm.rank, comm), ValueError, "a row for each"),
         (lambda comm: scatter(None, comm.rank, comm), TypeError, "expected a Tensor, got None"),
         (lambda comm: scan(np.ones(2), comm), TypeError, "expected a Tensor, got ndarray"),

@@ -215,7 +215,7 @@ def test_threads_end_with_their_model() -> None:
         model(mt.ones(1, 2)).sum().backward()
 
     def reducing() -> set[threading.Thread]:
-        return {t for t in threading.enumerate() if t.name == "microtrain-reduce"}
+        return {t for t in threading.enumerate() if t.name.startswith("microtrain-reduce")}
 
     before = reducing()
     in_process.run(2, work)
@@ -232,7 +232,7 @@ def test_wrong_arguments(comm: Communicator) -> None:
     with pytest.raises(ValueError, match="bucket_mb must be above 0"):
         DataParallel(mt.nn.Linear(1, 1), comm, bucket_mb=0)
     for further in ({"shards": comm.size}, {"compression": "fp16"}):
-        with pytest.raises(ValueError, match="reduced at once"):
+        with pytest.raises(ValueError, match="choose one, got 'overlap=on and "):
             DataParallel(mt.nn.Linear(1, 1), comm, overlap="on", **further)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="sync_batchnorm is True or False, got 'false'"):
         DataParallel(mt.nn.Linear(1, 1), comm, sync_batchnorm="false")  # type: ignore[arg-type]

@@ -128,13 +128,6 @@ def _check(name: str, input: Any, shape: tuple[int, ...], **others: Any) -> None
         need(value.dtype in allowed, name, text, what, input.dtype, value.dtype)
 
 
-def check_eps(eps: float, training: bool) -> None:
-    """ValueError for what batch norm cannot add to a variance, which may be 0 in training."""
-    word = "positive during training" if training else "non-negative"
-    fits = eps > 0 or (eps == 0 and not training)
-    need(fits, "batch_norm eps", f"must be {word}, but got {{}}", eps, error=ValueError)
-
-
 def _apply(input: Any, weight: Any, bias: Any, *attributes: Any) -> Any:
     """`standardize`; half precision is computed in single, as in PyTorch."""
     if input.dtype != float16:
@@ -263,6 +256,23 @@ def instance_norm(
     return group_norm(input, channels or 1, weight, bias, eps)
 
 
+def check_batch(
+    input: Any, running_mean: Any, running_var: Any, weight: Any, bias: Any, eps: float,
+    training: bool,
+) -> int:  # fmt: skip
+    """How many channels `input` has; raises as `batch_norm` for what does not go with it."""
+    channels = _channels("batch_norm", input)
+    word = "positive during training" if training else "non-negative"
+    fits = eps > 0 or (eps == 0 and not training)
+    need(fits, "batch_norm eps", f"must be {word}, but got {{}}", eps, error=ValueError)
+    both = (running_mean is None) == (running_var is None)
+    text = "running_mean and running_var go together: both or neither"
+    need(both, "batch_norm", text, error=ValueError)
+    running = {"running_mean": running_mean, "running_var": running_var}
+    _check("batch_norm", input, (channels,), **running, weight=weight, bias=bias)
+    return channels
+
+
 @public
 def batch_norm(
     input: T, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None,
@@ -285,13 +295,7 @@ def batch_norm(
     running statistic without the other, RuntimeError for shapes or dtypes that do not fit, for
     integers, and for missing running statistics in evaluation.
     """
-    channels = _channels("batch_norm", input)
-    check_eps(eps, training)
-    both = (running_mean is None) == (running_var is None)
-    text = "running_mean and running_var go together: both or neither"
-    need(both, "batch_norm", text, error=ValueError)
-    running = {"running_mean": running_mean, "running_var": running_var}
-    _check("batch_norm", input, (channels,), **running, weight=weight, bias=bias)
+    channels = check_batch(input, running_mean, running_var, weight, bias, eps, training)
     spatial = (1,) * (input.ndim - 2)
     if spatial:
         weight, bias = (

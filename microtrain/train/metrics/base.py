@@ -410,7 +410,7 @@ def _of_all_ranks(rows: Array, comm: Communicator) -> Array:
     """The rows of all ranks, in their order."""
     if comm.size == 1:
         return rows
-    return gather(from_numpy(rows), comm).numpy()  # type: ignore[union-attr]
+    return gather(from_numpy(rows), comm).numpy()
 
 
 def _residual(name: str, prediction: Array, target: Array) -> Sums:
