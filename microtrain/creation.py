@@ -36,6 +36,35 @@ from .ops.coercion import examine
 from .random import draw_dtype
 from .tensor import INFERENCE, TENSORS, Tensor, is_state, kind_of, one_dtype, wrap
 
+__all__ = [
+    "arange",
+    "as_tensor",
+    "asarray",
+    "empty",
+    "empty_like",
+    "eye",
+    "from_dlpack",
+    "from_numpy",
+    "full",
+    "full_like",
+    "linspace",
+    "logspace",
+    "normal",
+    "ones",
+    "ones_like",
+    "rand",
+    "rand_like",
+    "randint",
+    "randint_like",
+    "randn",
+    "randn_like",
+    "randperm",
+    "scalar_tensor",
+    "tensor",
+    "zeros",
+    "zeros_like",
+]
+
 
 def _placed(device: Any) -> Any:
     """The device given, or else that of the block `with mt.device(...):` around."""

@@ -43,31 +43,6 @@ import numpy as np
 
 from .common.threads import LAUNCH
 
-__all__ = [
-    "begin_batch",
-    "brief_generator",
-    "default_generator",
-    "draw_dtype",
-    "end_step",
-    "forward_numbers",
-    "forward_place",
-    "forward_words",
-    "generator",
-    "get_rng_state",
-    "go_to",
-    "in_step",
-    "initial_seed",
-    "kept_place",
-    "manual_seed",
-    "next_draw",
-    "place",
-    "set_rng_state",
-    "shared",
-    "standing",
-    "step_now",
-    "where_to_draw",
-]
-
 _START = np.zeros(4, np.uint64)
 
 

@@ -335,8 +335,6 @@ class Module:
         """Call `hook(module, state_dict, prefix, {})` when it is complete; a result replaces it."""
         return add_hook(self, "_state_dict_hooks", hook)
 
-    _register_state_dict_hook = register_state_dict_post_hook
-
     def register_load_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call a hook before values are loaded into this module, or into one around it.
 
@@ -344,13 +342,6 @@ class Module:
         may change the dictionary, a copy of the one given, and add to the three lists.
         """
         return add_hook(self, "_load_state_dict_pre_hooks", hook)
-
-    def _register_load_state_dict_pre_hook(
-        self, hook: Callable[..., Any], with_module: bool = False
-    ) -> RemovableHandle:
-        """The older form, whose hooks do not get the module."""
-        own = hook if with_module else lambda module, *rest: hook(*rest)
-        return self.register_load_state_dict_pre_hook(own)
 
     def register_load_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call `hook(module, keys)` when the Tensors are loaded; it may shorten its two lists.

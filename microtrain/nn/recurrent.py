@@ -83,15 +83,6 @@ class RNNBase(Module):
         """The ends of the parameters' names, one for each direction."""
         return [f"_l{layer}", *([f"_l{layer}_reverse"] if self.bidirectional else [])]
 
-    @property
-    def all_weights(self) -> list[list[Parameter]]:
-        """The parameters of every layer and direction."""
-        return [
-            [getattr(self, kind + suffix) for kind in self._kinds]
-            for layer in range(self.num_layers)
-            for suffix in self._suffixes(layer)
-        ]
-
     def reset_parameters(self) -> None:
         """Draw all parameters anew, uniform in +-1/sqrt(hidden_size)."""
         bound = 1 / math.sqrt(self.hidden_size)

@@ -9,6 +9,23 @@ import numpy as np
 from ..backend import MODES, XP, as_dtype, bool_, get_default_dtype, int64, looks_at, promote_dtypes
 from ..tensor import TENSORS, Tensor, kind_of
 
+__all__ = [
+    "allclose",
+    "can_cast",
+    "equal",
+    "finfo",
+    "iinfo",
+    "is_complex",
+    "is_floating_point",
+    "is_nonzero",
+    "is_same_size",
+    "is_signed",
+    "is_tensor",
+    "numel",
+    "promote_types",
+    "result_type",
+]
+
 
 def is_tensor(obj: Any) -> bool:
     """Whether `obj` is a Tensor (a Parameter is one)."""
