@@ -113,28 +113,6 @@ def _laplace(p: Laplace, q: Laplace) -> Any:
     return apart / q.scale + ratio * exp(-apart / p.scale) - 1 - log(ratio)
 
 
-@register_kl(Uniform, Normal)
-def _uniform_normal(p: Uniform, q: Normal) -> Any:
-    width = p.high - p.low
-    apart = (p.high + p.low - 2 * q.loc) / 2
-    spread = (width**2 / 12 + apart**2) / (2 * q.scale**2)
-    return log(q.scale * math.sqrt(2 * math.pi) / width) + spread
-
-
-@register_kl(Exponential, Normal)
-def _exponential_normal(p: Exponential, q: Normal) -> Any:
-    variance, mean = q.scale**2, 1 / p.rate
-    spread = (2 * mean**2 - 2 * q.loc * mean + q.loc**2) / (2 * variance)
-    return 0.5 * log(2 * math.pi * variance) + log(p.rate) - 1 + spread
-
-
-@register_kl(Laplace, Normal)
-def _laplace_normal(p: Laplace, q: Normal) -> Any:
-    ratio = (p.scale / q.scale) ** 2
-    apart = (p.loc - q.loc) ** 2 / (2 * q.scale**2)
-    return ratio + apart + 0.5 * log(math.pi / (2 * ratio)) - 1
-
-
 @register_kl(Independent, Independent)
 def _independent(p: Independent, q: Independent) -> Any:
     if p.reinterpreted_batch_ndims != q.reinterpreted_batch_ndims:

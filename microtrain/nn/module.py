@@ -284,15 +284,7 @@ class Module:
 
     def modules(self) -> Iterator[Module]:
         """This module and all below it, each once."""
-        seen: set[int] = set()
-        stack: list[Module] = [self]
-        while stack:  # as `named_modules`, without the names, which take most of its time
-            module = stack.pop()
-            if id(module) not in seen:
-                seen.add(id(module))
-                yield module
-                parts = vars(module).copy().values()
-                stack += [part for part in parts if isinstance(part, Module)][::-1]
+        return (module for _, module in self.named_modules())
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True
@@ -556,9 +548,9 @@ class Module:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: a table of the layers."""
-        from .table import in_html
+        from .table import Summary
 
-        return in_html(self)
+        return Summary(self)._repr_html_()
 
 
 def members(module: Module) -> list[tuple[str, Module]]:
