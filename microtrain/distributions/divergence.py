@@ -10,11 +10,9 @@ from ..errors import need
 from ..linalg import solve
 from ..nn.functional import softplus
 from ..ops import abs, exp, log, tril, where
-from .continuous import Exponential, Laplace, Uniform
+from .continuous import Exponential, Laplace, LogNormal, MultivariateNormal, Normal, Uniform
 from .discrete import Bernoulli, Categorical, OneHotCategorical
-from .distribution import Distribution, summed
-from .independent import Independent
-from .normal import LogNormal, MultivariateNormal, Normal
+from .distribution import Distribution, Independent, summed
 
 _TABLE: dict[tuple[type, type], Callable[[Any, Any], Any]] = {}
 
