@@ -118,6 +118,9 @@ INSTEAD: dict[str, dict[str, str]] = {
         "volatile": "compute inside `with mt.no_grad():`, where nothing is recorded",
         "astype": "write x.to(dtype)",
         "copy": "write x.clone()",
+        "float_power_": "write x.float_power(y)",
+        "geometric_": "write (mt.empty_like(x).exponential_() / -math.log1p(-p)).ceil()",
+        "random_": "write x.copy_(mt.randint(low, high, x.shape))",
         "resize_": "write x = mt.empty(shape)",
         "bfloat16": "float types are float16, float32 and float64",
         "pin_memory": "copies to a GPU wait for nothing else",
@@ -171,8 +174,19 @@ def say_instead(module: str) -> Callable[[str], NoReturn]:
     return __getattr__
 
 
+def own_names(module: dict[str, Any]) -> list[str]:
+    """The `__all__` of a module, of which these are the globals: the public names it defines."""
+    place = f"{module['__name__']}."
+    return [
+        name
+        for name, value in module.copy().items()
+        if name[0] != "_" and f"{getattr(value, '__module__', '')}.".startswith(place)
+    ]
+
+
 def namespace(module: dict[str, Any]) -> None:
     """Let a module, of which these are the globals, show its `__all__` and say what it lacks."""
+    module.setdefault("__all__", own_names(module))
     module["__getattr__"] = say_instead(module["__name__"])
     module["__dir__"] = lambda: module["__all__"]
 
