@@ -151,5 +151,4 @@ __all__ = [
     "threads",
     "uint8",
 ]
-__all__ += creation.__all__
-__all__ += ops.inspection.__all__
+__all__ += [*dir(creation), *dir(ops.inspection)]

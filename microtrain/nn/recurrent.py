@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..common.missing_names import namespace
 from ..creation import empty, zeros
 from ..errors import need
 from ..ops.arguments import want_shape
@@ -21,17 +22,6 @@ from . import init
 from .module import Module
 from .parameter import Parameter
 from .utils.rnn import PackedSequence, laid_out, packed_again
-
-__all__ = [
-    "GRU",
-    "LSTM",
-    "RNN",
-    "GRUCell",
-    "LSTMCell",
-    "RNNBase",
-    "RNNCell",
-    "RNNCellBase",
-]  # fmt: skip
 
 
 class RNNBase(Module):
@@ -447,3 +437,6 @@ class LSTMCell(RNNCellBase):
         x, hidden, cell = self._given(input, *((None, None) if hx is None else hx))
         hidden, cell = lstm_cell(x, hidden, cell, *self._weights())
         return (hidden, cell) if input.ndim == 2 else (hidden.squeeze(0), cell.squeeze(0))
+
+
+namespace(globals())

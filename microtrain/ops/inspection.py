@@ -7,24 +7,8 @@ from typing import Any
 import numpy as np
 
 from ..backend import MODES, XP, as_dtype, bool_, get_default_dtype, int64, looks_at, promote_dtypes
+from ..common.missing_names import namespace
 from ..tensor import TENSORS, Tensor, kind_of
-
-__all__ = [
-    "allclose",
-    "can_cast",
-    "equal",
-    "finfo",
-    "iinfo",
-    "is_complex",
-    "is_floating_point",
-    "is_nonzero",
-    "is_same_size",
-    "is_signed",
-    "is_tensor",
-    "numel",
-    "promote_types",
-    "result_type",
-]
 
 
 def is_tensor(obj: Any) -> bool:
@@ -160,3 +144,6 @@ class iinfo:
         found = np.iinfo(wanted)
         self.bits, self.max, self.min = found.bits, int(found.max), int(found.min)
         self.dtype = wanted.name
+
+
+namespace(globals())
