@@ -234,7 +234,7 @@ class Normal(LocScale):
         return log(self.scale) + (0.5 + _HALF_LOG_2PI)
 
 
-class LogNormal(Normal):
+class LogNormal(LocScale):
     """The distribution of `exp` of normal numbers of mean `loc` and standard deviation `scale`."""
 
     support = constraints.positive
@@ -254,14 +254,9 @@ class LogNormal(Normal):
         """The variance."""
         return expm1(self.scale**2) * exp(2 * self.loc + self.scale**2)
 
-    @property
-    def stddev(self) -> Any:
-        """The standard deviation."""
-        return self.variance**0.5
-
     def rsample(self, sample_shape: Any = ()) -> Any:
         """The exponential of normal draws."""
-        return exp(super().rsample(sample_shape))
+        return exp(self._normal().rsample(sample_shape))
 
     def _normal(self) -> Normal:
         return Normal(self.loc, self.scale, validate_args=False)

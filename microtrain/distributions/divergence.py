@@ -56,18 +56,10 @@ def kl_divergence(p: Distribution, q: Distribution) -> Any:
 
 
 @register_kl(Normal, Normal)
+@register_kl(LogNormal, LogNormal)
 def _normal(p: Normal, q: Normal) -> Any:
     ratio = (p.scale / q.scale) ** 2
     return 0.5 * (ratio + ((p.loc - q.loc) / q.scale) ** 2 - 1 - log(ratio))
-
-
-@register_kl(Normal, LogNormal)
-@register_kl(LogNormal, Normal)
-def _apart(p: Normal, q: Normal) -> Any:
-    raise NotImplementedError("kl_divergence of Normal and LogNormal is not known")
-
-
-_TABLE[LogNormal, LogNormal] = _normal
 
 
 @register_kl(MultivariateNormal, MultivariateNormal)
