@@ -173,6 +173,20 @@ class Sequential(_ListOfModules):
             return NotImplemented
         return Sequential(*self, *other)
 
+    def __mul__(self, times: int) -> Sequential:
+        """The same modules several times, one after another."""
+        if isinstance(times, bool) or not isinstance(times, int):
+            return NotImplemented
+        text = "expected to be repeated at least once"
+        need(times > 0, "Sequential", text, times, error=ValueError)
+        return Sequential(*(list(self) * times))
+
+    __rmul__ = __mul__
+
+    def __imul__(self, times: int) -> Self:
+        """Append the modules that it has `times` - 1 times more."""
+        return self.extend(list(self * times)[len(self) :])
+
     def forward(self, input: Any) -> Any:
         """Apply all modules in order."""
         for module in vars(self).values():
