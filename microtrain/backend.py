@@ -28,7 +28,7 @@ from .random import forward_numbers, forward_words, where_to_draw
 # What kernels may use. Every name is both NumPy's and CuPy's; Namespace adds the few that differ.
 INSTRUCTIONS = tuple(
     """absolute add all any arange arccos arccosh arcsin arcsinh arctan arctan2 arctanh argmax
-    argmin argsort asarray bitwise_and bitwise_or bitwise_xor ceil concatenate
+    argmin argpartition argsort asarray bitwise_and bitwise_or bitwise_xor ceil concatenate
     copysign copyto cos cosh cumprod cumsum divide dot empty empty_like equal exp exp2 expm1
     flip floor floor_divide fmod frexp full gcd greater greater_equal hypot invert isfinite isinf
     isnan lcm left_shift less less_equal log log10 log1p log2 logaddexp logaddexp2 logical_and

@@ -10,13 +10,15 @@ import math
 from operator import index as whole
 from typing import Any
 
-from ...backend import MODES, XP, bool_, int32, int64
+import numpy as np
+
+from ...backend import MODES, XP, bool_, int8, int32, int64
 from ...tensor import TENSORS, Tensor, wrap
 from ..arguments import want_tensors
 from ..coercion import NUMBERS, cast, promote, underived
 from ..fronts import Dim, NumericOnly, TensorOnly, need, public
 from ..index.gathering import take_along_dim
-from ..index.indexing import at_dim, gather_along, index_put, part
+from ..index.indexing import at_dim, gather_along, index_put, part, places_along
 from ..index.masking import nonzero_rows
 from ..pointwise.elementwise import clamp, isnan, ne, to_dtype, where, zeros_like
 from ..registry import primitive
@@ -79,9 +81,42 @@ def msort(input: TensorOnly) -> Any:
     return sort(input, 0).values
 
 
+def _tied(x, last, k, dim, largest):
+    """Whether it is open which `k` are the most extreme: more equal the `last` of them, or NaN."""
+    reached = np.greater_equal(x, last) if largest else np.less_equal(x, last)
+    return not (np.count_nonzero(reached, dim) == k).all()
+
+
+def _first(xp, x, last, k, dim, largest):
+    """The indices of those beyond the `last`, and of the first that equal it."""
+    x_nan, last_nan = xp.not_equal(x, x), xp.not_equal(last, last)
+    equal = xp.logical_or(xp.equal(x, last), xp.logical_and(x_nan, last_nan))
+    above, nans = (x, last), (x_nan, xp.logical_not(last_nan))
+    if not largest:
+        above, nans = (last, x), (xp.logical_not(x_nan), last_nan)
+    beyond = xp.logical_or(xp.greater(*above), xp.logical_and(*nans))
+    left = xp.subtract(k, xp.sum(beyond, axis=dim, keepdims=True))
+    equal = xp.logical_and(equal, xp.less_equal(xp.cumsum(equal, dim), left))
+    rest = xp.asarray(xp.logical_not(xp.logical_or(beyond, equal)), int8)
+    return xp.getitem(xp.argpartition(rest, k - 1, dim), at_dim(dim, slice(k)))
+
+
 @primitive("topk")
 def topk_dim(xp, x, *, k, dim, largest):
     """The indices of the `k` largest or smallest along `dim`, the most extreme first."""
+    n = x.shape[dim]
+    if 0 < k < n and math.prod(x.shape) > 2048:  # of many a partition takes a fraction of a sort
+        at = n - k if largest else k - 1
+        order = xp.argpartition(x, at, dim)
+        last = xp.getitem(order, at_dim(dim, slice(at, at + 1)))
+        last = xp.take(x, places_along(xp, last, x.shape, dim))
+        chosen = xp.getitem(order, at_dim(dim, slice(n - k, n) if largest else slice(k)))
+        if type(last) is not np.ndarray or _tied(x, last, k, dim, largest):
+            chosen = _first(xp, x, last, k, dim, largest)
+        chosen = xp.sort(chosen, dim)
+        x = xp.take(x, places_along(xp, chosen, x.shape, dim))
+        order = _argsort(xp, x, dim=dim, descending=largest)
+        return xp.take(chosen, places_along(xp, order, chosen.shape, dim))
     order = _argsort(xp, x, dim=dim, descending=largest)
     return xp.getitem(order, at_dim(dim, slice(k)))
 
