@@ -31,6 +31,7 @@ from .backend import (
     to_device,
     to_host,
 )
+from .common.missing_names import namespace
 from .errors import need, wrong
 from .ops.coercion import examine
 from .random import draw_dtype
@@ -57,7 +58,7 @@ def _finish(array: np.ndarray[Any, Any], device: Any, requires_grad: bool) -> Te
 _OPTIONS = inspect.signature(lambda *, dtype=None, device=None, requires_grad=False: None)
 
 
-def factory(make: Callable[..., Any]) -> Callable[..., Tensor]:
+def _factory(make: Callable[..., Any]) -> Callable[..., Tensor]:
     """The function that makes a Tensor of what `make` returns: an array of `dtype`; where it takes
     none, what is drawn: kind, shape and limits, see `random.forward_numbers`.
 
@@ -295,7 +296,7 @@ def asarray(
     return out.detach().requires_grad_(requires_grad)
 
 
-@factory
+@_factory
 def zeros(*sizes: Any, size: Any = None, dtype: Any) -> Any:
     """Zeros of shape `size` in the default float type.
 
@@ -307,7 +308,7 @@ def zeros(*sizes: Any, size: Any = None, dtype: Any) -> Any:
     return np.zeros(_shape(sizes, size), _float(dtype))
 
 
-@factory
+@_factory
 def ones(*sizes: Any, size: Any = None, dtype: Any) -> Any:
     """Ones of shape `size` in the default float type.
 
@@ -318,13 +319,13 @@ def ones(*sizes: Any, size: Any = None, dtype: Any) -> Any:
     return np.ones(_shape(sizes, size), _float(dtype))
 
 
-@factory
+@_factory
 def empty(*sizes: Any, size: Any = None, dtype: Any) -> Any:
     """Memory of shape `size` whose values are undefined."""
     return XP[np.ndarray].empty(_shape(sizes, size), _float(dtype))  # no constant of a capture
 
 
-@factory
+@_factory
 def full(size: Any, fill_value: Any, *, dtype: Any) -> Any:
     """`fill_value` in shape `size`; the dtype follows the value (floats: the default type).
 
@@ -338,7 +339,7 @@ def full(size: Any, fill_value: Any, *, dtype: Any) -> Any:
     return np.full(_shape((size,)), fill_value, as_dtype(dtype))
 
 
-@factory
+@_factory
 def eye(n: int, m: int | None = None, *, dtype: Any) -> Any:
     """Ones on the diagonal of an (n, m) matrix, zeros elsewhere.
 
@@ -392,7 +393,7 @@ def _number(bound: Any) -> Any:
     return bound.item() if type(bound) in TENSORS or isinstance(bound, np.generic) else bound
 
 
-@factory
+@_factory
 def linspace(start: Any, end: Any, steps: int, *, dtype: Any) -> Any:
     """`steps` numbers from `start` to `end`, both included, equally far apart.
 
@@ -417,20 +418,20 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: Any) -> Any:
     return array.astype(wanted)
 
 
-@factory
+@_factory
 def logspace(start: Any, end: Any, steps: int, base: float = 10.0, *, dtype: Any) -> Any:
     """`base ** x` for the `steps` numbers x that `linspace` gives."""
     powers = linspace(start, end, steps, dtype=np.float64).numpy()
     return np.power(float(base), powers).astype(_float(dtype))
 
 
-@factory
+@_factory
 def scalar_tensor(s: Any, *, dtype: Any) -> Any:
     """The number `s` as a 0-d Tensor in the default float type."""
     return np.full((), _number(s), _float(dtype))
 
 
-@factory
+@_factory
 def rand(*sizes: Any, size: Any = None) -> Any:
     """Uniform random numbers in [0, 1).
 
@@ -444,7 +445,7 @@ def rand(*sizes: Any, size: Any = None) -> Any:
     return "uniform", _shape(sizes, size)
 
 
-@factory
+@_factory
 def randn(*sizes: Any, size: Any = None) -> Any:
     """Normal random numbers of mean 0 and variance 1.
 
@@ -456,7 +457,7 @@ def randn(*sizes: Any, size: Any = None) -> Any:
     return "normal", _shape(sizes, size)
 
 
-@factory
+@_factory
 def randint(low: int = 0, high: Any = None, size: Any = None) -> Any:
     """Random integers in [low, high), or in [0, low) where only one bound is given.
 
@@ -476,7 +477,7 @@ def _integers(name: str, low: Any, high: Any, shape: tuple[int, ...]) -> Any:
     return "integers", shape, operator.index(low), operator.index(high)
 
 
-@factory
+@_factory
 def randperm(n: int) -> Any:
     """The numbers from 0 to `n` - 1 in random order.
 
@@ -525,7 +526,7 @@ def _not_negative(std: Any) -> None:
     need(np.all(std >= 0), "normal", "expected std >= 0")
 
 
-@factory
+@_factory
 def zeros_like(input: Tensor, *, dtype: Any) -> Any:
     """`zeros` in the shape, dtype and device of `input`.
 
@@ -536,7 +537,7 @@ def zeros_like(input: Tensor, *, dtype: Any) -> Any:
     return np.zeros(input.shape, as_dtype(dtype))
 
 
-@factory
+@_factory
 def ones_like(input: Tensor, *, dtype: Any) -> Any:
     """`ones` in the shape, dtype and device of `input`.
 
@@ -547,31 +548,34 @@ def ones_like(input: Tensor, *, dtype: Any) -> Any:
     return np.ones(input.shape, as_dtype(dtype))
 
 
-@factory
+@_factory
 def empty_like(input: Tensor, *, dtype: Any) -> Any:
     """`empty` in the shape, dtype and device of `input`."""
     return NUMPY.empty(input.shape, as_dtype(dtype))
 
 
-@factory
+@_factory
 def full_like(input: Tensor, fill_value: Any, *, dtype: Any) -> Any:
     """`fill_value` in the shape, dtype and device of `input`."""
     return np.full(input.shape, fill_value, as_dtype(dtype))
 
 
-@factory
+@_factory
 def rand_like(input: Tensor) -> Any:
     """`rand` in the shape, dtype and device of `input`."""
     return "uniform", input.shape
 
 
-@factory
+@_factory
 def randn_like(input: Tensor) -> Any:
     """`randn` in the shape, dtype and device of `input`."""
     return "normal", input.shape
 
 
-@factory
+@_factory
 def randint_like(input: Tensor, low: int, high: Any = None) -> Any:
     """`randint` in the shape, dtype and device of `input`."""
     return _integers("randint_like", low, high, input.shape)
+
+
+namespace(globals())

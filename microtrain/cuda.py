@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from .backend import cuda_device_count, device, use_gpu
 
-__all__ = ["device_count", "is_available", "set_device"]
-
 
 def device_count() -> int:
     """The number of GPUs that CuPy can use; 0 where it is not installed."""

@@ -30,8 +30,6 @@ from .ops.shape.rearranging import diagonal, movedim
 from .ops.shape.shapes import normal_dims
 from .tensor import TENSORS, Tensor, kind_of
 
-__all__ = ["divergence", "functional_call", "hvp", "jacfwd", "jvp", "laplacian"]
-
 _Func = Callable[..., Any]
 
 

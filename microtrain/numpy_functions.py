@@ -204,12 +204,6 @@ def _dot(a: Any, b: Any) -> Any:
     return ops.tensordot(a, b, ([a.ndim - 1], [b.ndim - 2]))
 
 
-def _inner(a: Any, b: Any) -> Any:
-    if not (np.ndim(a) and np.ndim(b)):
-        return ops.mul(a, b)
-    return ops.tensordot(a, b, ([a.ndim - 1], [b.ndim - 1]))
-
-
 def _reversed_or(a: Any, axes: Any = None) -> Any:
     return ops.permute(a, *(range(a.ndim)[::-1] if axes is None else axes))
 
@@ -272,7 +266,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.empty_like: _like(creation.empty_like),
     np.full_like: lambda a, fill_value, dtype=None: creation.full_like(a, fill_value, dtype=dtype),
     # matrices
-    np.dot: _dot, np.inner: _inner, np.outer: lambda a, b: ops.outer(
+    np.dot: _dot, np.outer: lambda a, b: ops.outer(
         ops.flatten(a), ops.flatten(b)
     ),
     np.einsum: lambda *operands: ops.einsum(*operands),
@@ -285,9 +279,9 @@ _ALIKE = {
     ravel=flatten a, swapaxes=transpose a axis1 axis2, moveaxis=movedim a source destination,
     broadcast_to array shape, fliplr m, flipud m, roll a shift axis, rot90 m k axes,
     repeat=repeat_interleave a repeats axis, stack arrays axis, hstack tup, vstack tup, dstack tup,
-    column_stack tup, array_split=tensor_split ary indices_or_sections axis, diff a n axis,
-    copy=clone a, tensordot a b axes, kron a b, trace a, diag v k, tril m k, triu m k,
-    diagonal a offset axis1 axis2, where condition x y""",
+    column_stack tup, inner a b, array_split=tensor_split ary indices_or_sections axis,
+    diff a n axis, copy=clone a, tensordot a b axes, kron a b, trace a, diag v k, tril m k,
+    triu m k, diagonal a offset axis1 axis2, where condition x y""",
     np.linalg: """inv a, det a, slogdet a, solve a b, cholesky a, matrix_power a n,
     multi_dot arrays, norm x ord axis keepdims""",
 }

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ..common.missing_names import own_names
 from ..errors import need
 from ..tensor import TENSORS, Tensor, kind_of
 from . import function as function
@@ -58,9 +59,4 @@ class Variable(metaclass=_AnyTensor):
         return data.detach().requires_grad_(requires_grad)
 
 
-__all__ = ["function", "functional"]
-__all__ += [
-    name
-    for name, value in globals().copy().items()
-    if not name.startswith("_") and getattr(value, "__module__", "").startswith(__name__)
-]
+__all__ = ["function", "functional", *own_names(globals())]

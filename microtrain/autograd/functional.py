@@ -20,8 +20,6 @@ from .forward import full, push, tell
 from .grad_mode import enable_grad, set_grad_enabled
 from .graph import edge_of, next_seq, walk
 
-__all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]
-
 _Func = Callable[..., Any]
 _Tensors = tuple[Tensor, ...]
 

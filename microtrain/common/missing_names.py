@@ -36,42 +36,24 @@ INSTEAD: dict[str, dict[str, str]] = {
         "ByteTensor": "write mt.tensor(data, dtype=mt.uint8)",
         "BoolTensor": "write mt.tensor(data, dtype=mt.bool)",
         "Generator": _STREAM,
-        "seed": _STREAM,
-        "initial_seed": _STREAM,
         "bfloat16": "float types are float16, float32 and float64",
         **dict.fromkeys(
             ("cfloat", "cdouble", "complex64", "complex128"), "there are no complex Tensors"
         ),
         "backends": "leave its settings out: arrays are NumPy's or CuPy's",
         "channels_last": "images are (N, C, H, W) in row-major memory; there is no memory_format",
-        "contiguous_format": "there is no memory_format: x.contiguous() is row-major",
-        "preserve_format": "there is no memory_format: x.clone() keeps the order of the dimensions",
         "amp": "give dtypes where Tensors are made, or .to(dtype)",
         "autocast": "give dtypes where Tensors are made, or .to(dtype)",
         "jit": "write @mt.compile on the whole step",
-        "multiprocessing": "start ranks with mpirun, or microtrain launch",
         "set_num_threads": "set OMP_NUM_THREADS before the start",
-        "get_num_threads": "set OMP_NUM_THREADS before the start",
         "use_deterministic_algorithms": "all results are deterministic",
         "sparse": "there are no sparse Tensors",
         **dict.fromkeys(("lu", "lu_unpack"), _LU),
         "fft": "transform the data with NumPy beforehand",
-        "symeig": "write mt.linalg.eigh(A)",
-        "lstsq": "write mt.linalg.lstsq(A, B)",
-        "vander": "write mt.linalg.vander(x)",
-        "pca_lowrank": "write mt.linalg.svd of the centered rows",
         "vmap": "write the batch as a dimension",
         "get_rng_state": "write mt.random.get_rng_state()",
-        "set_rng_state": "write mt.random.set_rng_state(state)",
-        "default_generator": _STREAM,
-        "newaxis": "write None: x[:, None]",
         "array": "write mt.tensor(data) or mt.from_numpy(array)",
-        "ndarray": "the class is mt.Tensor",
         "expand_dims": "write mt.unsqueeze(x, dim)",
-        "power": "write mt.pow(x, y)",
-        "astype": "write x.to(dtype)",
-        "copy": "write x.clone()",
-        "ravel_multi_index": "write the sum of indices times strides",
     },
     "nn": {
         "DataParallel": _PARALLEL,
@@ -91,15 +73,10 @@ INSTEAD: dict[str, dict[str, str]] = {
         "Dataset": _ARRAYS,
         "IterableDataset": _ARRAYS,
         "TensorDataset": "write mt.data.ArrayDataset(x, y), with NumPy arrays",
-        "ConcatDataset": "join the arrays with np.concatenate",
         "Subset": "index the arrays: mt.data.ArrayDataset(x[rows], y[rows])",
         "random_split": "index the arrays by a permutation: mt.data.ArrayDataset(x[rows], y[rows])",
         "DistributedSampler": "write mt.data.DataLoader(..., comm=comm)",
         **dict.fromkeys(("Sampler", "BatchSampler", "RandomSampler"), _SHUFFLED),
-        "SequentialSampler": _SHUFFLED,
-        "WeightedRandomSampler": "weight the loss, or repeat rows of the arrays",
-        "default_collate": _ARRAYS,
-        "get_worker_info": "there are no worker processes",
     },
     "linalg": {
         "eig": "there are no complex Tensors; a symmetric matrix has eigh",
@@ -109,9 +86,6 @@ INSTEAD: dict[str, dict[str, str]] = {
     "cuda": {
         "synchronize": f"{_CUPY} cupy.cuda.Device().synchronize()",
         "empty_cache": f"{_CUPY} cupy.get_default_memory_pool().free_all_blocks()",
-        "memory_allocated": f"{_CUPY} cupy.get_default_memory_pool().used_bytes()",
-        "current_device": f"{_CUPY} cupy.cuda.Device().id",
-        "get_device_name": f"{_CUPY} cupy.cuda.runtime.getDeviceProperties(0)['name']",
         "manual_seed": _STREAM,
         "manual_seed_all": _STREAM,
         "amp": "give dtypes where Tensors are made, or .to(dtype)",
@@ -123,9 +97,7 @@ INSTEAD: dict[str, dict[str, str]] = {
     "func": {
         "vmap": "write the batch as a dimension",
         "grad": "write mt.autograd.grad(f(x), x)",
-        "vjp": "write mt.autograd.functional.vjp(f, x, v)",
         "jacrev": "write mt.autograd.functional.jacobian(f, x)",
-        "hessian": "write mt.autograd.functional.hessian(f, x)",
     },
     "utils": {
         "tensorboard": "metrics are logged by mt.train.TensorBoard",
@@ -135,42 +107,22 @@ INSTEAD: dict[str, dict[str, str]] = {
         "init_process_group": f"{_WORLD}, which connects by itself",
         "destroy_process_group": f"{_WORLD}, which ends by itself",
         "is_initialized": _WORLD,
-        "is_available": _WORLD,
         "get_rank": f"{_WORLD}: comm.rank",
         "get_world_size": f"{_WORLD}: comm.size",
         "barrier": f"{_WORLD}: comm.barrier()",
-        "new_group": f"{_WORLD}: comm.split(color)",
         "ReduceOp": 'operations are named: "sum", "max"',
         "DistributedDataParallel": _PARALLEL,
-        "broadcast_object_list": f"{_WORLD}: comm.broadcast_object(obj)",
-        "all_gather_object": f"{_WORLD}: comm.all_gather_object(obj)",
     },
     # What people write as `x.name`, of NumPy's arrays too.
     "Tensor": {
         "volatile": "compute inside `with mt.no_grad():`, where nothing is recorded",
         "astype": "write x.to(dtype)",
         "copy": "write x.clone()",
-        "fill": "write x.fill_(value)",
-        "lu": _LU,
-        "argpartition": "write x.topk(k).indices",
-        "partition": "write x.sort(dim).values",
-        "compress": "write x[mask]",
-        "flat": "write x.flatten()",
-        "itemset": "write x[index] = value",
-        "float_power_": "write x = x.double() ** y",
+        "float_power_": "write x.float_power(y)",
+        "geometric_": "write (mt.empty_like(x).exponential_() / -math.log1p(-p)).ceil()",
+        "random_": "write x.copy_(mt.randint(low, high, x.shape))",
         "resize_": "write x = mt.empty(shape)",
-        "set_": "write x = y",
-        "resize": "write x.reshape(shape)",
-        "strides": "write x.stride(), which counts elements",
-        "tobytes": "write x.numpy().tobytes()",
-        "tofile": "write x.numpy().tofile(path)",
-        "dump": "write mt.save(x, path)",
-        "ptp": "write x.amax(dim) - x.amin(dim)",
-        "imag": "there are no complex Tensors",
-        "is_sparse": "there are no sparse Tensors",
-        "to_sparse": "there are no sparse Tensors",
         "bfloat16": "float types are float16, float32 and float64",
-        "share_memory_": "ranks are processes; arrays are exchanged by mt.distributed",
         "pin_memory": "copies to a GPU wait for nothing else",
     },
     "Optimizer": {
@@ -222,8 +174,19 @@ def say_instead(module: str) -> Callable[[str], NoReturn]:
     return __getattr__
 
 
+def own_names(module: dict[str, Any]) -> list[str]:
+    """The `__all__` of a module, of which these are the globals: the public names it defines."""
+    place = f"{module['__name__']}."
+    return [
+        name
+        for name, value in module.copy().items()
+        if name[0] != "_" and f"{getattr(value, '__module__', '')}.".startswith(place)
+    ]
+
+
 def namespace(module: dict[str, Any]) -> None:
     """Let a module, of which these are the globals, show its `__all__` and say what it lacks."""
+    module.setdefault("__all__", own_names(module))
     module["__getattr__"] = say_instead(module["__name__"])
     module["__dir__"] = lambda: module["__all__"]
 

@@ -15,12 +15,10 @@ from __future__ import annotations
 
 from ..common.missing_names import namespace
 from . import constraints
-from .continuous import Exponential, Laplace, Uniform
+from .continuous import Exponential, Laplace, LogNormal, MultivariateNormal, Normal, Uniform
 from .discrete import Bernoulli, Categorical, OneHotCategorical
-from .distribution import Distribution
+from .distribution import Distribution, Independent
 from .divergence import kl_divergence, register_kl
-from .independent import Independent
-from .normal import LogNormal, MultivariateNormal, Normal
 
 __all__ = [
     "Bernoulli", "Categorical", "Distribution", "Exponential", "Independent", "Laplace",

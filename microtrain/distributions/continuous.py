@@ -1,15 +1,18 @@
-"""Distributions of numbers with simple densities: uniform, exponential, Laplace."""
+"""Distributions of numbers and vectors with densities: uniform, exponential, Laplace, normal."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from ..creation import rand
-from ..ops import abs, expm1, log, log1p, sign, where
+from ..creation import rand, randn
+from ..errors import need
+from ..linalg import cholesky, inv, solve
+from ..ops import abs, diagonal, erf, erfinv, exp, expm1, log, log1p, matmul, sign, tril, where
 from ..ops.inspection import finfo
+from ..tensor import Tensor
 from . import constraints
-from .distribution import Distribution, LocScale, together
+from .distribution import Distribution, LocScale, same_as, together
 
 
 class Uniform(Distribution):
@@ -182,3 +185,169 @@ class Laplace(LocScale):
     def entropy(self) -> Any:
         """`1 + log(2 scale)`."""
         return 1 + log(2 * self.scale)
+
+
+_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+
+
+class Normal(LocScale):
+    """The normal distribution.
+
+    Args:
+        loc: the mean.
+        scale: the standard deviation, positive.
+
+    Example:
+        >>> prior = mt.distributions.Normal(0.0, 1.0)
+        >>> posterior = mt.distributions.Normal(mt.tensor([1.0]), mt.tensor([0.5]))
+        >>> mt.distributions.kl_divergence(posterior, prior)
+        tensor([0.8181])
+    """
+
+    stddev = same_as("scale")
+
+    @property
+    def variance(self) -> Any:
+        """The square of `scale`."""
+        return self.scale**2
+
+    def rsample(self, sample_shape: Any = ()) -> Any:
+        """`loc + scale * noise`."""
+        noise = self._drawn(randn, sample_shape, self.loc, ())
+        return self.loc + noise * self.scale
+
+    def log_prob(self, value: Any) -> Any:
+        """The logarithm of the density."""
+        z = (self._value(value) - self.loc) / self.scale
+        return -0.5 * z**2 - log(self.scale) - _HALF_LOG_2PI
+
+    def cdf(self, value: Any) -> Any:
+        """By the error function."""
+        return 0.5 * (1 + erf((self._value(value) - self.loc) / (self.scale * math.sqrt(2))))
+
+    def icdf(self, value: Any) -> Any:
+        """By the inverse of the error function."""
+        return self.loc + self.scale * erfinv(2 * value - 1) * math.sqrt(2)
+
+    def entropy(self) -> Any:
+        """`log(scale) + (1 + log(2 pi)) / 2`."""
+        return log(self.scale) + (0.5 + _HALF_LOG_2PI)
+
+
+class LogNormal(LocScale):
+    """The distribution of `exp` of normal numbers of mean `loc` and standard deviation `scale`."""
+
+    support = constraints.positive
+
+    @property
+    def mean(self) -> Any:
+        """`exp(loc + scale^2 / 2)`."""
+        return exp(self.loc + 0.5 * self.scale**2)
+
+    @property
+    def mode(self) -> Any:
+        """`exp(loc - scale^2)`."""
+        return exp(self.loc - self.scale**2)
+
+    @property
+    def variance(self) -> Any:
+        """The variance."""
+        return expm1(self.scale**2) * exp(2 * self.loc + self.scale**2)
+
+    def rsample(self, sample_shape: Any = ()) -> Any:
+        """The exponential of normal draws."""
+        return exp(self._normal().rsample(sample_shape))
+
+    def _normal(self) -> Normal:
+        return Normal(self.loc, self.scale, validate_args=False)
+
+    def log_prob(self, value: Any) -> Any:
+        """The logarithm of the density."""
+        y = log(self._value(value))
+        return self._normal().log_prob(y) - y
+
+    def cdf(self, value: Any) -> Any:
+        """That of the logarithm."""
+        return self._normal().cdf(log(self._value(value)))
+
+    def icdf(self, value: Any) -> Any:
+        """The exponential of that of the logarithm."""
+        return exp(self._normal().icdf(value))
+
+    def entropy(self) -> Any:
+        """The entropy."""
+        return self._normal().entropy() + self.loc
+
+
+class MultivariateNormal(Distribution):
+    """Normal vectors.
+
+    Args:
+        loc: the mean, (..., n).
+        covariance_matrix, precision_matrix, scale_tril: one of them, (..., n, n): the covariance,
+            its inverse, or its lower Cholesky factor.
+
+    Raises ValueError for none or several of these, and a `loc` without dimensions.
+
+    Example:
+        >>> noise = mt.distributions.MultivariateNormal(mt.zeros(2), mt.eye(2))
+        >>> noise.log_prob(mt.tensor([3.0, 4.0]))
+        tensor(-14.3379)
+    """
+
+    has_rsample = True
+    arg_constraints = {"loc": constraints.real_vector, "scale_tril": constraints.lower_cholesky}
+    support = constraints.real_vector
+    mean = mode = same_as("loc")
+
+    def __init__(
+        self, loc: Tensor, covariance_matrix: Any = None, precision_matrix: Any = None,
+        scale_tril: Any = None, validate_args: bool | None = None,
+    ) -> None:  # fmt: skip
+        given = [m for m in (covariance_matrix, precision_matrix, scale_tril) if m is not None]
+        text = "expected a vector loc and exactly one of covariance_matrix, precision_matrix and "
+        fits = len(given) == 1 and loc.ndim
+        need(fits, "MultivariateNormal", f"{text}scale_tril", error=ValueError)
+        factor = scale_tril
+        if factor is None:
+            covariance = inv(precision_matrix) if covariance_matrix is None else covariance_matrix
+            factor = cholesky(covariance)
+        n = loc.shape[-1]
+        whole = (loc.unsqueeze(-1) + factor * 0).shape[:-2]
+        self.loc, self.scale_tril = loc.expand(*whole, n), factor.expand(*whole, n, n)
+        super().__init__(whole, (n,), validate_args)
+
+    @property
+    def covariance_matrix(self) -> Any:
+        """The covariance."""
+        return matmul(self.scale_tril, self.scale_tril.mT)
+
+    @property
+    def precision_matrix(self) -> Any:
+        """The inverse of the covariance."""
+        return inv(self.covariance_matrix)
+
+    @property
+    def variance(self) -> Any:
+        """The diagonal of the covariance."""
+        return (self.scale_tril**2).sum(-1)
+
+    def rsample(self, sample_shape: Any = ()) -> Any:
+        """`loc + scale_tril @ noise`."""
+        noise = self._drawn(randn, sample_shape, self.loc, self._event_shape)
+        return self.loc + matmul(self.scale_tril, noise.unsqueeze(-1)).squeeze(-1)
+
+    def half_log_det(self) -> Any:
+        """Half the logarithm of the determinant of the covariance."""
+        return log(diagonal(self.scale_tril, 0, -2, -1)).sum(-1)
+
+    def log_prob(self, value: Any) -> Any:
+        """The logarithm of the density."""
+        apart = self._value(value) - self.loc
+        factor = self.scale_tril.expand(*apart.shape, apart.shape[-1])
+        z = solve(tril(factor), apart.unsqueeze(-1)).squeeze(-1)
+        return -0.5 * (z**2).sum(-1) - self.half_log_det() - self.loc.shape[-1] * _HALF_LOG_2PI
+
+    def entropy(self) -> Any:
+        """The entropy."""
+        return self.half_log_det() + self.loc.shape[-1] * (0.5 + _HALF_LOG_2PI)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..common.missing_names import namespace
 from ..creation import full
 from ..errors import need
 from ..tensor import Tensor
@@ -12,13 +13,6 @@ from . import functional as F
 from .applied import Applied
 from .module import Module
 from .parameter import Parameter
-
-__all__ = [
-    "CELU", "ELU", "GELU", "GLU", "SELU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh",
-    "LeakyReLU", "LogSigmoid", "LogSoftmax", "Mish", "PReLU", "RReLU", "ReLU", "ReLU6", "SiLU",
-    "Sigmoid", "Softmax", "Softmax2d", "Softmin", "Softplus", "Softshrink", "Softsign", "Tanh",
-    "Tanhshrink", "Threshold",
-]  # fmt: skip
 
 
 @dataclass(repr=False, eq=False)
@@ -221,3 +215,6 @@ class RReLU(Module):
     def forward(self, input: Tensor) -> Tensor:
         """Apply it to an input whose leading dimension is samples."""
         return F.rrelu(input, self.lower, self.upper, self.training, self.inplace)
+
+
+namespace(globals())

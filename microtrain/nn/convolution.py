@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from ..common.missing_names import namespace
 from ..creation import empty
 from ..errors import need
 from ..ops.arguments import numbers
@@ -14,10 +15,6 @@ from . import functional as F
 from . import init
 from .applied import Family
 from .parameter import Parameter
-
-__all__ = [
-    "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d",
-]  # fmt: skip
 
 _MODES = ("zeros", "reflect", "replicate", "circular")
 
@@ -174,3 +171,6 @@ class ConvTranspose2d(_ConvTranspose, dims=2, function=F.conv_transpose2d):
 
 class ConvTranspose3d(_ConvTranspose, dims=3, function=F.conv_transpose3d):
     """The transposed convolution of volumes; see `functional.conv_transpose2d`."""
+
+
+namespace(globals())

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
+from ..common.missing_names import namespace
 from ..errors import need
 from ..ops.nn.dropout import check_probability
 from ..tensor import Tensor
 from . import functional as F
 from .applied import Family
-
-__all__ = [
-    "AlphaDropout", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "FeatureAlphaDropout",
-]  # fmt: skip
 
 
 class Dropout(Family, function=F.dropout):
@@ -66,3 +63,6 @@ class Dropout2d(Dropout, function=F.dropout2d):
 
 class Dropout3d(Dropout, function=F.dropout3d):
     """Whole channels of (N, C, D, H, W) set to 0 together; arguments as for `Dropout`."""
+
+
+namespace(globals())

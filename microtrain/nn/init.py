@@ -13,12 +13,6 @@ from ..ops.sampling import want_range, want_spread
 from ..random import default_generator, draw_dtype
 from ..tensor import Tensor
 
-__all__ = [
-    "calculate_gain", "constant_", "dirac_", "eye_", "fan_in", "kaiming_normal_",
-    "kaiming_uniform_", "normal_", "ones_", "orthogonal_", "sparse_", "trunc_normal_", "uniform_",
-    "xavier_normal_", "xavier_uniform_", "zeros_",
-]  # fmt: skip
-
 
 def _stream() -> np.random.Generator:
     """The stream of `manual_seed`; CaptureError while a step is captured."""

@@ -6,20 +6,13 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Any, ClassVar
 
+from ..common.missing_names import namespace
 from ..ops.arguments import REDUCTIONS, check_reduction
 from ..tensor import Tensor
 from . import functional as F
 from .applied import Applied
 from .module import want_buffer
 from .normalization import PairwiseDistance
-
-__all__ = [
-    "BCELoss", "BCEWithLogitsLoss", "CosineEmbeddingLoss", "CrossEntropyLoss", "GaussianNLLLoss",
-    "HingeEmbeddingLoss", "HuberLoss", "KLDivLoss", "L1Loss", "MSELoss", "MarginRankingLoss",
-    "MultiLabelMarginLoss", "MultiLabelSoftMarginLoss", "MultiMarginLoss", "NLLLoss",
-    "PoissonNLLLoss", "SmoothL1Loss", "SoftMarginLoss", "TripletMarginLoss",
-    "TripletMarginWithDistanceLoss",
-]  # fmt: skip
 
 
 class _Loss(Applied):
@@ -250,3 +243,6 @@ class MultiLabelMarginLoss(_Reduced, function=F.multilabel_margin_loss):
 
 class MultiLabelSoftMarginLoss(_Weighted, function=F.multilabel_soft_margin_loss):
     """The binary cross entropy of the scores of several labels, averaged over classes."""
+
+
+namespace(globals())

@@ -284,15 +284,7 @@ class Module:
 
     def modules(self) -> Iterator[Module]:
         """This module and all below it, each once."""
-        seen: set[int] = set()
-        stack: list[Module] = [self]
-        while stack:  # as `named_modules`, without the names, which take most of its time
-            module = stack.pop()
-            if id(module) not in seen:
-                seen.add(id(module))
-                yield module
-                parts = vars(module).copy().values()
-                stack += [part for part in parts if isinstance(part, Module)][::-1]
+        return (module for _, module in self.named_modules())
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True
@@ -335,8 +327,6 @@ class Module:
         """Call `hook(module, state_dict, prefix, {})` when it is complete; a result replaces it."""
         return add_hook(self, "_state_dict_hooks", hook)
 
-    _register_state_dict_hook = register_state_dict_post_hook
-
     def register_load_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call a hook before values are loaded into this module, or into one around it.
 
@@ -344,13 +334,6 @@ class Module:
         may change the dictionary, a copy of the one given, and add to the three lists.
         """
         return add_hook(self, "_load_state_dict_pre_hooks", hook)
-
-    def _register_load_state_dict_pre_hook(
-        self, hook: Callable[..., Any], with_module: bool = False
-    ) -> RemovableHandle:
-        """The older form, whose hooks do not get the module."""
-        own = hook if with_module else lambda module, *rest: hook(*rest)
-        return self.register_load_state_dict_pre_hook(own)
 
     def register_load_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call `hook(module, keys)` when the Tensors are loaded; it may shorten its two lists.
@@ -565,9 +548,9 @@ class Module:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: a table of the layers."""
-        from .table import in_html
+        from .table import Summary
 
-        return in_html(self)
+        return Summary(self)._repr_html_()
 
 
 def members(module: Module) -> list[tuple[str, Module]]:

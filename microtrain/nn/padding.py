@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from ..common.missing_names import namespace
 from ..ops.arguments import numbers
 from ..tensor import Tensor
 from .applied import Family
 from .functional import pad
-
-__all__ = [
-    "CircularPad1d", "CircularPad2d", "CircularPad3d", "ConstantPad1d", "ConstantPad2d",
-    "ConstantPad3d", "ReflectionPad1d", "ReflectionPad2d", "ReflectionPad3d", "ReplicationPad1d",
-    "ReplicationPad2d", "ReplicationPad3d", "ZeroPad1d", "ZeroPad2d", "ZeroPad3d",
-]  # fmt: skip
 
 
 class _Pad(Family):
@@ -103,3 +98,6 @@ class CircularPad2d(_Pad, dims=2, mode="circular"):
 
 class CircularPad3d(_Pad, dims=3, mode="circular"):
     """Volumes wrapped around."""
+
+
+namespace(globals())

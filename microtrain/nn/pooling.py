@@ -6,17 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from ..common.missing_names import namespace
 from ..ops.arguments import numbers
 from ..tensor import Tensor
 from . import functional as F
 from .applied import Applied, Family
-
-__all__ = [
-    "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveMaxPool1d",
-    "AdaptiveMaxPool2d", "AdaptiveMaxPool3d", "AvgPool1d", "AvgPool2d", "AvgPool3d", "Fold",
-    "LPPool1d", "LPPool2d", "LPPool3d", "MaxPool1d", "MaxPool2d", "MaxPool3d", "MaxUnpool1d",
-    "MaxUnpool2d", "MaxUnpool3d", "Unfold",
-]  # fmt: skip
 
 
 class _Pool(Applied):
@@ -199,3 +193,6 @@ class Fold(Applied, function=F.fold):
     dilation: Any = 1
     padding: Any = 0
     stride: Any = 1
+
+
+namespace(globals())

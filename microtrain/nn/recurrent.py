@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..common.missing_names import namespace
 from ..creation import empty, zeros
 from ..errors import need
 from ..ops.arguments import want_shape
@@ -21,17 +22,6 @@ from . import init
 from .module import Module
 from .parameter import Parameter
 from .utils.rnn import PackedSequence, laid_out, packed_again
-
-__all__ = [
-    "GRU",
-    "LSTM",
-    "RNN",
-    "GRUCell",
-    "LSTMCell",
-    "RNNBase",
-    "RNNCell",
-    "RNNCellBase",
-]  # fmt: skip
 
 
 class RNNBase(Module):
@@ -82,15 +72,6 @@ class RNNBase(Module):
     def _suffixes(self, layer: int) -> list[str]:
         """The ends of the parameters' names, one for each direction."""
         return [f"_l{layer}", *([f"_l{layer}_reverse"] if self.bidirectional else [])]
-
-    @property
-    def all_weights(self) -> list[list[Parameter]]:
-        """The parameters of every layer and direction."""
-        return [
-            [getattr(self, kind + suffix) for kind in self._kinds]
-            for layer in range(self.num_layers)
-            for suffix in self._suffixes(layer)
-        ]
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew, uniform in +-1/sqrt(hidden_size)."""
@@ -456,3 +437,6 @@ class LSTMCell(RNNCellBase):
         x, hidden, cell = self._given(input, *((None, None) if hx is None else hx))
         hidden, cell = lstm_cell(x, hidden, cell, *self._weights())
         return (hidden, cell) if input.ndim == 2 else (hidden.squeeze(0), cell.squeeze(0))
+
+
+namespace(globals())

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..common.missing_names import namespace
 from ..errors import need
 from ..ops.shape.shapes import flatten
 from ..tensor import Tensor
 from . import functional as F
 from .applied import Applied
 from .module import Module
-
-__all__ = [
-    "ChannelShuffle", "Flatten", "Identity", "PixelShuffle", "PixelUnshuffle", "Unflatten",
-    "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d",
-]  # fmt: skip
 
 
 class Upsample(Applied, function=F.interpolate):
@@ -135,3 +131,6 @@ class Unflatten(Module):
     def forward(self, input: Tensor) -> Tensor:
         """A view of input where its memory allows one; RuntimeError where the sizes do not fit."""
         return input.unflatten(self.dim, self.unflattened_size)
+
+
+namespace(globals())

@@ -13,7 +13,7 @@ from ..creation import zeros
 from ..errors import need
 from ..tensor import TENSORS
 
-__all__ = ["Summary", "in_html", "summary"]
+__all__ = ["Summary", "summary"]
 
 _MOST = 200  # rows that a page shows
 
@@ -24,40 +24,6 @@ def _layers(module: Any) -> Iterator[tuple[str, Any, list[tuple[str, Any]]]]:
         own = [*layer.named_parameters(recurse=False)]
         if own or not any(True for _ in layer.named_children()):
             yield name or "(itself)", layer, own
-
-
-def _counts(module: Any) -> tuple[int, int, int]:
-    """Of all parameters, a tied one once."""
-    found = [*module.parameters()]
-    return (
-        sum(p.numel() for p in found),
-        sum(p.numel() for p in found if not p.requires_grad),
-        sum(p.numel() * p.dtype.itemsize for p in found),
-    )
-
-
-def _title(module: Any) -> str:
-    total, frozen, held = _counts(module)
-    still = f", {frozen:,} of them frozen" if frozen else ""
-    return f"{type(module).__name__}: {total:,} parameters{still}, {size(held)}"
-
-
-def _cut(rows: list[list[str]]) -> list[list[str]]:
-    """A head and as many rows as a page shows."""
-    more = len(rows) - 1 - _MOST
-    rows[1 + _MOST :] = [["...", f"{more:,} more layers", "", ""]] if more > 0 else []
-    return rows
-
-
-def in_html(module: Any) -> str:
-    """A row for each layer: its name, what it is, the shapes of its parameters, their number."""
-    rows = [["layer", "", "parameters", "number"]]
-    for name, layer, own in _layers(module):
-        shapes = ", ".join(f"{n} {' × '.join(map(str, p.shape)) or 'scalar'}" for n, p in own)
-        count = sum(p.numel() for _, p in own)
-        kind = f"{type(layer).__name__}({layer.extra_repr()})"
-        rows.append([name, kind, shapes, f"{count:,}" if own else ""])
-    return html_table(_cut(rows), _title(module))
 
 
 # With the shapes of a forward pass ----------------------------------------------------------------
@@ -73,11 +39,15 @@ class Summary:
         parameter_bytes, output_bytes: what the parameters take; what the layers returned.
     """
 
-    def __init__(self, module: Any, outputs: dict[str, list[Any]] | None) -> None:
-        self.parameters, frozen, self.parameter_bytes = _counts(module)
-        self.trainable = self.parameters - frozen
-        self.output_bytes = 0
-        self.title = _title(module)
+    def __init__(self, module: Any, outputs: dict[str, list[Any]] | None = None) -> None:
+        found = [*module.parameters()]
+        self.parameters = sum(p.numel() for p in found)
+        self.trainable = sum(p.numel() for p in found if p.requires_grad)
+        self.parameter_bytes = sum(p.numel() * p.dtype.itemsize for p in found)
+        self.output_bytes, frozen = 0, self.parameters - self.trainable
+        self.title = f"{type(module).__name__}: {self.parameters:,} parameters"
+        self.title += f", {frozen:,} of them frozen" if frozen else ""
+        self.title += f", {size(self.parameter_bytes)}"
         self.rows = [["layer", "type", "output", "parameters", "trainable"]]
         for name, layer, own in _layers(module):
             shown = ""
@@ -101,7 +71,9 @@ class Summary:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return html_table(_cut([*self.rows]), self.title)
+        more = len(self.rows) - 1 - _MOST
+        rest = [["...", f"{more:,} more layers"]] if more > 0 else []
+        return html_table([*self.rows[: 1 + _MOST], *rest], self.title)
 
 
 def summary(module: Any, *inputs: Any) -> Summary:
@@ -127,7 +99,7 @@ def summary(module: Any, *inputs: Any) -> Summary:
     module_given = hasattr(module, "named_modules")
     need(module_given, "summary", "expected a Module", type(module), error=TypeError)
     if not inputs:
-        return Summary(module, None)
+        return Summary(module)
     like = next((p for p in module.parameters() if p.is_floating_point()), None)
     dtype, device = (MODES.default_dtype, None) if like is None else (like.dtype, like.device)
     arguments = [

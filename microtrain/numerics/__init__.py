@@ -19,15 +19,21 @@ __all__ = [
 ]  # fmt: skip
 
 
+def _in_double(name: str, *arrays: Any) -> Any:
+    """What a function of SciPy's gives for arrays, computed in float64 and rounded once."""
+    try:
+        from scipy import linalg, special
+    except ImportError as error:
+        raise ImportError(absent("SciPy", "special", error)) from error
+    function = linalg.expm if name == "expm" else getattr(special, name)
+    wide = [array.astype(np.float64, copy=False) for array in arrays]
+    with np.errstate(all="ignore"):
+        return np.asarray(function(*wide)).astype(arrays[-1].dtype, copy=False)
+
+
 def _of_scipy(name: str) -> Callable[..., Any]:
     def call(*arrays: Any, out: Any = None) -> Any:
-        try:
-            from scipy import special
-        except ImportError as error:
-            raise ImportError(absent("SciPy", "special", error)) from error
-        wide = [array.astype(np.float64, copy=False) for array in arrays]
-        with np.errstate(all="ignore"):
-            found = np.asarray(getattr(special, name)(*wide)).astype(arrays[-1].dtype, copy=False)
+        found = _in_double(name, *arrays)
         if out is None:
             return found
         out[...] = found
@@ -44,3 +50,20 @@ _gammaln, i0e, i1e, ndtri, zeta = map(_of_scipy, ("gammaln", "i0e", "i1e", "ndtr
 def gammaln(x: Any, out: Any = None) -> Any:
     """At minus infinity, too, what C's `lgamma` gives."""
     return _gammaln(np.where(np.isneginf(x), -x, x), out=out)
+
+
+def matrix_exp(x: Any) -> Any:
+    """The exponential of each matrix of (..., n, n), an array of NumPy's.
+
+    Raises NumPy's LinAlgError where the norm leaves no digit, also without the diagonal's mean.
+    """
+    limit = 2.0 ** (np.finfo(x.dtype).nmant + 2)
+    with np.errstate(all="ignore"):
+        far = np.abs(x).sum(-2).max(-1, initial=0) > limit
+        middle = np.where(far, x.trace(0, -2, -1) / x.shape[-1], 0)[..., None, None]
+        rest = x - (middle * np.eye(x.shape[-1])).astype(x.dtype)
+        norm = np.abs(rest).sum(-2).max(initial=0)
+        if norm > limit:
+            text = f"a norm of {norm:.3g} leaves no digit of the exponential in {x.dtype.name}"
+            raise np.linalg.LinAlgError(f"{text}; scale the matrix")
+        return np.exp(middle).astype(x.dtype) * _in_double("expm", rest)

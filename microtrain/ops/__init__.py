@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..common.missing_names import own_names
 from . import methods as methods
 from . import tangents as tangents
 from .coercion import REGISTRY as REGISTRY
@@ -49,9 +50,4 @@ t, squeeze, unsqueeze = _public(shapes.t), _public(shapes.squeeze), _public(shap
 stack = _public(joining.stack)
 std, var = _public(reductions.std), _public(reductions.var)
 
-# The functions of this package, under all their names.
-__all__ = [
-    name
-    for name, value in globals().copy().items()
-    if not name.startswith("_") and getattr(value, "__module__", "").startswith(f"{__name__}.")
-]
+__all__ = own_names(globals())

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..backend import MODES, XP, as_dtype, bool_, get_default_dtype, int64, looks_at, promote_dtypes
+from ..common.missing_names import namespace
 from ..tensor import TENSORS, Tensor, kind_of
 
 
@@ -143,3 +144,6 @@ class iinfo:
         found = np.iinfo(wanted)
         self.bits, self.max, self.min = found.bits, int(found.max), int(found.min)
         self.dtype = wanted.name
+
+
+namespace(globals())

@@ -354,8 +354,7 @@ def fill_diagonal_(self: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
 OTHERS = (
     backward, contiguous, copy_, cpu, cuda, fill_, fill_diagonal_, register_hook,
     register_post_accumulate_grad_hook, sampling.bernoulli_, sampling.cauchy_,
-    sampling.exponential_, sampling.geometric_, sampling.log_normal_, sampling.normal_,
-    sampling.random_, sampling.uniform_, to, zero_,
+    sampling.exponential_, sampling.log_normal_, sampling.normal_, sampling.uniform_, to, zero_,
 )  # fmt: skip
 
 PROPERTIES: dict[str, Callable[[Tensor], Any]] = {

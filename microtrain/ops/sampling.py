@@ -102,39 +102,6 @@ def cauchy_(self: Tensor, median: float = 0.0, sigma: float = 1.0) -> Tensor:
     return _written(self, XP[type(draw)].tan((draw - 0.5) * math.pi) * sigma + median)
 
 
-def geometric_(self: Tensor, p: float) -> Tensor:
-    """How many trials it takes until one succeeds that does so with probability `p`, in place.
-
-    Raises RuntimeError for p outside (0, 1).
-    """
-    need(0 < p < 1, "geometric_", "expected p between 0 and 1", p)
-    draw = _drawn("geometric_", "exponential", self)
-    xp = XP[type(draw)]
-    return _written(self, xp.maximum(xp.ceil(draw / -math.log1p(-p)), 1.0))
-
-
-def random_(self: Tensor, low_or_to: int | None = None, to: int | None = None) -> Tensor:
-    """Whole numbers in place: `random_(to)` from 0 to before `to`, `random_(low, to)` from `low`.
-
-    Without an argument all that the dtype tells from its neighbors, not below 0: up to 2**24 in
-    float32. Raises RuntimeError for an empty range and bounds beyond that.
-    """
-    if self.dtype.kind == "f":
-        most = 2 ** (np.finfo(self.dtype).nmant + 1)
-    else:
-        most = 1 if self.dtype.kind == "b" else int(np.iinfo(self.dtype).max)
-    low, high = (0, low_or_to) if to is None else (low_or_to or 0, to)
-    high = most + 1 if high is None else high
-    least = {"f": -most, "i": -most - 1}.get(self.dtype.kind, 0)
-    need(low < high, "random_", "expected low to be less than to", low, high)
-    text = f"expected bounds that {self.dtype.name} holds, {least} to {most}"
-    need(least <= low and high - 1 <= most, "random_", text, low, high)
-    return _written(self, drawn(
-        "random_", "integers", self.shape, "int64", low, high, like=type(self._array),
-        state=is_state(self),
-    ))  # fmt: skip
-
-
 def _probabilities(name: str) -> Any:
     def check(p: Any) -> None:
         need(np.all((p >= 0) & (p <= 1)), name, "expected probabilities from 0 to 1")

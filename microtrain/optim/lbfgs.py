@@ -272,7 +272,7 @@ class LBFGS(Optimizer):
 
     # State --------------------------------------------------------------------------------------
 
-    def _state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """All that the steps left behind, as PyTorch keeps it with the first parameter."""
 
         def kept(value: Any) -> Any:
@@ -285,12 +285,13 @@ class LBFGS(Optimizer):
         found = {name: kept(getattr(memory, name)) for name in names}
         return {"state": {0: found} if found else {}, "param_groups": self._numbered_groups()}
 
-    def _load(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a `state_dict()`, of this class or of PyTorch's LBFGS."""
         states = {int(number): values for number, values in state_dict["state"].items()}
         text = "keeps one state, for parameter 0, the loaded state dict has one for"
         need(not states.keys() - {0}, "LBFGS", text, max(states, default=0), error=ValueError)
         memory = self._memory_of(states.get(0, {}))
-        super()._load({**state_dict, "state": {}})
+        super().load_state_dict({**state_dict, "state": {}})
         self.memory = memory
 
     def _memory_of(self, values: dict[str, Any]) -> Memory:

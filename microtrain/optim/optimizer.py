@@ -15,7 +15,6 @@ from typing import Any, ClassVar, NoReturn, get_args, get_origin, get_type_hints
 import numpy as np
 
 from ..autograd.grad_mode import enable_grad
-from ..autograd.hooks import RemovableHandle, add_hook
 from ..backend import ARRAYS, LIBRARIES, MODES, XP, to_host
 from ..common.missing_names import NoAttribute
 from ..errors import need, wrong
@@ -585,53 +584,8 @@ class Optimizer:
             lines += [f"    {k}: {v}" for k, v in sorted(group.items()) if k != "params"]
         return "\n".join(lines) + "\n)"
 
-    def register_state_dict_pre_hook(
-        self, hook: Callable[..., Any], prepend: bool = False
-    ) -> RemovableHandle:
-        """Call `hook(optimizer)` before every `state_dict()`; checkpoints of a run call none."""
-        return add_hook(self, "_state_dict_pre_hooks", hook, prepend)
-
-    def register_state_dict_post_hook(
-        self, hook: Callable[..., Any], prepend: bool = False
-    ) -> RemovableHandle:
-        """Call `hook(optimizer, state_dict)` behind it; a result replaces the dictionary."""
-        return add_hook(self, "_state_dict_post_hooks", hook, prepend)
-
-    def register_load_state_dict_pre_hook(
-        self, hook: Callable[..., Any], prepend: bool = False
-    ) -> RemovableHandle:
-        """Call `hook(optimizer, state_dict)`, of a copy, before it is loaded; as the post-hook."""
-        return add_hook(self, "_load_state_dict_pre_hooks", hook, prepend)
-
-    def register_load_state_dict_post_hook(
-        self, hook: Callable[..., Any], prepend: bool = False
-    ) -> RemovableHandle:
-        """Call `hook(optimizer)` after every `load_state_dict()`."""
-        return add_hook(self, "_load_state_dict_post_hooks", hook, prepend)
-
-    def _call_hooks(self, kind: str, *state_dict: Any) -> Any:
-        """The state dict, if there is one, as the hooks of a kind leave it."""
-        for hook in list(vars(self).get(kind, {}).values()):
-            new = hook(self, *state_dict)
-            state_dict = state_dict and (state_dict[0] if new is None else new,)
-        return state_dict[0] if state_dict else None
-
     def state_dict(self) -> dict[str, Any]:
         """The state by parameter number and the groups' options, in PyTorch's form."""
-        self._call_hooks("_state_dict_pre_hooks")
-        found: dict[str, Any] = self._call_hooks("_state_dict_post_hooks", self._state())
-        return found
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a `state_dict()`, of this class or of PyTorch's of the same name.
-
-        Nothing is changed where something does not fit: ValueError for other numbers of groups or
-        parameters, other shapes, options and states that this optimizer does not have.
-        """
-        self._load(self._call_hooks("_load_state_dict_pre_hooks", dict(state_dict)))
-        self._call_hooks("_load_state_dict_post_hooks")
-
-    def _state(self) -> dict[str, Any]:
         state = {}
         for number, param in enumerate(self._group_of):
             found = self.state_of(param)
@@ -673,7 +627,12 @@ class Optimizer:
         buffer = self.storage.slots[place].buffer
         return self._flat[self.storage.buffers.index(buffer)]
 
-    def _load(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a `state_dict()`, of this class or of PyTorch's of the same name.
+
+        Nothing is changed where something does not fit: ValueError for other numbers of groups or
+        parameters, other shapes, options and states that this optimizer does not have.
+        """
         given = state_dict["param_groups"]
         sizes = [len(group["params"]) for group in given]
         mine = [len(group["params"]) for group in self.param_groups]

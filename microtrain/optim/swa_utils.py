@@ -23,11 +23,6 @@ from .flat import FlatStorage, owner
 from .optimizer import BLOCK, Optimizer
 from .scheduler import CURVES, LRScheduler, checked_optimizer
 
-__all__ = [
-    "SWALR", "AveragedModel", "get_ema_avg_fn", "get_ema_multi_avg_fn", "get_swa_avg_fn",
-    "get_swa_multi_avg_fn", "update_bn",
-]  # fmt: skip
-
 
 class _Share:
     """How far an average moves towards the model: by a part of the way, all of it at first."""

@@ -25,8 +25,6 @@ from ..ops.coercion import version_of
 from ..random import go_to, standing
 from ..tensor import TENSORS, Tensor
 
-__all__ = ["checkpoint", "checkpoint_sequential"]
-
 
 def checkpoint(
     function: Callable[..., Any],

@@ -140,12 +140,12 @@ def told_by_hooks(lib):
     def renamed(module, state, prefix, meta):
         state[prefix + "slope"] = state.pop(prefix + "weight")
 
-    def named_back(state, prefix, meta, strict, missing, unexpected, errors):
+    def named_back(module, state, prefix, meta, strict, missing, unexpected, errors):
         if prefix + "slope" in state:
             state[prefix + "weight"] = state.pop(prefix + "slope")
 
     handle = net[1].register_state_dict_post_hook(renamed)
-    net[1]._register_load_state_dict_pre_hook(named_back)
+    net[1].register_load_state_dict_pre_hook(named_back)
     state = net.state_dict(prefix="p.")
     names = sorted(state)
     state = {name[2:]: value * 0 + 2 for name, value in state.items()}

@@ -517,7 +517,6 @@ FILLERS: dict[str, Callable[[Any], Any]] = {
     "log": lambda x: x.log_normal_(math.nan, 1),
     "cauchy": lambda x: x.cauchy_(math.nan),
     "exponential": lambda x: x.exponential_(math.nan),
-    "geometric": lambda x: x.geometric_(math.nan),
     "bernoulli": lambda x: x.bernoulli_(math.nan),
 }
 

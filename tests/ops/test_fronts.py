@@ -340,23 +340,3 @@ def test_dtypes_that_arithmetic_leads_to_are_torchs() -> None:
             x, y = (getattr(torch, d.name) for d in (a, b))
             assert mt.promote_types(a, b).name == str(torch.promote_types(x, y))[6:]
             assert mt.can_cast(a, b) == torch.can_cast(x, y)
-
-
-# Draws in place -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_whole_numbers_in_place(dtype: Any) -> None:
-    x = mt.zeros(4000, dtype=dtype)
-    most = {"f": 2.0 ** (np.finfo(dtype).nmant + 1) if dtype.kind == "f" else 0, "b": 1}.get(
-        dtype.kind
-    ) or np.iinfo(dtype).max
-    values = x.random_().double().numpy()
-    assert x.random_() is x and values.min() >= 0 and most / 2 < values.max() <= most
-    np.testing.assert_array_equal(values, np.floor(values))
-    if dtype != mt.bool:
-        assert set(x.random_(5).tolist()) == {0, 1, 2, 3, 4} == set(x.random_(to=5).tolist())
-        assert set(x.random_(3, 5).tolist()) == {3, 4}
-    for wrong in ((3, 3), (5, 2), (0, int(most) + 2), (-int(most) - 3, 0)):
-        with pytest.raises(RuntimeError, match="random_"):
-            x.random_(*wrong)

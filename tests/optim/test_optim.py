@@ -501,30 +501,6 @@ def test_learning_rates_may_be_numpy_numbers():
         assert (w.tolist(), w.dtype) == ([0.5], kind)
 
 
-@pytest.mark.parametrize("name", ["SGD", "Adam", "LBFGS"])
-@pytest.mark.parametrize("library", ["microtrain", "torch"])
-def test_hooks_of_an_optimizers_state(library, name):
-    lib, told = pytest.importorskip(library), []
-    optimizer = getattr(lib.optim, name)([lib.nn.Parameter(lib.ones(2))], lr=0.5)
-    optimizer.register_state_dict_pre_hook(lambda o: told.append("before"))
-    optimizer.register_state_dict_post_hook(lambda o, state: {**state, "note": 7})
-    optimizer.register_state_dict_post_hook(lambda o, s: told.append(len(s)), prepend=True)
-
-    def without(o, state):
-        told.append(state.pop("note"))
-        return {**state, "param_groups": [{**state["param_groups"][0], "lr": 0.25}]}
-
-    optimizer.register_load_state_dict_pre_hook(without)
-    handle = optimizer.register_load_state_dict_post_hook(lambda o: told.append("loaded"))
-    state = optimizer.state_dict()
-    optimizer.load_state_dict(state)
-    assert optimizer.param_groups[0]["lr"] == 0.25 and state["note"] == 7
-    assert told == ["before", 2, 7, "loaded"]
-    handle.remove()
-    optimizer.load_state_dict(state)
-    assert told[4:] == [7]
-
-
 @pytest.mark.parametrize("kind", [set, frozenset, dict.fromkeys])
 @pytest.mark.parametrize("way", ["argument", "group", "later group"])
 def test_parameters_in_no_order_are_refused(kind, way):

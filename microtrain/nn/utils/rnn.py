@@ -126,20 +126,21 @@ def _like(packed: PackedSequence, data: Tensor) -> PackedSequence:
     return made
 
 
-def laid_out(packed: PackedSequence) -> tuple[Tensor, Tensor | None]:
+def laid_out(packed: PackedSequence, steps: int | None = None) -> tuple[Tensor, Tensor | None]:
     """The sequences as (steps, sequences, ...) in the order they were given, and where they end.
 
-    The second is True (steps, sequences, 1) behind the end of a sequence, None where all are of one
-    length. What stands there is any element.
+    The second is True (steps, sequences, 1, ...) behind the end of a sequence, None where all are
+    of one length. What stands there is any element.
     """
-    layout = _layout(packed)
-    data, steps = packed.data, len(layout.sizes)
+    layout, data = _layout(packed), packed.data
+    steps = len(layout.sizes) if steps is None else steps
     rows = index_select(data, 0, tensor(layout.sources(steps), device=data.device))
     padded = rows.reshape(steps, len(layout.order), *data.shape[1:])
     missing = layout.missing(steps)
     if not missing.any():
         return padded, None
-    return padded, tensor(missing[:, :, None], device=data.device)
+    missing = np.expand_dims(missing, tuple(range(2, padded.ndim)))
+    return padded, tensor(missing, device=data.device)
 
 
 def packed_again(padded: Tensor, like: PackedSequence) -> PackedSequence:
@@ -224,13 +225,10 @@ def pad_packed_sequence(
     steps = longest if total_length is None else total_length
     text = "Expected total_length to be at least the longest length, but got {} and {}"
     need(steps >= longest, "pad_packed_sequence", text, total_length, longest, error=ValueError)
-    data, samples = sequence.data, len(layout.order)
-    rows = index_select(data, 0, tensor(layout.sources(steps), device=data.device))
-    padded = rows.reshape(steps, samples, *data.shape[1:])
-    missing = layout.missing(steps).reshape(steps, samples, *(1 for _ in data.shape[1:]))
-    if missing.any():
-        value = full((), padding_value, dtype=data.dtype, device=data.device)
-        padded = where(tensor(missing, device=data.device), value, padded)
+    padded, missing = laid_out(sequence, steps)
+    if missing is not None:
+        value = full((), padding_value, dtype=padded.dtype, device=padded.device)
+        padded = where(missing, value, padded)
     return padded.transpose(0, 1) if batch_first else padded, tensor(layout.lengths)
 
 

@@ -72,14 +72,13 @@ def _parts_of_svd(x: Any, full: bool) -> tuple[Any, Any, Any]:
 
 
 @public
-def linalg_svd(A: FloatMatrices, full_matrices: Flag = True, *, driver: Any = None) -> SVD:
+def linalg_svd(A: FloatMatrices, full_matrices: Flag = True) -> SVD:
     """The factors of `A = U @ diag(S) @ Vh` with orthonormal columns of U and rows of Vh.
 
     Args:
         A: (..., m, n), of a float dtype.
         full_matrices: whether U is (..., m, m) and Vh (..., n, n), not (..., m, k) and (..., k, n)
             with k = min(m, n). What that adds gets no gradient.
-        driver: only None.
 
     Returns `(U, S, Vh)`, S (..., k) with the largest first. The gradient is that of J. Townsend,
     "Differentiating the singular value decomposition", 2016; of the vectors of equal values NaN.
@@ -91,8 +90,6 @@ def linalg_svd(A: FloatMatrices, full_matrices: Flag = True, *, driver: Any = No
         >>> S
         tensor([4., 3.])
     """
-    text = "driver chooses a routine of cuSOLVER's; leave it out"
-    need(driver is None, "linalg.svd", text)
     u, values, v = _parts_of_svd(A, full_matrices)
     return SVD(u, values, matrix_transpose(v))
 

@@ -11,7 +11,7 @@ import math
 from typing import Any, NamedTuple
 
 from ...errors import need, wrong
-from ...tensor import TENSORS, Tensor
+from ...tensor import Tensor
 from ..arguments import want_shape
 from ..fronts import FloatOnly, SameDtype, public
 from ..pointwise.elementwise import mul
@@ -55,8 +55,7 @@ def einsum(equation: Any, *operands: Any) -> Any:
             twice in one operand takes its diagonal; "..." stands for any other dimensions, which
             broadcast. Without "->" the output has, in alphabetical order, the letters that occur
             once, after the dimensions of "...".
-        operands: the Tensors, one by one or as a list. Or, without an equation: einsum(x, [0, 1],
-            y, [1, 2], [0, 2]).
+        operands: the Tensors, one by one or as a list.
 
     Raises RuntimeError for an equation that does not fit the operands, and where one matrix product
     meets different dtypes.
@@ -65,8 +64,6 @@ def einsum(equation: Any, *operands: Any) -> Any:
         >>> mt.einsum("ij,j->i", mt.eye(2), mt.tensor([3.0, 4.0]))
         tensor([3., 4.])
     """
-    if type(equation) in TENSORS:
-        equation, operands = _from_lists((equation, *operands))
     written = isinstance(equation, str)
     need(written, "einsum", "expected an equation", type(equation), error=TypeError)
     if len(operands) == 1 and isinstance(operands[0], tuple | list):
@@ -97,23 +94,6 @@ def _arranged(x: Any, layout: _Layout) -> Any:
 
 
 # The equation -------------------------------------------------------------------------------------
-
-
-def _from_lists(arguments: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
-    """The equation and the operands of a call with lists of numbers."""
-    operands, lists = arguments[: len(arguments) // 2 * 2 : 2], list(arguments[1::2])
-    if len(arguments) % 2:
-        lists.append(arguments[-1])
-    terms = []
-    for numbers in lists:
-        listed = isinstance(numbers, tuple | list)
-        need(listed, "einsum", "expected a list of subscripts", type(numbers), error=TypeError)
-        known = all(n is Ellipsis or (type(n) is int and 0 <= n < 52) for n in numbers)
-        text = "subscripts must be ... or integers in [0, 52)"
-        need(known, "einsum", text, numbers, error=ValueError)
-        terms.append("".join("..." if n is Ellipsis else LETTERS[n] for n in numbers))
-    arrow = ["->", terms.pop()] if len(arguments) % 2 else []
-    return "".join([",".join(terms), *arrow]), operands
 
 
 def _labels(term: str, what: str, dims: int | None) -> list[_Label]:

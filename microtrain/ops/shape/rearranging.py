@@ -435,10 +435,7 @@ def diag_embed(x: T, offset: Int = 0, dim1: int = -2, dim2: int = -1) -> Any:
     a, b = _plane(dim1, dim2, x.ndim + 1)
     size = x.shape[-1] + abs(offset)
     made = with_diagonal(x, (*x.shape[:-1], size, size), offset)
-    order = list(range(x.ndim - 1))
-    for place, dim in sorted([(a, x.ndim - 1), (b, x.ndim)]):
-        order.insert(place, dim)
-    return permute_dims(made, tuple(order))
+    return movedim(made, (-2, -1), (a, b))
 
 
 @public
@@ -460,13 +457,12 @@ def diagflat(x: T, offset: Int = 0) -> Any:
 def diagonal_scatter(input: T, src: T, offset: Int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     """A copy of `input` with `src` in place of a diagonal; arguments as for `diagonal`."""
     a, b = _plane(dim1, dim2, input.ndim)
-    order = (*(d for d in range(input.ndim) if d not in (a, b)), a, b)
-    x = permute_dims(input, order)
+    x = movedim(input, (a, b), (-2, -1))
     there = diagonal_of(x, offset)
     want_shape("diagonal_scatter", "src", src, there.shape)
     mask = with_diagonal(zeros_like(there) == 0, x.shape, offset)
     found = where(mask, with_diagonal(cast(src, x.dtype), x.shape, offset), x)
-    return permute_dims(found, tuple(order.index(d) for d in range(input.ndim)))
+    return movedim(found, (-2, -1), (a, b))
 
 
 @public
