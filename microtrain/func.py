@@ -33,7 +33,7 @@ from .tensor import TENSORS, Tensor, kind_of
 _Func = Callable[..., Any]
 
 
-def jvp(func: _Func, primals: Any, tangents: Any) -> tuple[Any, Any]:
+def jvp(func: _Func, primals: Any, tangents: Any, *, has_aux: bool = False) -> tuple[Any, ...]:
     """The product of the Jacobian of `func` and a vector: one forward pass.
 
     Args:
@@ -41,9 +41,11 @@ def jvp(func: _Func, primals: Any, tangents: Any) -> tuple[Any, Any]:
         primals: the tuple of arguments: Tensors of float dtypes and any shapes, or tuples, lists
             and dicts of them.
         tangents: the vector, in the structure, shapes and dtypes of `primals`.
+        has_aux: `func` returns a tuple `(output, aux)`, and `aux` is handed on as it is.
 
     Returns:
-        `(output, product)`, the product in the structure and shapes of the output.
+        `(output, product)`, the product in the structure and shapes of the output; with `has_aux`
+        `(output, product, aux)`.
 
     Raises:
         TypeError: `primals` or `tangents` is not a tuple; something in them or in the output is
@@ -57,7 +59,7 @@ def jvp(func: _Func, primals: Any, tangents: Any) -> tuple[Any, Any]:
         >>> mt.func.jvp(lambda x: (x * x).sum(), (x,), (mt.ones(2),))
         (tensor(5.), tensor(6.))
     """
-    return _jvp("jvp", func, primals, tangents)
+    return _jvp("jvp", func, primals, tangents, has_aux)
 
 
 @differentiate.setting_messages_aside
@@ -92,10 +94,10 @@ def hvp(func: _Func, x: Any, v: Any) -> Any:
         found = iter(gradients)
         return replaced(x, lambda _: next(found))
 
-    return _jvp("hvp", gradient, (x,), (v,))[1]
+    return _jvp("hvp", gradient, (x,), (v,), False)[1]
 
 
-def jacfwd(func: _Func, argnums: int | tuple[int, ...] = 0) -> _Func:
+def jacfwd(func: _Func, argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> _Func:
     """A function that computes the Jacobian of `func`: all columns in one forward pass.
 
     For functions with fewer inputs than outputs; for many inputs and few outputs
@@ -104,11 +106,12 @@ def jacfwd(func: _Func, argnums: int | tuple[int, ...] = 0) -> _Func:
     Args:
         func: as of `jvp`.
         argnums: which arguments to differentiate by, Tensors; the others may be anything.
+        has_aux: as of `jvp`.
 
     Returns:
         A function of the arguments of `func` that returns a Tensor of shape
         `output.shape + x.shape` in the place of every output; for a tuple of `argnums` a tuple of
-        these.
+        these. With `has_aux` it returns `(jacobian, aux)`.
 
     Raises:
         IndexError: there is no such argument. Else, when called, as `jvp`.
@@ -132,7 +135,7 @@ def jacfwd(func: _Func, argnums: int | tuple[int, ...] = 0) -> _Func:
                 given[number] = x
             return func(*given)
 
-        run = _Run("jacfwd", of_chosen, tuple(args[number] for number in numbers))
+        run = _Run("jacfwd", of_chosen, tuple(args[number] for number in numbers), has_aux)
         ends = [0, *itertools.accumulate(x.numel() for x in run.inputs)]
         parts = [*zip(run.inputs, ends, ends[1:], strict=False)]
         columns = [
@@ -150,7 +153,8 @@ def jacfwd(func: _Func, argnums: int | tuple[int, ...] = 0) -> _Func:
         by_input = run.results(*blocks)
         by_output = zip(*map(_flat, by_input), strict=True)
         many = replaced(by_input[0], lambda _: next(by_output))
-        return many if type(argnums) is tuple else by_input[0]
+        result = many if type(argnums) is tuple else by_input[0]
+        return (result, *run.aux) if has_aux else result
 
     return jacobian
 
@@ -233,9 +237,10 @@ class _Run:
 
     Attributes:
         inputs, outputs: the Tensors in its arguments and in what it returned.
+        aux: what else it returned, in a tuple.
     """
 
-    def __init__(self, name: str, func: _Func, arguments: tuple[Any, ...]) -> None:
+    def __init__(self, name: str, func: _Func, arguments: tuple[Any, ...], has_aux: bool) -> None:
         text = "inside inference_mode nothing is recorded; call it outside of it"
         need(not MODES.inference, name, text)
         self._name, self._record, self._since = name, bool(MODES.grad), next_seq()
@@ -243,6 +248,12 @@ class _Run:
         with enable_grad():
             given = replaced(arguments, self._fresh)
             self._returned = func(*given)
+        self.aux: tuple[Any, ...] = ()
+        if has_aux:
+            two = type(self._returned) is tuple and len(self._returned) == 2
+            need(two, name, "with has_aux=True func has to return (output, aux)", error=TypeError)
+            self._returned, *rest = self._returned
+            self.aux = tuple(rest)
         self.outputs: list[Tensor] = _flat(self._returned)
         for y in self.outputs:
             text = f"func has to return Tensors, got {kind_of(y)}"
@@ -292,11 +303,11 @@ class _Run:
         return tuple(replaced(self._returned, lambda _: next(each)) for _ in rows)
 
 
-def _jvp(name: str, func: _Func, primals: Any, tangents: Any) -> tuple[Any, Any]:
+def _jvp(name: str, func: _Func, primals: Any, tangents: Any, has_aux: bool) -> tuple[Any, ...]:
     for word, value in (("primals", primals), ("tangents", tangents)):
         text = f"{word} must be a tuple, one for each argument"
         need(type(value) is tuple, name, text, type(value), error=TypeError)
-    run = _Run(name, func, primals)
+    run = _Run(name, func, primals, has_aux)
     alike = replaced(primals, _nothing) == replaced(tangents, _nothing)
     need(alike, name, "the vector must have the structure of the inputs", error=ValueError)
     given = _flat(tangents)
@@ -306,13 +317,12 @@ def _jvp(name: str, func: _Func, primals: Any, tangents: Any) -> tuple[Any, Any]
         text = "expected a vector of shape {} and dtype {}, got shape {} and dtype {}"
         fits = t.shape == x.shape and t.dtype == x.dtype
         need(fits, name, text, x.shape, x.dtype, t.shape, t.dtype, error=ValueError)
-    output, product = run.results(run.outputs, run.first(given, ()))
-    return output, product
+    return (*run.results(run.outputs, run.first(given, ())), *run.aux)
 
 
 def _points(name: str, func: _Func, x: Any) -> tuple[_Run, Tensor]:
     """`func` at the points `x`, and what it returned."""
-    run = _Run(name, func, (x,))
+    run = _Run(name, func, (x,), False)
     need(x.ndim, name, "expected points of shape (..., d)", x)
     alone = type(run._returned) in TENSORS
     need(alone, name, "func has to return one Tensor", type(run._returned), error=TypeError)

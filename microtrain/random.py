@@ -43,6 +43,8 @@ import numpy as np
 
 from .common.threads import LAUNCH
 
+__all__ = ["generator", "get_rng_state", "initial_seed", "manual_seed", "set_rng_state", "shared"]
+
 _START = np.zeros(4, np.uint64)
 
 

@@ -272,9 +272,10 @@ def test_structures_of_inputs_and_outputs() -> None:
     near(by_x, mt.diag(3 * y[0] * (3 * x * y[0]).exp()))
     near(by_y[:, 0], 3 * x * (3 * x * y[0]).exp())
     near(by_y[:, 1], mt.zeros_like(x))
-    blocks = func.jacfwd(lambda x: (x, x.sum()))(x)
+    blocks, aux = func.jacfwd(lambda x: ((x, x.sum()), "more"), has_aux=True)(x)
     near(blocks[0], mt.eye(3, dtype=mt.float64))
     near(blocks[1], mt.ones_like(x))
+    assert aux == "more"
     vector = func.hvp(lambda p: (p["x"] ** 2 * p["y"].sum()).sum(), primals[0], primals[0])
     near(vector["x"], 4 * x * y.sum())
     near(vector["y"], mt.ones_like(y) * 2 * (x**2).sum())
@@ -349,6 +350,7 @@ ERRORS: dict[str, tuple[Any, type[Exception], str]] = {
     "dtype": (lambda x: func.jvp(mt.sin, (x,), (x.float(),)), ValueError, "float64.*float32"),
     "vector": (lambda x: func.jvp(mt.sin, (x,), (1,)), TypeError, "vector, got int"),
     "number": (lambda x: func.jvp(lambda x: 1, (x,), (x,)), TypeError, "Tensors, got int"),
+    "aux": (lambda x: func.jvp(mt.sin, (x,), (x,), has_aux=True), TypeError, r"\(output, aux\)"),
     "argument": (lambda x: func.jacfwd(mt.sin, 1)(x), IndexError, "argnums 1 of 1"),
     "elements": (lambda x: func.hvp(mt.sin, x, x), RuntimeError, "one element"),
     "no scalar": (lambda x: func.hvp(lambda x: (x, x), x, x), TypeError, "got tuple"),
