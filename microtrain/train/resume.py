@@ -161,7 +161,7 @@ def take_up(run: TrainingRun) -> None:
             take_initial_values(run.config, run.model, run.output.warn)
     if checkpoint is not None:
         share_arrays(run.comm, run.model, run.optimizer, root)
-    said = from_root(run.comm, lambda: _again(checkpoint), root)
+    said = from_root(run.comm, lambda: _again(checkpoint), root) if root else _again(checkpoint)
     with settled(run.comm):
         if run.directory is not None:
             _go_on(run, run.directory, checkpoint.state if checkpoint else None)
@@ -171,6 +171,8 @@ def take_up(run: TrainingRun) -> None:
 
 def _holder(run: TrainingRun) -> int:
     """The first rank whose host has the newest state in memory; 0 where none has one."""
+    if run.comm.num_nodes == 1:
+        return 0
 
     def newest() -> int:
         paths = [path for found in job.states_of(run.id) for path in list_checkpoints(found)]

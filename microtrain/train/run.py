@@ -420,8 +420,10 @@ def run_directory(run: Any, resume: Path | None) -> Iterator[None]:
         try:
             own: Any = None
             if run.directory is not None:
-                own = run.directory.path, str(run.directory.info("id")), run.config_text
-            run.path, run.id, run.config_text = run.comm.broadcast_object(own)
+                text = run.config_text if run.comm.num_nodes > 1 else ""
+                own = str(run.directory.path), str(run.directory.info("id")), text
+            path, run.id, text = run.comm.broadcast_object(own)
+            run.path, run.config_text = Path(path), run.config_text or text
             yield
         finally:
             run.output.end_bar()

@@ -391,7 +391,8 @@ def test_a_member_that_was_stopped_goes_on_where_it_was(place, capsys):
     (place / "go on").touch()
     assert main(["resume", str(path), "--trust"]) == 0
     assert table(path) == whole
-    assert members_of(path)[0].info.resumed_at == [21]
+    about = json.loads((members_of(path)[0].path / "run.json").read_text())
+    assert about["resumed_at"] == [21]
 
 
 STOP = """

@@ -49,9 +49,3 @@ def test_another_split_is_other_rows_and_no_run_is_called_better(tmp_path, capsy
 def test_a_seed_that_is_none_is_refused(tmp_path, seed):
     with pytest.raises(ConfigError, match=r"data\.split"):
         load_config(write_run(tmp_path), [f"data.split.seed={seed}"], trust=True)
-
-
-def test_what_is_checked_says_how_rows_are_drawn(tmp_path, capsys):
-    config = str(write_run(tmp_path))
-    assert main(["check", config, "data.split.seed=4", "--trust"]) == 0
-    assert "split (train 0.75, val 0.25, seed 4)" in capsys.readouterr().out
