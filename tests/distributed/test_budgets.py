@@ -26,7 +26,7 @@ BUDGET = {
     "evaluation": (2, 0, 100),
     "checkpoint": (2, 0, 8),
     "resume": (3, 1, 11_000),
-    "rest": (11, 4, 450),  # of a whole run: its directory and id, hosts, native code for all, its results
+    "rest": (11, 4, 450),  # of a whole run: directory, id, hosts, native code for all, results
 }
 
 
