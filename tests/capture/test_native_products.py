@@ -169,7 +169,7 @@ def trained(name: str, dtype: str = "float32", steps: int = 4) -> bytes:
 
 
 @NATIVE
-@pytest.mark.daily("groups-float32", "convolutions-float32")
+@pytest.mark.daily("convolutions-float32")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", NETS)
 def test_a_step_has_the_same_bits_by_any_threads(name: str, dtype: str) -> None:

@@ -214,7 +214,7 @@ def mistyped(plain, path):
         yield changed, (key,), ".".join(path)
 
 
-@pytest.mark.daily("linreg", "iris")
+@pytest.mark.daily("linreg", "digits]")
 @pytest.mark.parametrize("shipped", SHIPPED, ids=lambda path: path.stem)
 def test_every_key_of_every_shipped_file_mistyped_is_one_error_at_its_place(shipped, tmp_path):
     for each in shipped.parent.glob("*.*"):

@@ -403,6 +403,7 @@ def test_the_step_of_every_configuration(name: str, here: Path) -> None:
     assert not done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_step_on_a_table(table: Path, here: Path) -> None:
     exported(str(table / "runs" / "t-1"), "--step", "--rows", "5", "--output", "t.c")
     done = tried(here, "t", CC, *STRICT, *SANITIZED)

@@ -318,6 +318,7 @@ def test_what_no_sweep_can_have(place, capsys, words, what):
     assert not (place / "runs").exists()
 
 
+@pytest.mark.slow
 def test_another_sweep_is_not_gone_on_with(place, capsys):
     assert main(["train", "s.yaml", "train.duration=1 epochs"]) == 0
     path = newest(place)
@@ -446,6 +447,7 @@ class Held(Callback):
 """
 
 
+@pytest.mark.slow
 def test_a_member_that_was_interrupted_as_it_paused_is_a_paused_one(place):
     grid = "sweep={stop: halving, grid: {optimizer.lr: [1e-6, 0.1, 1e-5]}}"
     assert main(["train", "s.yaml", grid, *VAL]) == 0
@@ -459,6 +461,7 @@ def test_a_member_that_was_interrupted_as_it_paused_is_a_paused_one(place):
     assert table(path) == whole
 
 
+@pytest.mark.slow
 def test_a_damaged_member_that_halving_had_left_out_is_trained_again(place):
     grid = "sweep={stop: halving, grid: {optimizer.lr: [1e-6, 0.1, 1e-5]}}"
     assert main(["train", "s.yaml", grid, "data.split={train: 0.8, val: 0.2}"]) == 0
