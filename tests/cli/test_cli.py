@@ -283,7 +283,7 @@ WITHOUT_TRAINING = {
     "a key": ["show", "train.batch_size"],
     "init": ["init", "linreg", "new"],
     "schema": ["schema"],
-    "compare": ["compare", "runs/line", "runs/line"],
+    "compare": ["compare", "runs/line", "runs/copy"],
     "plot": ["plot", "runs/line", "--output", "curves.png"],
     "report": ["report", "runs/line"],
     "evaluate": ["evaluate", "runs/line"],
@@ -300,6 +300,7 @@ def folder_with_a_run(tmp_path_factory):
         "-m", "microtrain", "train", str(ROOT / "configs/linreg.yaml"), *settings, cwd=folder
     )
     assert done.returncode == 0, done.stderr
+    shutil.copytree(folder / "runs/line", folder / "runs/copy", symlinks=True)
     (folder / "new.csv").write_text("x\n0.5\n")
     return folder
 

@@ -298,7 +298,7 @@ def test_compare_wants_two(tmp_path, capsys):
 @pytest.mark.daily("plot")
 @pytest.mark.parametrize("command", ["plot", "compare"])
 def test_seeing_loads_neither_mpi_nor_cupy_nor_the_code_of_a_run(tmp_path, command):
-    path = make_run(tmp_path)
+    path, other = make_run(tmp_path), make_run(tmp_path, "other")
     with open(path / "config.yaml", "a") as file:
         file.write("model:\n  type: ./evil.py:Net\n")
     (path / "evil.py").write_text("raise SystemExit(99)")
@@ -308,7 +308,7 @@ def test_seeing_loads_neither_mpi_nor_cupy_nor_the_code_of_a_run(tmp_path, comma
         "print(sorted(heavy), file=sys.stderr); sys.exit(code)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, command, str(path), str(path)],
+        [sys.executable, "-c", code, command, str(path), str(other)],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
