@@ -38,7 +38,7 @@ from ..run import TrainingRun, next_multiple
 from .base import Callback, Ending, Event
 
 APART = 16  # steps: `auto` looks at the clock less often, which costs as much as a small step
-SHARE = 0.01  # of a run's time: what its state in memory may cost
+SHARE = 0.006  # of a run's time: what its state in memory may cost, a hundredth with the pauses
 FIRST = 16  # steps of a start that are no measure: they are captured and compiled
 ENOUGH = 0.2  # seconds of steps that are one
 
