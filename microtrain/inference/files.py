@@ -190,10 +190,15 @@ class Floats(Column):
     def __init__(self, column: Column) -> None:
         super().__init__(column.name, column)
         self.dtype = np.dtype(np.float64)
-        self.location, self.look = column.location, column.look  # type: ignore[method-assign]
 
     def __getitem__(self, rows: Any) -> Array:
         return super().__getitem__(rows).astype(self.dtype)
+
+    def location(self, row: int) -> str:
+        return str(self._array.location(row))
+
+    def look(self) -> None:
+        self._array.look()
 
 
 class _File:

@@ -112,11 +112,11 @@ def _csv(
 def _npz(kept: Arrays, blocks: Iterable[Arrays], classes: Arrays) -> bytes:
     """A .npz file of what is kept, what is predicted in blocks, and the names of classes."""
     first, *others = blocks
-    found = {
+    found: dict[str, Any] = {
         name: np.concatenate([first[name], *(each[name] for each in others)]) for name in first
     }
     file = io.BytesIO()
-    np.savez(file, **kept, **found, **classes)  # type: ignore[arg-type]
+    np.savez(file, **(found | {**kept, **classes}))
     return file.getvalue()
 
 
