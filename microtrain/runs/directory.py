@@ -311,6 +311,10 @@ def _in_json(value: Any, indent: int | None = None) -> str:
     A byte in a path that is not UTF-8 is half of a surrogate pair, which no reader of JSON takes.
     """
     as_list = operator.methodcaller("tolist")
+    with contextlib.suppress(ValueError):  # for what is not finite
+        text = json.dumps(value, default=as_list, allow_nan=False, indent=indent)
+        if "\\ud" not in text:
+            return text
     text = json.dumps(value, default=as_list, ensure_ascii=False)
     text = re.sub("[\ud800-\udfff]", lambda half: rf"\\u{ord(half[0]):04x}", text)
     return json.dumps(json.loads(text, parse_constant=lambda name: None), indent=indent)

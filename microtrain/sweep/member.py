@@ -19,11 +19,11 @@ from ..config.schema import Config
 from ..distributed.communicator import Communicator
 from ..distributed.single import SingleCommunicator
 from ..errors import DivergedError
-from ..runs.checkpoint import list_checkpoints, step_of
+from ..runs.checkpoint import list_checkpoints, name_of
 from ..runs.directory import RunDirectory
 from ..train.build_run import Parts
 from ..train.callbacks.base import Callback, Ending, Event
-from ..train.callbacks.checkpoints import Checkpoints
+from ..train.callbacks.checkpoints import Checkpoints, Saver
 from ..train.console import Output, next_command
 from ..train.resume import LOCK_WAIT
 from ..train.run import TrainingRun
@@ -41,6 +41,8 @@ class Quiet(Output):
     Attributes:
         warnings: of the member, in their order.
     """
+
+    silent = True
 
     def __init__(self) -> None:
         super().__init__(progress="off")
@@ -148,17 +150,19 @@ class FewCheckpoints(Checkpoints):
         if run.checkpoints is not None:
             run.checkpoints.rest(PATIENCE)
 
-    def on_end(self, run: TrainingRun, ending: Ending) -> None:
+    def _save_last(self, run: TrainingRun, saver: Saver, last: dict[str, Any], done: bool) -> None:
         """The best; the last where that is the best, or none was kept."""
-        super().on_end(run, ending)
-        if run.checkpoints is not None and ending.finished:
-            place, best = run.checkpoints.directory, run.state.best
-            paths = {step_of(path): path for path in list_checkpoints(place)}
-            kept = paths.pop(best.step if best and best.step in paths else run.step)
-            for path in paths.values():
-                remove(path)
+        saver.wait()
+        best = run.state.best and saver.directory / name_of(run.state.best.step)
+        if not done or best not in list_checkpoints(saver.directory):
+            saver.save(last)
+            best = saver.directory / name_of(run.step)
+        if done:
+            for path in list_checkpoints(saver.directory):
+                if path != best:
+                    remove(path)
             for name in ("best", "last"):
-                point(place / name, kept)
+                point(saver.directory / name, best)
 
 
 def _class_of(kind: Any, **own: Any) -> Any:

@@ -60,7 +60,12 @@ class Output:
         log: receives each printed line (`RunDirectory.log`); may be set later.
         stream, errors: where lines and warnings go; standard output and error by default.
         progress: whether `start_bar` draws one: `auto` where it can, `on` says where it cannot.
+
+    Attributes:
+        silent: whether it prints nothing, so that nobody need make up lines for it.
     """
+
+    silent = False
 
     def __init__(
         self,
@@ -187,7 +192,7 @@ class Header(Callback):
             compile=about,
             higher_is_better=run.higher_is_better,
         )
-        if run.directory is not None:
+        if run.directory is not None and not run.output.silent:
             compiled = f"{about['executor']}: {about['reason']}"
             run.output.say(*header(run, hosts, compiled, run.path))
 

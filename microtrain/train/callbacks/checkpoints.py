@@ -335,11 +335,15 @@ class Checkpoints(Callback):
         with settled(run.comm), alone("rank 0 alone writes the end of the run"):
             if run.directory is not None and saver is not None:
                 last = contents(run)
-                saver.save(last)
+                self._save_last(run, saver, last, ending.finished)
                 ending.params_sha256 = params_sha256(last["model"])
         if run.comm.local_rank == 0:
             job.forget_states(run.id)
         self._tell(run)
+
+    def _save_last(self, run: TrainingRun, saver: Saver, last: dict[str, Any], done: bool) -> None:
+        """Write `last`, the state at the end of a run, which is `done` or can go on."""
+        saver.save(last)
 
     def on_error(self, run: TrainingRun, error: BaseException) -> None:
         """What was handed over is on disk before anybody speaks of it."""
