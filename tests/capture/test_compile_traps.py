@@ -163,7 +163,7 @@ def test_which_arguments_are_one_tensor(compiled: Any) -> None:
 
     a, replayed = mt.ones(2), compiled(step)
     b = a.detach()
-    for given in [(a, b, a), (a, b, b), (a, b, a.detach()), (a, b, a), (a, a, a)] * 4:
+    for given in [(a, b, a), (a, b, b)] * 4 + [(a, b, a.detach()), (a, a, a)] * 3:
         assert replayed(*given).tolist() == step(*given).tolist()
 
 
