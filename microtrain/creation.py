@@ -421,7 +421,7 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: Any) -> Any:
 @_factory
 def logspace(start: Any, end: Any, steps: int, base: float = 10.0, *, dtype: Any) -> Any:
     """`base ** x` for the `steps` numbers x that `linspace` gives."""
-    powers = linspace(start, end, steps, dtype=np.float64).numpy()
+    powers = linspace.__wrapped__(start, end, steps, dtype=np.float64)  # type: ignore[attr-defined]
     return np.power(float(base), powers).astype(_float(dtype))
 
 

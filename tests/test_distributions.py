@@ -195,6 +195,19 @@ def test_divergences_and_their_gradients_are_pytorchs(pair: Any) -> None:
     compare(torch, pair, divergence)
 
 
+def test_certain_coins() -> None:
+    ends = mt.tensor([0.0, 0.5, 1.0])
+    q = d.Bernoulli(ends)
+    p = d.Bernoulli(ends[:, None])
+    found = d.kl_divergence(p, q).numpy()
+    expected = [[0, math.log(2), math.inf], [math.inf, 0, math.inf], [math.inf, math.log(2), 0]]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    sure = d.Bernoulli(logits=mt.tensor([-math.inf, math.inf]))
+    with np.errstate(invalid="ignore"):
+        assert d.kl_divergence(sure, sure).tolist() == [0, 0]
+    np.testing.assert_array_equal(q.mode.numpy(), [0, math.nan, 1])
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_draws_have_the_moments_that_they_say(name: str) -> None:
     distribution, _, _ = make(name)
@@ -299,6 +312,10 @@ REFUSED: dict[str, Any] = {
     "no coin": (lambda: d.Bernoulli(0.5).log_prob(mt.tensor(0.5)), "0 or 1"),
     "a number": (lambda: d.Normal(0.0, 1.0).log_prob(0.5), "expected a Tensor, got 0.5"),
     "a shape": (lambda: d.Normal(mt.zeros(3), 1.0).log_prob(mt.zeros(2)), "does not fit"),
+    "one number for two": (
+        lambda: d.MultivariateNormal(mt.zeros(2), mt.eye(2)).log_prob(mt.zeros(3, 1)), "not fit",
+    ),
+    "no event": (lambda: d.OneHotCategorical(mt.ones(2)).log_prob(mt.tensor(1.0)), "not fit"),
     "outside": (lambda: d.Uniform(0.0, 1.0).log_prob(mt.tensor(2.0)), "from low to high"),
     "below 0": (lambda: d.Exponential(1.0).log_prob(mt.tensor(-1.0)), "at least 0"),
 }  # fmt: skip

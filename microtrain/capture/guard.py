@@ -194,7 +194,7 @@ class Guard:
         self.places.append(near[0] if near else None)
         if same:
             self.again.add(number)
-            self.add(label, "again", f"{first} is {self.texts[same[0]]}")
+            self.add(label, f"number {same[0] + 1} again", f"{first} is {self.texts[same[0]]}")
             return
         self.add(label, "a Tensor", f"(type({first}) is Tensor or type({name}) in TENSORS)")
         self.equal(f"the device of {label}", type(array), f"type({name}_ := {name}._array)")

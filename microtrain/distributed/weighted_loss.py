@@ -53,7 +53,8 @@ from .communicator import Communicator, by_rank
 # Operations through which a root stays a sum of its terms times factors, and those of one term.
 ONE = frozenset(("neg", "clone", "to", "contiguous", "reshape", "permute", "select", "index"))
 SUMS = ONE | {"add", "sub", "sum", "mean", "cat", "expand", "diagonal", "flip", "index_put"}
-SUMS |= {"cumsum", "gather"}
+SUMS |= {"constant_pad", "cumsum", "diag_embed", "gather", "gather_backward", "roll", "scatter"}
+SUMS |= {"sliding_windows", "tril", "triu", "unselect", "where", "window_sum"}
 SCALED = frozenset(("mul", "div", "mm", "linear"))  # and through these, if one side depends on rows
 
 

@@ -11,7 +11,7 @@ from ..backend import float64, int64
 from ..creation import arange, full, rand
 from ..errors import need
 from ..nn.functional import binary_cross_entropy_with_logits, one_hot
-from ..ops import broadcast_tensors, gather, log, log1p, logsumexp, sigmoid, softmax
+from ..ops import broadcast_tensors, gather, log, log1p, logsumexp, sigmoid, softmax, where
 from ..ops.inspection import finfo
 from . import constraints
 from .distribution import Distribution, same_as, together
@@ -78,8 +78,9 @@ class Bernoulli(_OfProbabilities):
 
     @property
     def mode(self) -> Any:
-        """What is likelier."""
-        return (self.probs >= 0.5).to(self.probs.dtype)
+        """What is likelier; NaN where both are alike."""
+        p = self.probs
+        return where(p == 0.5, nan, (p >= 0.5).to(p.dtype))
 
     @property
     def variance(self) -> Any:

@@ -166,9 +166,11 @@ class Distribution:
             return value
         name, own = type(self).__name__, self._batch_shape + self._event_shape
         need(type(value) in TENSORS, name, "expected a Tensor", value, error=ValueError)
-        for mine, given in zip(own[::-1], value.shape[::-1], strict=False):
-            fits, text = mine == given or 1 in (mine, given), "{} does not fit the batch and event"
-            need(fits, name, f"a value of {text} shape {own}", value, error=ValueError)
+        pairs = zip(own[::-1], value.shape[::-1], strict=False)
+        fits = value.shape[value.ndim - len(self._event_shape) :] == self._event_shape
+        fits = fits and all(a == b or 1 in (a, b) for a, b in pairs)
+        text = f"a value of {{}} does not fit the batch and event shape {own}"
+        need(fits, name, text, value, error=ValueError)
         self._check_support(value)
         return value
 

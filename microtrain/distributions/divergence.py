@@ -74,8 +74,11 @@ def _vectors(p: MultivariateNormal, q: MultivariateNormal) -> Any:
 
 @register_kl(Bernoulli, Bernoulli)
 def _bernoulli(p: Bernoulli, q: Bernoulli) -> Any:
-    one = p.probs * (softplus(-q.logits) - softplus(-p.logits))
-    return one + (1 - p.probs) * (softplus(q.logits) - softplus(p.logits))
+    def part(mine: Any, other: Any, sign: int) -> Any:
+        found = mine * (softplus(sign * q.logits) - softplus(sign * p.logits))
+        return where(mine == 0, 0.0, where(other == 0, math.inf, found))
+
+    return part(p.probs, q.probs, -1) + part(1 - p.probs, 1 - q.probs, 1)
 
 
 @register_kl(Categorical, Categorical)

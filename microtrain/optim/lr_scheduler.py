@@ -54,10 +54,13 @@ class Scaled(LRScheduler):
         before, found = self.share(step - 1) if step else 1.0, []
         for lr, base in zip_longest(self._rates, self.base_lrs):
             made = None if base is None else self._at(base, step - 1) if step else base
-            if lr == made or not before:
-                found.append(self._at(self._bases()[0] if base is None else base, step))
-            else:
+            if lr == made:
+                found.append(self._at(base, step))
+            elif before:
                 found.append(self.low + (lr - self.low) * (self.share(step) / before))
+            else:  # from nothing there is no ratio: a new wave comes on top
+                first = self._bases()[0] if base is None else base
+                found.append(lr - self.low + self._at(first, step))
         return found
 
 

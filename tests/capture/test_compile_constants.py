@@ -187,6 +187,20 @@ def test_constants_that_are_made_in_the_step() -> None:
     assert len(step.programs) == 1
 
 
+def test_numbers_and_places_that_are_made_in_the_step() -> None:
+    def step(x: Any) -> Any:
+        i, j = mt.tril_indices(3, 3, -1)
+        return x[i, j] + mt.logspace(0, 2, 3) + mt.linalg.matrix_power(x, 0)[0], mt.triu_indices(
+            2, 2
+        )
+
+    compiled = mt.compile(step, executor="numpy")
+    for n in range(4):
+        x = mt.arange(9.0).reshape(3, 3) * n
+        assert [t.tolist() for t in compiled(x)] == [t.tolist() for t in step(x)]
+    assert len(compiled.programs) == 1
+
+
 def test_a_batch_in_the_closure_that_is_new_at_every_call() -> None:
     """Each call is recorded, and none a replay."""
     holder = Holder(None)

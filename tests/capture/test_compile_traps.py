@@ -153,3 +153,22 @@ def test_number_that_changes(compiled: Any) -> None:
         CaptureError, match=r"test_compile_traps\.py:\d+: .*a counter\) is 2\.0, then 3"
     ):
         call(step)
+
+
+def test_which_arguments_are_one_tensor(compiled: Any) -> None:
+    """A third argument that is the first one now, the second one then, which share memory."""
+
+    def step(x: Any, y: Any, z: Any) -> Any:
+        return x + (1 if z is x else 2 if z is y else 3)
+
+    a, replayed = mt.ones(2), compiled(step)
+    b = a.detach()
+    for given in [(a, b, a), (a, b, b)] * 4 + [(a, b, a.detach()), (a, a, a)] * 3:
+        assert replayed(*given).tolist() == step(*given).tolist()
+
+
+def test_a_loss_of_no_images_writes_into_nothing(compiled: Any) -> None:
+    step = compiled(
+        lambda x: nn.functional.cross_entropy(x, mt.zeros(0, 3).long(), reduction="sum")
+    )
+    assert [step(mt.zeros(0, 2, 3)).item() for _ in range(3)] == [0, 0, 0]

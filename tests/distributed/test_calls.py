@@ -298,6 +298,14 @@ def losses_times_given_weights(w: World) -> None:
     w.learn(losses().cumsum(0)[-1], m)
     w.learn(F.linear(losses(), weights[None], weights[:1]).sum(), m)
     w.learn(losses().gather(0, mt.tensor([1])).sum() + losses().split(1)[0].sum(), m)
+    at, first = mt.tensor([0, 0]), mt.tensor([True, False])
+    w.learn((losses().roll(1) * weights).sum() + losses().scatter(0, at[:1], 1.0).sum(), m)
+    w.learn(F.pad(losses(), (1, 0)).unfold(0, 2, 1)[0].sum() + mt.diag(losses())[1].sum(), m)
+    w.learn(losses().expand(2, 2).tril().sum() + losses().expand(2, 2).triu(1).sum(), m)
+    w.learn(mt.where(first, losses(), 0).sum() + weights.scatter_add(0, at, losses())[0], m)
+    w.learn(
+        F.avg_pool1d(losses()[None] * weights, 2).sum() + weights.index_add(0, at, losses())[0], m
+    )
 
 
 @program

@@ -427,6 +427,15 @@ def test_the_gradient_of_a_logarithm_of_sums_in_half_adds_up_to_one(name: str) -
     np.testing.assert_allclose(g.float().numpy(), share / share.sum(), rtol=2e-3)
 
 
+def test_an_infinite_sum_says_nothing_about_those_before_it() -> None:
+    x = mt.tensor([1.0, 2.0, math.inf, 0.5, math.inf], requires_grad=True)
+    with np.errstate(invalid="ignore"):
+        (g,) = mt.autograd.grad(x.logcumsumexp(0).sum(), x)
+    share = 1 / (1 + math.e)
+    expected = [1 + share, 1 - share, math.nan, 0, math.nan]
+    np.testing.assert_allclose(g.numpy(), expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", IN_HALF)
 def test_half_precision_keeps_a_total_in_single(name: str) -> None:
     function, right = IN_HALF[name]

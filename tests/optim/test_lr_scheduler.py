@@ -375,6 +375,29 @@ def test_adam_under_a_schedule_equals_torch():
     np.testing.assert_allclose(*ends, rtol=1e-10)
 
 
+def test_a_wave_and_the_end_of_a_line_leave_another_schedules_rate():
+    """From nothing there is no ratio: what is added is added, and what stays stays."""
+
+    def rates(library, second, first):
+        optimizer = library.optim.SGD([library.nn.Parameter(library.ones(2))], lr=0.5)
+        schedules = library.optim.lr_scheduler
+        both = [schedules.LambdaLR(optimizer, lambda e: 0.9**e), second(schedules, optimizer)]
+        for _ in range(9):
+            optimizer.step()
+            for schedule in both if first else both[::-1]:
+                schedule.step()
+            yield optimizer.param_groups[0]["lr"]
+
+    torch = pytest.importorskip("torch")
+    for first in (True, False):
+        for second in (
+            lambda s, o: s.CosineAnnealingLR(o, 2, 0.01),
+            lambda s, o: s.PolynomialLR(o, 3),
+        ):
+            found, expected = ([*rates(m, second, first)] for m in (mt, torch))
+            np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-15)
+
+
 def test_a_changed_rate_does_not_make_the_runs_anew():
     optimizer = Adam([mt.ones(2, requires_grad=True)])
     optimizer.param_groups[0]["params"][0].sum().backward()

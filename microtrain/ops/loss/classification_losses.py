@@ -55,7 +55,8 @@ def _cross_entropy(xp, input, target, *, reduction="mean"):
         loss, shares = _cross_entropy(xp, wide, target, reduction=reduction)
         return xp.asarray(loss, float16), xp.asarray(shares, float16)
     rows, classes, *inner = input.shape
-    z = xp.subtract(input, xp.max(input, axis=1, keepdims=True)) if 0 not in input.shape else input
+    none = xp.constant(0, input.dtype)
+    z = xp.subtract(input, xp.max(input, axis=1, keepdims=True) if classes else none)
     begin = xp.multiply(xp.arange(rows), classes)
     if inner:
         places = xp.multiply(target, inner[0], dtype=int64)

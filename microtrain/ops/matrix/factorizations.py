@@ -13,7 +13,7 @@ import numpy as np
 
 from ...autograd.differentiate import grad, messages_set_aside
 from ...autograd.grad_mode import enable_grad
-from ...backend import XP, int64
+from ...backend import XP, int64, made
 from ...errors import need, wrong
 from ...tensor import TENSORS, Tensor, wrap
 from ..coercion import LinAlgError, cast, examine
@@ -344,7 +344,7 @@ def matrix_power(x: Square, n: Int) -> Any:
     """
     if not n:
         xp = XP[type(x._array)]
-        return instead_of(x, wrap(xp.asarray(np.eye(x.shape[-1], dtype=x.dtype))))
+        return instead_of(x, wrap(xp.asarray(made(np.eye(x.shape[-1], dtype=x.dtype)))))
     if n < 0:
         x, n = inverse(x), -n
     if n == 1:

@@ -452,7 +452,10 @@ def gradient(
 def _logcumsumexp_rule(g, x, result, dim):
     # The share of the sum before in each sum, and of each element in its own: none above 1.
     top = where(result == -math.inf, 0, result)
-    there = recurrence(exp(before(result, dim, -math.inf) - top), g, dim, True)
+    # From an infinite sum on there is no share, and nothing that could be multiplied.
+    sums = before(result, dim, -math.inf)
+    share = exp(where(sums == math.inf, -math.inf, sums) - top)
+    there = recurrence(share, g, dim, True)
     return there * exp(x - top)
 
 

@@ -364,7 +364,7 @@ def _indices(name: str) -> Any:
     ) -> Tensor:
         kind = int64 if dtype is None else as_dtype(dtype)
         need(kind.name in ("int32", "int64"), name, "expected dtype int32 or int64", kind)
-        found = np.stack(find(row, offset, col)).astype(kind)
+        found = made(np.stack(find(row, offset, col)).astype(kind))
         return wrap(to_device(found, resolve_device(device)))
 
     function.__name__ = function.__qualname__ = name
