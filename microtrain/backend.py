@@ -744,8 +744,7 @@ def is_plain(array: Any) -> bool:
 
 def to_host(array: Any) -> np.ndarray[Any, Any]:
     """`array` as a NumPy array: itself on the CPU, a copy from a GPU."""
-    found: np.ndarray[Any, Any] = MODES.capture.looked_at(array)
-    return found
+    return MODES.capture.looked_at(array)
 
 
 def looks_at(tensor: Any, what: str) -> None:

@@ -228,8 +228,7 @@ def divergence(func: _Func, x: Tensor) -> Tensor:
     need(y.shape == x.shape, "divergence", "expected vectors in the shape of the points {}", x, y)
     size = x.shape[-1]
     (t,) = run.first([_everywhere(eye(size, dtype=x.dtype, device=x.device), x)], (size,))
-    found: Tensor = run.results([diagonal(t, 0, 0, -1).sum(-1)])[0]
-    return found
+    return run.results([diagonal(t, 0, 0, -1).sum(-1)])[0]
 
 
 class _Run:

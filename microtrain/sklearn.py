@@ -198,8 +198,7 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         """Rows to predict for, in the dtype of the network."""
         check_is_fitted(self)
         dtype = next(self.module_.parameters()).dtype
-        rows: Array = validate_data(self, X, reset=False, dtype=dtype, order="C")
-        return rows
+        return validate_data(self, X, reset=False, dtype=dtype, order="C")
 
 
 def _named(what: str, name: Any, table: dict[str, Any]) -> Any:
@@ -260,8 +259,7 @@ class Classifier(ClassifierMixin, _Network):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> Array:
         """The probability of each class, (n, classes), in the order of `classes_`."""
         scores = from_numpy(self._scores(self._rows(X)))
-        chances: Array = nn.functional.softmax(scores, 1).numpy()
-        return chances
+        return nn.functional.softmax(scores, 1).numpy()
 
     def decision_function(self, X: Any) -> Array:
         """How likely each class is against all others, log(p / (1 - p)), (n, classes); of two
@@ -275,8 +273,7 @@ class Classifier(ClassifierMixin, _Network):  # type: ignore[misc]
     def predict(self, X: Any) -> Array:
         """The label of each row, (n,)."""
         scores = self._scores(self._rows(X))
-        labels: Array = self.classes_[scores.argmax(axis=1)]
-        return labels
+        return self.classes_[scores.argmax(axis=1)]
 
 
 @dataclass(eq=False, repr=False)

@@ -278,8 +278,7 @@ def shape_of(edge: Any) -> tuple[int, ...]:
     """The shape of the value at `edge`."""
     if type(edge) in TENSORS:
         return edge.shape
-    shape: tuple[int, ...] = edge[0]._shapes[edge[1]] if type(edge) is tuple else edge._shape
-    return shape
+    return edge[0]._shapes[edge[1]] if type(edge) is tuple else edge._shape
 
 
 def _function_of(edge: Any) -> tuple[Any, int]:

@@ -218,8 +218,7 @@ class CompiledNode(NodeOfMany):
         """The way back. Raises RuntimeError where the graph was freed."""
         if self._saved is None:
             raise freed(self)
-        found: Outside = self._saved[0]
-        return found
+        return self._saved[0]
 
     def value(self, array: Any) -> Any:
         """What a kept array held in this call."""

@@ -180,8 +180,7 @@ class Writer:
 
     def lines_of(self, unit: Unit) -> tuple[str, list[str]]:
         """The function of C that does a unit, or else the lines of one."""
-        found: tuple[str, list[str]] = getattr(self, _BY_TYPE[type(unit)])(unit)
-        return found
+        return getattr(self, _BY_TYPE[type(unit)])(unit)
 
     def loop(self, name: str, count: int, work: int) -> str:
         """The outermost loop of a unit, `work` elements in all: its turns may be shared."""

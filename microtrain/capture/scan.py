@@ -167,8 +167,7 @@ class Scan:
             each = zip(host.writes or (), tables, strict=True)
             rows = [(to.ctypes.data, 0, t.ctypes.data, to.nbytes, to.nbytes) for to, t in each]
             self._known[key] = rows, numbers, tables
-        found: tuple[list[Any], list[Any], list[Any]] = self._known[key]
-        return found
+        return self._known[key]
 
 
 def _numbers(run: Run) -> list[float]:
@@ -180,8 +179,7 @@ def scan_of(capture: Capture) -> Scan | None:
     if capture.scan is False:
         loss = _loss_of(capture)
         capture.scan = Scan(capture, loss) if loss else None
-    found: Scan | None = capture.scan
-    return found
+    return capture.scan
 
 
 def _loss_of(capture: Capture) -> list[Any]:

@@ -225,8 +225,7 @@ class Leaves:
         return weakref.ref(leaf) if number is None else number
 
     def _find(self, goal: Any) -> Tensor:
-        found: Tensor = self.tensors[goal] if type(goal) is int else goal()
-        return found
+        return self.tensors[goal] if type(goal) is int else goal()
 
     def _bind(self, used: set[int]) -> None:
         """Keep what a replay depends on."""

@@ -167,8 +167,7 @@ class Capture:
     def fits(self, *args: Any) -> bool:
         """Whether a call is one that it is for; replays nothing."""
         self.looks = self.looks or self.guard.fits(self)
-        found: bool = self.looks(*args)
-        return found
+        return self.looks(*args)
 
     def lives(self) -> bool:
         """Whether it can ever fit again.

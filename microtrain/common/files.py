@@ -362,8 +362,7 @@ def typed(kind: type[T], content: Any) -> T:
 
     hashable: Any = kind
     try:
-        found: T = _adapter(hashable).validate_json(json.dumps(content), strict=True)
-        return found
+        return _adapter(hashable).validate_json(json.dumps(content), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None

@@ -122,8 +122,7 @@ def load(kind: str, name: str, arguments: Collection[str] = ()) -> Callable[...,
             raise _unknown(kind, name)
         name = REGISTERED[kind][name]
     code: Callable[..., Any] = _import(kind, name)
-    made: Callable[..., Any] = _maker(kind, code, arguments)
-    return made
+    return _maker(kind, code, arguments)
 
 
 def _unknown(kind: str, name: str) -> ConfigError:

@@ -68,7 +68,7 @@ def from_root(comm: Communicator, function: Callable[[], T], root: int = 0) -> T
     result, failure = comm.broadcast_object(outcome, root)
     if failure is not None:
         raise agreed(failure)
-    return result  # type: ignore[no-any-return]
+    return result
 
 
 def same(comm: Communicator, settings: Mapping[str, str], hint: str) -> None:

@@ -97,8 +97,7 @@ class Extremum(Function):
 def _apply(call: str, tensor: Any, comm: Communicator | Any, how: Any = "sum") -> Tensor:
     need_tensor(call, tensor)
     linear = how == "sum" or call == "broadcast"
-    found: Tensor = (Collective if linear else Extremum).apply(tensor, call, ranks_of(comm), how)
-    return found
+    return (Collective if linear else Extremum).apply(tensor, call, ranks_of(comm), how)
 
 
 def need_tensor(call: str, x: Any) -> None:
@@ -216,5 +215,4 @@ def gather(tensor: Tensor, comm: Communicator | Any = None) -> Tensor:
         padding = wrap(xp.zeros((missing, *tensor.shape[1:]), tensor.dtype))
         tensor = cat([tensor, padding])
     rows = all_gather(tensor, comm)
-    found: Tensor = cat([rows[rank, :count] for rank, count in enumerate(counts)])
-    return found
+    return cat([rows[rank, :count] for rank, count in enumerate(counts)])

@@ -79,8 +79,7 @@ def _packed(kind: str, values: Array, footer: Sequence[float] = ()) -> Array:
 def _unpacked(kind: str, words: Array, dtype: Any) -> Array:
     scales, short = words[:, :_HEAD].view(np.float64).astype(dtype), words[:, _HEAD:]
     values: Array = from_bfloat16(short) if kind == "bf16" else short.view(np.float16)
-    found: Array = values.astype(dtype) / scales
-    return found
+    return values.astype(dtype) / scales
 
 
 def to_bfloat16(values: Array) -> Array:

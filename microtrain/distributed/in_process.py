@@ -217,8 +217,7 @@ class InProcessCommunicator(Communicator):
     def _broadcast_object(self, obj: T, root: int) -> T:
         mine = pickle.dumps(obj) if self.rank == root else b""
         call = f"calls broadcast_object from {root}"
-        received: T = pickle.loads(self.exchange(call, mine, lambda values: values[root]))
-        return received
+        return pickle.loads(self.exchange(call, mine, lambda values: values[root]))
 
     def _barrier(self) -> None:
         self.exchange("calls barrier", None, len)

@@ -237,8 +237,7 @@ def _recv(
     call: str, source: int, address: Any, comm: Communicator, token: Any, *like: Any
 ) -> Tensor:
     text = f"{call} from rank {source}, tag {address}"
-    found: Tensor = _received(_Line(comm, source, address, text, token, *like))
-    return found
+    return _received(_Line(comm, source, address, text, token, *like))
 
 
 def send(x: Tensor, dest: int, tag: int = 0, comm: Communicator | Any = None) -> None:
@@ -389,8 +388,7 @@ def scatter(tensor: Tensor | None, root: int = 0, comm: Communicator | Any = Non
     for rank, row in enumerate(rows):
         if rank != root:
             _send("scatter", row, rank, "scatter", comm)
-    found: Tensor = rows[root]
-    return found
+    return rows[root]
 
 
 def scan(x: Tensor, comm: Communicator | Any = None) -> Tensor:

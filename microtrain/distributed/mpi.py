@@ -287,20 +287,17 @@ class MpiCommunicator(Communicator):
     @watched
     def _gather_object(self, obj: T, root: int) -> list[T] | None:
         self._meet()
-        gathered: list[T] | None = self._comm.gather(obj, root)
-        return gathered
+        return self._comm.gather(obj, root)
 
     @watched
     def _all_gather_object(self, obj: T) -> list[T]:
         self._meet()
-        gathered: list[T] = self._comm.allgather(obj)
-        return gathered
+        return self._comm.allgather(obj)
 
     @watched
     def _broadcast_object(self, obj: T, root: int) -> T:
         self._meet()
-        received: T = self._comm.bcast(obj if self.rank == root else None, root)
-        return received
+        return self._comm.bcast(obj if self.rank == root else None, root)
 
     @watched
     def _barrier(self) -> None:
@@ -573,8 +570,7 @@ def _key(MPI: ModuleType) -> int:
     # MPI_Finalize begins with freeing the attributes of COMM_SELF.
     end = MPI.Comm.Create_keyval(delete_fn=finalized)
     MPI.COMM_SELF.Set_attr(end, True)
-    key: int = MPI.Comm.Create_keyval(delete_fn=freed)
-    return key
+    return MPI.Comm.Create_keyval(delete_fn=freed)
 
 
 def _limit(where: str) -> None:

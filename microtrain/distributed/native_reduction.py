@@ -64,6 +64,6 @@ def native_step(
         finally:
             comm._doing = None
         comm._done += 1
-        return sums.tolist()  # type: ignore[no-any-return]
+        return sums.tolist()
 
     return reduce

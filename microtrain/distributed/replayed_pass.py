@@ -83,7 +83,7 @@ class Whole:
 
         def added_up(notes: Sequence[float], mark: float) -> Summed:
             totals = Totals(rows, weight, 0.0 + rows * float(root.item()), 0)
-            return reducer.added_up(totals, (*notes, mark))  # type: ignore[no-any-return]
+            return reducer.added_up(totals, (*notes, mark))
 
         return self._sharing(added_up, parallel.finish)
 

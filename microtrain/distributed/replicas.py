@@ -258,5 +258,4 @@ def _bytes(tensor: Any, step: int) -> bytes:
         return b""
     flat = to_host(tensor._array).reshape(-1)
     every = max(1, flat.nbytes // SAMPLE)
-    values: bytes = flat[step % every :: every].tobytes()
-    return values
+    return flat[step % every :: every].tobytes()

@@ -113,8 +113,7 @@ class TrainedEnsemble:
             return first.at_threshold(self.probabilities(pooled), threshold)
         if first.classes is None:
             return pooled.mean.astype(first.config.dtype)
-        labels: Array = first.labels[pooled.mean.argmax(axis=1)]
-        return labels
+        return first.labels[pooled.mean.argmax(axis=1)]
 
     def probabilities(self, pooled: Pooled) -> Array:
         """What `predict_proba` gives, of a block of `outputs`."""
@@ -130,8 +129,7 @@ class TrainedEnsemble:
         codes = pooled.mean.argmax(axis=1)
         if threshold is not None:
             codes = (pooled.mean[:, 1] >= threshold).astype(np.intp)
-        apart: Array = pooled.deviation[np.arange(len(codes)), codes]
-        return apart
+        return pooled.deviation[np.arange(len(codes)), codes]
 
     def outputs(
         self, *inputs: Any, note: Note = warn_user, kept: Iterable[str] = ()

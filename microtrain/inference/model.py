@@ -140,8 +140,7 @@ class TrainedModel:
         if threshold is not None:
             return self.at_threshold(self.probabilities(outputs), threshold)
         if self.classes is not None:
-            labels: Array = self.labels[outputs.argmax(axis=1)]
-            return labels
+            return self.labels[outputs.argmax(axis=1)]
         values = sigmoid(outputs) if self.link == "sigmoid" else outputs
         return values[:, 0] if values.shape[1:] == (1,) else values
 
@@ -163,8 +162,7 @@ class TrainedModel:
         if self.classes is None:
             return self.decide(outputs)
         scores = from_numpy(outputs.astype(np.float64))
-        chances: Array = softmax(scores, 1).numpy()
-        return chances
+        return softmax(scores, 1).numpy()
 
     def at_threshold(self, chances: Array, threshold: float) -> Array:
         """The class for each row, by the probability of the second of two."""
@@ -180,8 +178,7 @@ class TrainedModel:
             )
         if self.classes is None:
             return (chances >= threshold).astype(np.int64)
-        labels: Array = self.labels[(chances[:, 1] >= threshold).astype(np.int64)]
-        return labels
+        return self.labels[(chances[:, 1] >= threshold).astype(np.int64)]
 
     @property
     def link(self) -> Literal["softmax", "sigmoid"] | None:

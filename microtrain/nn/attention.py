@@ -181,8 +181,7 @@ def _added(name: str, mask: Tensor, like: Tensor) -> Tensor:
     """A mask as floats of the dtype of `like`: -inf where a boolean one is True."""
     if mask.dtype.kind == "b":
         zero = zeros((), dtype=like.dtype, device=like.device)
-        floats: Tensor = where(mask, -math.inf, zero)
-        return floats
+        return where(mask, -math.inf, zero)
     text = f"only bool and floating types of {name} are supported"
     need(mask.dtype.kind == "f", _NAME, text, mask.dtype, error=AssertionError)
     return mask.to(like.dtype)

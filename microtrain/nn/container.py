@@ -202,8 +202,7 @@ class Sequential(_ListOfModules):
         """One module, or a Sequential of several, which shares them and keeps their names."""
         if isinstance(number, slice):
             return Sequential(dict(members(self)[number]))
-        found: Module = self._chosen(number)
-        return found
+        return self._chosen(number)
 
 
 class ModuleList(_ListOfModules):

@@ -219,8 +219,7 @@ class BatchNorm(_Norm):
                     momentum = 1 / tracked.double()
         momentum = 0.0 if momentum is None else momentum
         if self.training and self.across is not None:
-            found: Tensor = self.across(input, *running, self.weight, self.bias, momentum, self.eps)
-            return found
+            return self.across(input, *running, self.weight, self.bias, momentum, self.eps)
         use_batch = self.training or running[0] is None
         return F.batch_norm(input, *running, self.weight, self.bias, use_batch, momentum, self.eps)
 

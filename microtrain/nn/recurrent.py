@@ -133,8 +133,7 @@ class RNNBase(Module):
         want_shape(name, what, given, shape)
         text = "input and hidden states must have one dtype"
         need(given.dtype == x.dtype, name, text, x.dtype, given.dtype)
-        state: Tensor = given
-        return state
+        return given
 
     def _layers(self, x: Tensor, hidden: Tensor, cell: Any, stopped: Any) -> tuple[Any, ...]:
         """All layers over (steps, samples, size)."""

@@ -64,8 +64,7 @@ class TransformerLayer(Module):
         self.activation: Any = activation
 
     def _feed(self, x: Tensor) -> Tensor:
-        fed: Tensor = self.linear2(self.dropout(self.activation(self.linear1(x))))
-        return fed
+        return self.linear2(self.dropout(self.activation(self.linear1(x))))
 
     def _through(self, x: Tensor, *parts: Callable[[Tensor], Tensor]) -> Tensor:
         """`x` through the parts, each with its dropout, residual sum and norm."""
@@ -280,16 +279,14 @@ class Transformer(Module):
         memory = self.encoder(
             src, mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=src_is_causal
         )
-        decoded: Tensor = self.decoder(
+        return self.decoder(
             tgt, memory, tgt_mask=tgt_mask, memory_mask=memory_mask,
             tgt_key_padding_mask=tgt_key_padding_mask,
             memory_key_padding_mask=memory_key_padding_mask,
             tgt_is_causal=tgt_is_causal, memory_is_causal=memory_is_causal,
         )  # fmt: skip
-        return decoded
 
     @staticmethod
     def generate_square_subsequent_mask(sz: int, device: Any = None, dtype: Any = None) -> Tensor:
         """A mask (sz, sz) to add: -inf for what comes later, else 0."""
-        mask: Tensor = triu(full((sz, sz), -math.inf, device=device, dtype=dtype), 1)
-        return mask
+        return triu(full((sz, sz), -math.inf, device=device, dtype=dtype), 1)

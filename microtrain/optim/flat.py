@@ -294,8 +294,7 @@ def owner(param: Tensor) -> FlatStorage | None:
     extra = param._extra
     if extra is None or extra.slot is None:
         return None
-    found: FlatStorage | None = extra.slot.buffer.storage()
-    return found
+    return extra.slot.buffer.storage()
 
 
 def is_flat(param: Tensor) -> bool:

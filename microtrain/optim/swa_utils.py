@@ -86,8 +86,7 @@ def get_swa_avg_fn() -> Callable[..., Tensor]:
     """As `get_swa_multi_avg_fn`, of one parameter, for `AveragedModel(avg_fn=...)`."""
 
     def average(average: Tensor, model: Tensor, number: Any) -> Tensor:
-        moved: Tensor = average + (model - average) / (number + 1)
-        return moved
+        return average + (model - average) / (number + 1)
 
     return average
 

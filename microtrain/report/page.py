@@ -196,7 +196,7 @@ def _render(template: str, records: Sequence[Run], grouped: bool = False, **know
     # As the legend of each chart has them, with what became of each.
     runs = list(dict.fromkeys(c.run for chart in charts for c in chart.curves))
     found = _templates().get_template(template)
-    page: str = found.render(
+    return found.render(
         style=_beside("report.css"),
         script=_beside("report.js"),
         curves=charts,
@@ -204,7 +204,6 @@ def _render(template: str, records: Sequence[Run], grouped: bool = False, **know
         grouped=grouped,
         **known,
     )
-    return page
 
 
 def _beside(name: str) -> str:

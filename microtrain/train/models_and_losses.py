@@ -115,7 +115,7 @@ class WithEmbeddings(nn.Module):
         """Numbers and codes to (n, out_features)."""
         *numbers, codes = inputs
         looked_up = [table(codes[:, i]) for i, table in enumerate(self.embeddings)]
-        return self.network(cat([*numbers, *looked_up], 1))  # type: ignore[no-any-return]
+        return self.network(cat([*numbers, *looked_up], 1))
 
 
 # The network of PyTorch's tutorial.
@@ -137,7 +137,7 @@ class TwoLayerReLU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, in_features) to (n, out_features)."""
-        return self.linear2(self.linear1(x).relu())  # type: ignore[no-any-return]
+        return self.linear2(self.linear1(x).relu())
 
 
 def learned_line(model: Any, data: Prepared) -> tuple[list[float], float] | None:

@@ -53,8 +53,7 @@ def part_of(config: Config, path: str) -> Component:
         return Component("trainer", config.trainer or "")
     section, _, number = path.partition(".")
     part: Any = getattr(config, section)
-    found: Component = part[int(number)] if number else part
-    return found
+    return part[int(number)] if number else part
 
 
 def is_own(part: Component) -> bool:

@@ -216,8 +216,7 @@ class TrainingRun(Parts):
         if not hasattr(self, "path"):
             raise DataError(f"nothing to draw: {self!r} has not trained")
         page = importlib.import_module("microtrain.report.notebook")  # of a layer above
-        figure: Figure = page.figure(self.path, metrics)
-        return figure
+        return page.figure(self.path, metrics)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the model, or how its training ended, with the curves."""
@@ -413,8 +412,7 @@ def run_directory(run: Any, resume: Path | None) -> Iterator[None]:
 
     def opened() -> RunDirectory:
         run.config_text = whole_yaml(run.config)  # once: as long as many steps
-        directory: RunDirectory = run.open_directory(resume)
-        return directory
+        return run.open_directory(resume)
 
     with held(run.comm, run.output, opened) as run.directory:
         try:

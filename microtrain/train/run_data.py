@@ -268,8 +268,7 @@ def prepared(config: Config, prepare: Callable[[], tuple[Prepared, str]]) -> tup
     if _PREPARED not in _ROWS[-1] or _ROWS[-1][_PREPARED][0] != name:
         _ROWS[-1].pop(_PREPARED, None)  # there need not be room for both
         _ROWS[-1][_PREPARED] = name, prepare()
-    found: tuple[Prepared, str] = _ROWS[-1][_PREPARED][1]
-    return found
+    return _ROWS[-1][_PREPARED][1]
 
 
 def _seed_of(data: Data, seed: int) -> dict[str, int]:

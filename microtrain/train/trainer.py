@@ -432,8 +432,7 @@ class Trainer(TrainingRun):
         if self.device is not None:
             batch = tuple(tensor.to(device=self.device) for tensor in batch)
         at = self._inputs
-        loss: Tensor = loss_of_rows(self.loss, self.model(*batch[:at]), *batch[at:])
-        return loss
+        return loss_of_rows(self.loss, self.model(*batch[:at]), *batch[at:])
 
     def stateful(self) -> dict[str, Any]:
         """What keeps a state of its own in a checkpoint, in the order in which it is restored."""

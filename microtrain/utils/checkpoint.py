@@ -203,10 +203,7 @@ class _Call:
             self._compare(results, begin)
         roots = [value for value, learns in zip(results, self.learns, strict=True) if learns]
         wanted = [*stand_ins, *self.outside]
-        found: tuple[Any, ...] = grad(
-            roots, wanted, list(seeds), create_graph=MODES.grad, materialize_grads=True
-        )
-        return found
+        return grad(roots, wanted, list(seeds), create_graph=MODES.grad, materialize_grads=True)
 
     def _compare(self, results: Any, begin: int) -> None:
         """RuntimeError where the second time is not like the first."""

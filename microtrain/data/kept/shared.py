@@ -159,8 +159,7 @@ def _with(data: Any, change: Callable[[Any], Any]) -> Prepared:
     for part in parts.values():
         if part is not None:
             part.arrays = tuple(map(change, part.arrays))
-    changed: Prepared = replace(data, **parts)
-    return changed
+    return replace(data, **parts)
 
 
 def _parcel(data: Prepared) -> Parcel:

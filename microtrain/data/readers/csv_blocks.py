@@ -111,8 +111,7 @@ def _plain_numbers(marks: bytes, decimal: bytes) -> Callable[[bytes], NDArray[np
         starts = np.append(0, ends[:-1] + 1)
         if (characters[starts[whole == 0]] == ord("-")).any():
             return None  # what has no digits, and what is -0.0
-        found: NDArray[np.float64] = whole / POWERS[places]
-        return found
+        return whole / POWERS[places]
 
     def read(block: bytes) -> NDArray[np.float64] | None:
         for attempt in (as_integers, as_json):

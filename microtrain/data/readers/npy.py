@@ -73,8 +73,7 @@ class Column:
 
     def __getitem__(self, rows: Any) -> Array:
         """The rows of a slice, and unless they are in chunks of row numbers."""
-        part: Array = self._array[rows]
-        return part
+        return self._array[rows]
 
     def location(self, row: int) -> str:
         """Where a row stands."""
@@ -176,8 +175,7 @@ class Mapped(Column):
     def __getitem__(self, rows: Any) -> Array:
         if len(self._arrays) == 1:
             array = self._whole(0)
-            part: Array = array[rows] if isinstance(rows, slice) else _take(array, rows)
-            return part
+            return array[rows] if isinstance(rows, slice) else _take(array, rows)
         if isinstance(rows, slice):
             start, stop, _ = rows.indices(self.shape[0])
             file = self._file_of(start)
@@ -220,8 +218,7 @@ class Mapped(Column):
 
 def _take(array: Array, rows: NDArray[np.intp]) -> Array:
     """Rows, the faster way but for an array that is not aligned, as in npz: it would be copied."""
-    taken: Array = array.take(rows, 0) if array.flags.aligned else array[rows]
-    return taken
+    return array.take(rows, 0) if array.flags.aligned else array[rows]
 
 
 def changed(path: Path) -> DataError:

@@ -50,8 +50,7 @@ def of_arrow(column: Any) -> Array:
     """
     if column.null_count and str(column.type).startswith(("dictionary", "int", "uint")):
         return np.array(column.to_pylist(), object)
-    found: Array = column.to_numpy(zero_copy_only=False)
-    return found
+    return column.to_numpy(zero_copy_only=False)
 
 
 def _as_array(values: Any) -> Array:
@@ -210,8 +209,7 @@ class Frame:
     def column(self, name: str) -> Array:
         """The values of a column as they are."""
         cells, which = self.different(name)
-        values: Array = cells[which]
-        return values
+        return cells[which]
 
     def different(self, name: str) -> tuple[Array, Any]:
         """The different texts of a column, and which of them each row has; or all cells, and

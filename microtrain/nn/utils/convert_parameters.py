@@ -11,8 +11,7 @@ from ...tensor import Tensor
 
 def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
     """All elements, one Tensor after the other; recorded, as any concatenation."""
-    vector: Tensor = joining.cat([shapes.reshape(param, -1) for param in parameters])
-    return vector
+    return joining.cat([shapes.reshape(param, -1) for param in parameters])
 
 
 def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:

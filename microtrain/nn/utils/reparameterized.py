@@ -48,7 +48,7 @@ class _WeightNorm(_Weight):
 
     def of(self, module: Module) -> Tensor:
         v = self.part(module, "v")
-        return v * (self.part(module, "g") / self.size(v))  # type: ignore[no-any-return]
+        return v * (self.part(module, "g") / self.size(v))
 
     def size(self, v: Tensor) -> Any:
         """The norm of `v` over all dimensions but `dim`."""
@@ -81,7 +81,7 @@ class _SpectralNorm(_Weight):
     def of(self, module: Module) -> Tensor:
         weight, u, v = (self.part(module, suffix) for suffix in self.parts)
         # Copies: the next call writes to them, when the graph of this one has saved them.
-        return weight / (u.clone() @ (self.matrix(weight) @ v.clone()))  # type: ignore[no-any-return]
+        return weight / (u.clone() @ (self.matrix(weight) @ v.clone()))
 
 
 def _changed(module: Module, weights: tuple[Any, ...]) -> None:

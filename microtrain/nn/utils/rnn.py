@@ -258,8 +258,7 @@ def pad_sequence(
         rest = longest - each.shape[0], *each.shape[1:]
         filling = full(rest, padding_value, dtype=each.dtype, device=each.device)
         padded.append(cat([each, filling] if padding_side == "right" else [filling, each]))
-    batch: Tensor = stack(padded, 0 if batch_first else 1)
-    return batch
+    return stack(padded, 0 if batch_first else 1)
 
 
 def unpad_sequence(

@@ -41,8 +41,7 @@ def sigmoid(scores: Array) -> Sums:
     """The probabilities that scores stand for, in float64, without overflow."""
     wide = scores.astype(np.float64)
     small = np.exp(-np.abs(wide))
-    result: Sums = np.where(wide >= 0, 1, small) / (1 + small)
-    return result
+    return np.where(wide >= 0, 1, small) / (1 + small)
 
 
 class ClassMetric(Metric):
@@ -76,8 +75,7 @@ class ClassMetric(Metric):
         """The probability of each class, (n, classes); of one score a row, of 0 and 1."""
         if prediction.shape[1] == 1:
             return np.hstack([sigmoid(-prediction), sigmoid(prediction)])
-        found: Sums = softmax(from_numpy(prediction.astype(np.float64)), 1).numpy()
-        return found
+        return softmax(from_numpy(prediction.astype(np.float64)), 1).numpy()
 
     def predicted(self, prediction: Array, threshold: float | None, positive: int = 1) -> Codes:
         """The predicted class of each row; -1 where a score is not a number.
