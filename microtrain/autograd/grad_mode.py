@@ -50,6 +50,7 @@ class _Switch:
 
             return generator  # type: ignore[return-value]
 
+        @keeping_grad_mode
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             with _Switch(grad, inference):
@@ -83,7 +84,7 @@ def _switched(inner: Generator[Any, Any, Any], switch: _Switch) -> Generator[Any
 def keeping_grad_mode(function: _F) -> _F:
     """Decorate a function that ends with the modes it began with, whatever ends it.
 
-    A Ctrl-C may come as `__exit__` is called, and a block in it then gives nothing back.
+    A Ctrl-C may come before `__exit__` or as it is called, and a block then gives nothing back.
     """
 
     @functools.wraps(function)
