@@ -13,7 +13,8 @@ from . import options
 @options.runs
 @click.option(
     "--input", "source", metavar="FILE", required=True, help="CSV, NPZ, Parquet, .npy, HDF5 or Zarr"
-    " by its name, or keys as of data: '{inputs: [a.npy, b.npy]}'; - is CSV from standard input.",
+    " by its name, or keys as of data: '{inputs: [a.npy, b.npy]}', '{path: a.csv, decimal: \",\"}'"
+    "; - is CSV from standard input.",
 )  # fmt: skip
 @click.option(
     "--output", metavar="FILE", required=True, help="CSV or NPZ by its name; - is CSV to"
@@ -30,9 +31,6 @@ from . import options
     metavar="P",
     type=click.FloatRange(0, 1),
     help="With two classes, predict the second where its probability is at least P.",
-)
-@click.option(
-    "--delimiter", help="What separates the cells of a CSV; default: that of the run's data."
 )
 @options.force
 @options.trust

@@ -152,6 +152,8 @@ def _maker(kind: str, function: Any, arguments: Collection[str] = ()) -> Any:
         others = others[1:]  # of the rows, which the data give
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     waiting = [p for p in first if p.kind in positional and p.default is p.empty]
+    if len(waiting) == 1 and waiting[0].name in ("prediction", *_TARGET):
+        raise ConfigError(f"{function.__name__} takes one of prediction and target; expected both")
     if len(waiting) < 2 or any(p.name in arguments for p in waiting):
         return function
 

@@ -2,7 +2,8 @@
 
 Tables have columns, which are found by their names. Arrays are named by one path, or, as under
 `data` of a configuration, by keys: `{inputs: x.npy, target: y.npy}`; what is not named is called as
-it was where the model was trained. Rows come in order, and nothing is kept of them.
+it was where the model was trained. So is a CSV that is written in another way than that of the run:
+`{path: new.csv, delimiter: ";"}`. Rows come in order, and nothing is kept of them.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from ..data.readers.stores import hdf5_arrays, zarr_arrays
 from ..data.rows import in_memory
 from ..data.tables.columns import codes_of, leave_out
 from ..data.tables.frame import Frame
+from ..data.tables.notation import Notation
 from ..errors import ConfigError, DataError
 from .model import Note, TrainedModel
 
@@ -36,7 +38,8 @@ __all__ = ["check_ending", "read_inputs", "read_rows", "standard_input"]
 STORES = {".h5": hdf5_arrays, ".hdf5": hdf5_arrays, ".zarr": zarr_arrays, ".zip": zarr_arrays}
 TABLES = (".csv", ".tsv", ".txt", ".parquet")
 ARRAYS = (".npz", *STORES)
-KEYS = ("path", "inputs", "target", "weight")
+WRITTEN = ("delimiter", "decimal", "thousands", "encoding")  # how a CSV is
+KEYS = ("path", "inputs", "target", "weight", *WRITTEN)
 WEIGHTED = ("csv", "parquet", "npy", "hdf5", "zarr")  # data that may have a weight
 
 Array = NDArray[Any]
@@ -65,14 +68,12 @@ def read_inputs(
     text: str,
     model: TrainedModel,
     note: Note,
-    delimiter: str | None,
     keep: Sequence[str],
 ) -> tuple[Source | Frame, dict[str, Array]]:
     """The raw inputs of `model` in a file, and the columns to keep: ids, and those of `keep`.
 
     The inputs are a table, or one `Source`. `note` is told which columns are not used. Raises
-    DataError for all that is wrong with the file, ConfigError for names, keys and a delimiter that
-    cannot be.
+    DataError for all that is wrong with the file, ConfigError for names and keys that cannot be.
     """
     file = _File(text, "--input", model)
     if file.ending not in TABLES:
@@ -81,7 +82,7 @@ def read_inputs(
         source = Stored(file.arrays(file.names["inputs"]))
         model.check_source(source)
         return source, {}
-    rows, table = file.table(delimiter)
+    rows, table = file.table()
     table.require(keep)
     ids = () if model.encoder is None else model.encoder.ids
     wanted = dict.fromkeys([*(name for name in ids if name in table.names), *keep])
@@ -207,6 +208,7 @@ class _File:
     Attributes:
         path, ending: of a file; "" and .npy of arrays in files of their own.
         names: of arrays: `inputs`, and `target` and `weight`, which may be None.
+        how: what a table was read with where the model was trained, and what is written of this.
         whole: whether it is read into memory at once, as that of the run was.
         content: of standard input; None: nobody has read it yet.
     """
@@ -217,6 +219,8 @@ class _File:
         self.text, self.model, data = text, model, model.config.data
         keys = _keys(text, option) if text.startswith("{") else {}
         self.path = keys.pop("path", "") if keys else text
+        written = {key: keys.pop(key) for key in WRITTEN if key in keys}
+        self.how = model.of_table | written
         if keys:
             self.ending = check_ending(self.path, option, ARRAYS) if self.path else ".npy"
         elif Path(self.path).is_dir() and any(Path(self.path).glob("*.npy")):
@@ -225,6 +229,8 @@ class _File:
             self.ending = ".csv"  # such as .dat
         else:
             self.ending = check_ending(self.path, option)
+        if written and self.ending not in TABLES[:3]:
+            raise ConfigError(f"{option} {text}: {next(iter(written))} is a key of a CSV alone")
         if self.ending == ".npy" and self.path:
             keys, self.path = {"inputs": [self.path]}, ""
         known = _names(model) if self.path else {"target": None, "weight": None}
@@ -234,20 +240,19 @@ class _File:
         by_rows = f".{data.type}" == self.ending and data.arguments.get("in_memory") is False
         self.whole = self.ending in (*TABLES, ".npz") and not by_rows
 
-    def table(self, delimiter: str | None = None) -> tuple[ParquetRows | None, Frame]:
+    def table(self) -> tuple[ParquetRows | None, Frame]:
         """The columns; or these without rows, and what reads rows of numbers."""
-        path, model = Path(self.path), self.model
+        path, notation = Path(self.path), Notation.of(self.how)
         if self.ending == ".parquet":
             rows = None if self.whole else ParquetRows(path)
             if rows is None:
-                return None, read_parquet(path, notation=model.notation)
+                return None, read_parquet(path, notation=notation)
             return rows, rows.empty
-        delimiter = delimiter or model.config.data.arguments.get("delimiter", ",")
-        encoding = model.of_table.get("encoding", "utf-8")
+        as_written = self.how.get("delimiter", ","), notation, self.how.get("encoding", "utf-8")
         if self.path != "-":
-            return None, read_csv(path, delimiter, model.notation, encoding)
+            return None, read_csv(path, *as_written)
         content = standard_input() if self.content is None else self.content
-        return None, parse_csv("standard input", content, delimiter, model.notation, encoding)
+        return None, parse_csv("standard input", content, *as_written)
 
     def arrays(self, names: Sequence[str]) -> list[Any]:
         """Arrays by their names."""

@@ -38,7 +38,6 @@ def predict_file(
     proba: bool = False,
     threshold: float | None = None,
     force: bool = False,
-    delimiter: str | None = None,
     keep: Sequence[str] = (),
 ) -> int:
     """Write the predictions for every row of `source` in its order; returns their number.
@@ -58,7 +57,7 @@ def predict_file(
         check_place(output, force, source)
     first = model.first if isinstance(model, TrainedEnsemble) else model
     note = once(note)
-    inputs, kept = read_inputs(source, first, note, delimiter, keep)
+    inputs, kept = read_inputs(source, first, note, keep)
 
     made: dict[str, Callable[..., Array]] = {}
     made["prediction"] = partial(model.decide, threshold=threshold)

@@ -98,7 +98,11 @@ class Given:
                     codes = hot @ np.arange(1, hot.shape[1] + 1)
                 texts = [("", *fitted.categories)[int(code)] for code in codes]
             elif fitted.column.type == "date":
-                texts = _dates(part[:, 0])
+                names = [name.removeprefix(f"{fitted.name} ") for name in fitted.feature_names]
+                if fitted.column.parts and "days" not in names:
+                    texts = [_parts(names, row) for row in part]
+                else:
+                    texts = _dates(part[:, names.index("days") if fitted.column.parts else 0])
             else:
                 texts = column(part[:, 0])
             if fitted.column.indicator:
@@ -346,6 +350,12 @@ def _dates(days: Array) -> list[str]:
     if (np.abs(days - np.rint(days)) < 1e-3).all():
         return [str(day) for day in np.rint(days).astype("datetime64[D]")]
     return [str(minute) for minute in np.rint(days * 1440).astype("datetime64[m]")]
+
+
+def _parts(names: Sequence[str], row: Array) -> str:
+    """What is known of a date that is no input itself: `year=2024 month=2`."""
+    pairs = [pair for pair in zip(names, row.tolist(), strict=True) if pair[0] != "missing"]
+    return " ".join(n if "=" in n else f"{n}={value:.0f}" for n, value in pairs if value)
 
 
 def _images(x: Array, names: Sequence[str] | None) -> Array | None:

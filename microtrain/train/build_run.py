@@ -323,6 +323,7 @@ def build_model(config: Config, data: Any) -> Module:
     module = build(config.model, **known)
     if not isinstance(module, Module) or not any(True for _ in module.parameters()):
         found = f"made a {type(module).__name__}; expected a microtrain.nn.Module with parameters"
+        found += " (those of modules in a list are found in a mt.nn.ModuleList)"
         raise refused(config, "model", found)
     return module
 

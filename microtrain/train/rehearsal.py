@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, ValuesView
 from contextlib import contextmanager, suppress
 from numbers import Real
 from typing import Any
@@ -132,6 +132,13 @@ def rehearse(
     _check_kinds(config, data, loss, metrics)
     if not any(param.requires_grad for param in module.parameters()):
         raise ConfigError(f"model {config.model.type}: no parameter requires grad")
+    if name := _out_of_sight(module):
+        found = (
+            f"has modules in a plain list or dict, {name}, where no optimizer or checkpoint finds "
+            "their parameters: make it a mt.nn.ModuleList or ModuleDict, or freeze them with "
+            "requires_grad_(False)"
+        )
+        raise refused(config, "model", found)
     for metric in metrics:
         wrong = mode_missing(config, metric.higher_is_better)
         part = "val" if config.data.split.has_val else "train"
@@ -178,6 +185,19 @@ def rehearse(
             "leave out_features to the data"
         )
     return of_row
+
+
+def _out_of_sight(module: Module) -> str:
+    """An attribute whose modules have parameters that `module.parameters()` lacks; else nothing."""
+    known = {*map(id, module.parameters())}
+    for path, each in module.named_modules():
+        for name, value in vars(each).items():
+            inside = value.values() if isinstance(value, dict) else value
+            for one in inside if isinstance(inside, list | tuple | ValuesView) else ():
+                within = one.parameters() if isinstance(one, Module) else ()
+                if any(param.requires_grad and id(param) not in known for param in within):
+                    return f"{path}.{name}".removeprefix(".")
+    return ""
 
 
 def _check_kinds(config: Config, data: Prepared, loss: Any, metrics: list[Metric]) -> None:

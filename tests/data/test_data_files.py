@@ -343,6 +343,13 @@ MANY = "a,y\n" + "".join(f"{i},2026-01-{i:02}\n" for i in range(1, 29))
         (bz2.compress(b"a,y\n1,2\n"), {}, "is compressed by bzip2"),
         (lzma.compress(b"a,y\n1,2\n"), {}, "is compressed by xz"),
         (b"PK\x03\x04\x14\0\x06\0", {}, "is a zip archive or a spreadsheet, not a CSV file"),
+        (b"\x89HDF\r\n\x1a\n\0\0", {}, "an HDF5 file, not a CSV file; use data of type hdf5"),
+        (b"\x93NUMPY\1\0", {}, "an array of NumPy, not a CSV file; use data of type npy"),
+        (
+            b"# June\n# a y\n1  2\n",
+            {"delimiter": "whitespace"},
+            "3 cells, expected 2 cells as in the header\nhint: delete blank lines, and those above",
+        ),
         ("a,y\n1,2\n".encode("utf-16"), {}, "line 1: byte 0xff is not UTF-8"),
     ],
 )  # fmt: skip

@@ -53,6 +53,25 @@ def columns(path: Path) -> dict[str, list[str]]:
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 
+def test_a_csv_that_is_written_in_another_way_than_that_of_the_run(
+    iris, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    text = TABLE.read_text()
+    other = text.replace(",", ";").replace(".", ",").replace("setosa", "Süd")
+    Path("other.csv").write_bytes(other.encode("cp1252"))
+    Path("commas.csv").write_text(text.replace(",", ";"))
+    assert predict(iris, "commas.csv", "out.csv") == 3
+    hint = """Set delimiter: ";", under data or, of a file on the command line, as '{path: FILE, """
+    assert hint in capsys.readouterr().err
+    keys = "{path: other.csv, delimiter: ';', decimal: ',', encoding: cp1252}"
+    assert predict(iris, TABLE, "expected.csv") == predict(iris, keys, "out.csv") == 0
+    assert Path("out.csv").read_text() == Path("expected.csv").read_text()
+    evaluated = [main(["evaluate", str(iris), "--data", each]) for each in (str(TABLE), keys)]
+    assert evaluated == [0, 3]
+    assert 'line 2, column "species"' in capsys.readouterr().err  # Süd is no class of the run's
+
+
 def test_a_threshold_is_for_two_classes(iris, tmp_path, capsys):
     assert predict(iris, TABLE, tmp_path / "out.csv", "--threshold", "0.3") == 2
     assert "has 3 classes" in capsys.readouterr().err
@@ -171,7 +190,11 @@ def test_a_mistake_in_the_input_is_named_and_nothing_is_written(iris, tmp_path, 
         ("in.xlsx", "out.csv", [], ".tsv, .txt, .parquet, .npy, .npz, .h5, .hdf5, .zarr or .zip"),
         ("in.csv", "gone/out.csv", [], "there is no directory"),
         ("in.csv", "directory.csv", ["--force"], "is not a file"),
-        ("in.csv", "out.csv", ["--delimiter", "ab"], "delimiter must be one character"),
+        ("{path: in.csv, delimiter: ab}", "out.csv", [], "delimiter must be one character"),
+        ("{path: in.csv, decimal: x}", "out.csv", [], "decimal is 'x' and thousands None"),
+        ("{path: in.csv, encoding: utf-9}", "out.csv", [], "utf-9"),
+        ("{path: in.npz, encoding: utf-8}", "out.csv", [], "encoding is a key of a CSV alone"),
+        ("{inputs: in.npy, decimal: '.'}", "out.csv", [], "decimal is a key of a CSV alone"),
         ("in.csv", "out.csv", ["--checkpoint", "latest"], "expected best, last or a step"),
     ],
 )  # fmt: skip

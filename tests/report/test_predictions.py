@@ -290,6 +290,8 @@ def test_rows_of_a_table_have_the_columns_that_it_had():
         "plan": plans,
         "size": ["s", "l"] * (n // 2),
         "since": days,
+        "until": days,
+        "born": days,
         "age": [None if i % 4 == 0 else 20.0 + i for i in range(n)],
         "left": ["no", "yes"] * (n // 2),
     }
@@ -297,6 +299,8 @@ def test_rows_of_a_table_have_the_columns_that_it_had():
         "plan": "category",
         "size": {"type": "category", "encode": "embedding"},
         "since": "date",
+        "until": {"type": "date", "parts": ["month", "days", "day_of_week"], "missing": "mean"},
+        "born": {"type": "date", "parts": ["year", "month"], "indicator": True, "missing": "mean"},
         "age": {"missing": "mean", "indicator": True},
     }
     table = Table(frame, target="left", columns=columns)
@@ -307,9 +311,11 @@ def test_rows_of_a_table_have_the_columns_that_it_had():
             return mt.tensor([[1.0, 0.0]] * len(x))
 
     mistakes = predict_rows(No(), data).mistakes
-    assert mistakes.head == ["truth", "predicted", "score", "plan", "size", "since", "age"]
+    own = ["plan", "size", "since", "until", "born", "age"]
+    assert mistakes.head == ["truth", "predicted", "score", *own]
     assert mistakes.left_out == 0
-    known = {(p, s, d, a and f"{a:.0f}") for p, s, d, a, _ in zip(*frame.values(), strict=True)}
+    shown = zip(plans, frame["size"], days, frame["age"], strict=True)
+    known = {(p, s, d, d, "year=2024 month=2", a and f"{a:.0f}") for p, s, d, a in shown}
     for truth, predicted, _, *row in mistakes.rows:
         assert (truth, predicted) == ("yes", "no")
-        assert tuple(row) in {(p, s, d, a or "") for p, s, d, a in known}
+        assert tuple(row) in {(*others, age or "") for *others, age in known}

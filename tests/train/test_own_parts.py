@@ -114,6 +114,21 @@ class Net(mt.nn.Module):
 class Nothing(Net):
     def forward(self, x): self.inner(x)
 
+class InList(mt.nn.Module):
+    def __init__(self, in_features):
+        super().__init__()
+        self.named = {"in": mt.nn.Linear(in_features, in_features)}
+    def forward(self, x): return self.named["in"](x)
+
+class Half(mt.nn.Module):
+    def __init__(self, in_features, frozen: bool = False):
+        super().__init__()
+        self.inner = InList(in_features)
+        self.same = [self.inner]
+        self.inner.named["in"].requires_grad_(not frozen)
+        self.out = mt.nn.Linear(in_features, 1)
+    def forward(self, x): return self.out(self.inner(x))
+
 class Two(Net):
     def forward(self, x): return self.inner(x), x
 
@@ -212,6 +227,8 @@ REFUSED = {
     "data=./parts.py:a_dict": "(PARTS:a_dict) returned a dict; expected arrays (inputs..., target)",
     "data=./parts.py:uneven": "arrays have different numbers of rows",
     "model=./parts.py:NoModule": "made a NoModule; expected a microtrain.nn.Module",
+    "model=./parts.py:InList": "with parameters (those of modules in a list are found in a mt.nn.",
+    "model=./parts.py:Half": "has modules in a plain list or dict, inner.named, where no optimizer",
     "model=./parts.py:Nothing": "returned None; forward must return a Tensor, or several",
 }
 PAGES = {
@@ -237,6 +254,10 @@ def test_arguments_of_a_constructor_are_those_of_the_yaml(
 ) -> None:
     assert main(["check", "run.yaml", "metrics=[./parts.py:Needs]"]) == 2
     assert "./parts.py:Needs needs threshold" in capsys.readouterr().err
+    for given in ("loss=./parts.py:alone", "metrics=[./parts.py:alone]"):
+        assert main(["check", "run.yaml", given]) == 2
+        assert "alone takes one of prediction and target" in capsys.readouterr().err
+    assert main(["check", "run.yaml", "model={type: ./parts.py:Half, frozen: true}"]) == 0
     assert main(["check", "run.yaml", "metrics=[{type: ./parts.py:works, sahre: 1}]"]) == 2
     assert "did you mean share?" in capsys.readouterr().err
     assert main(["check", "run.yaml", "callbacks=[./parts.py:Misspelled]"]) == 2

@@ -46,12 +46,20 @@ _OTHERS = {
     b"BZh91AY&SY": ("compressed by bzip2", _UNPACK),
     b"\xfd7zXZ": ("compressed by xz", _UNPACK),
     b"(\xb5/\xfd": ("compressed by zstd", _UNPACK),
-    b"PK\x03\x04": ("a zip archive or a spreadsheet", "unpack it, or save the sheet as CSV"),
+    b"PK\x03\x04": (
+        "a zip archive or a spreadsheet",
+        "unpack it, save the sheet as CSV, or, of arrays in an .npz, use data of type npz",
+    ),
     b"\xd0\xcf\x11\xe0": ("a spreadsheet", "save the sheet as CSV"),
     b"PAR1\x15": ("a Parquet file", "use data of type parquet"),
+    b"\x89HDF": ("an HDF5 file", "use data of type hdf5"),
+    b"\x93NUMPY": ("an array of NumPy", "use data of type npy"),
 }
 UTF8 = "UTF-8"
-NOT_UTF8 = "; save the file as UTF-8, or name its encoding, such as encoding: cp1252 (Windows)"
+NOT_UTF8 = (
+    "; save the file as UTF-8, or name its encoding, such as encoding: cp1252 (Windows), under "
+    "data or, of a file on the command line, as '{path: FILE, encoding: cp1252}'"
+)
 ROWS = 1_000  # that `csv` reads at once; what a column holds is what it begins with
 LARGE = 1 << 20  # bytes of a file that are worth another reader
 BLOCK = 1 << 22  # that it reads at once
@@ -305,7 +313,7 @@ class _File:
 
     def _wrong(self, line: int, row: list[str], names: list[str]) -> str:
         hint = other_delimiter(names)
-        if not row or (WHITESPACE in hint and len(row) > 1):
+        if not row or names[0][:1] == "#" or (WHITESPACE in hint and len(row) > 1):
             hint = "\nhint: delete blank lines, and those above the line with the column names"
         return (
             f"{self._origin}, line {line}: {plural(len(row), 'cell') if row else 'a blank line'}, "

@@ -387,12 +387,11 @@ def missing(origin: object, kind: str, absent: Sequence[str], existing: Collecti
 def other_delimiter(names: Sequence[str]) -> str:
     """A hint of what would cut a header of one cell; empty where nothing would."""
     other = next((x for x in ";\t|, " if len(names) == 1 and x in names[0].strip()), "")
-    if other == " ":
-        return f"\nhint: are its cells separated by blanks? Set delimiter: {WHITESPACE}"
     shown = other.replace("\t", r"\t")  # as YAML writes it
-    return (
-        f'\nhint: are its cells separated by "{shown}"? Set delimiter: "{shown}"' if other else ""
-    )
+    by, key = ("blanks", WHITESPACE) if other == " " else (f'"{shown}"', f'"{shown}"')
+    hint = f"\nhint: are its cells separated by {by}? Set delimiter: {key}, under data or, of a"
+    hint += f" file on the command line, as '{{path: FILE, delimiter: {key}}}'"
+    return hint if other else ""
 
 
 def shortened(text: str) -> str:

@@ -85,6 +85,11 @@ class Notation:
     na_values: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.decimal not in (".", ",") or self.thousands not in (None, ",", ".", "'", " "):
+            raise ConfigError(
+                f"decimal is {self.decimal!r} and thousands {self.thousands!r}; expected . or , "
+                "and, where digits are in groups, one of , . ' and a blank"
+            )
         if self.thousands == self.decimal:
             raise ConfigError(
                 f'thousands and decimal are both "{self.decimal}"; they must be different marks'
