@@ -11,6 +11,7 @@ import opcode
 import sys
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,6 +25,12 @@ _CUPY = "GPU arrays are CuPy's: write"
 _STREAM = "all draws come from the stream of mt.manual_seed(seed)"
 _LU = "write scipy.linalg.lu of A.numpy(), or mt.linalg.solve, det, qr, which have gradients"
 _SIZES = "give the layer its input size"
+
+# Where else a name may be, the best known place first.
+HOMES = (
+    "", "nn", "optim", "optim.lr_scheduler", "data", "train", "distributed", "distributions",
+    "linalg", "autograd", "func", "nn.utils", "nn.init",
+)  # fmt: skip
 
 # By module the names that have another form here. A test fails where one of them exists.
 INSTEAD: dict[str, dict[str, str]] = {
@@ -148,6 +155,10 @@ def hint(place: str, name: str, known: list[str]) -> str:
     """What to write instead of `place.name`, where `known` are the names that there are."""
     if name in INSTEAD.get(place, {}):
         return f"; {INSTEAD[place][name]}"
+    package = __package__.partition(".")[0]
+    for home in HOMES:
+        if name in dir(import_module(f"{package}.{home}".rstrip("."))):
+            return f"; write {'.'.join(filter(None, ('mt', home, name)))}"
     if name in torch_names().get({"data": "utils.data"}.get(place, place), ()):
         return "; it is one of PyTorch's names that microtrain lacks: docs/differences.md, Missing"
     return did_you_mean(name, known)
