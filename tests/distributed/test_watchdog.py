@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+import types
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -275,6 +276,27 @@ def test_other_machines_are_read_by_one_rank_that_has_waited_long(tmp_path: Path
     assert read == {
         (14.0, True): set(), (15.0, False): set(), (15.0, True): {2, 3}, (606.0, False): {2, 3},
     }  # fmt: skip
+
+
+def test_clocks_of_machines_may_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is set wrong made a rank silent, or one that is stopped lively."""
+
+    def now() -> float:
+        return time.monotonic() + 5000 * (threading.current_thread().name == "rank-1")
+
+    monkeypatch.setattr(watchdog, "time", types.SimpleNamespace(monotonic=now, time=now))
+
+    def found(comm: Communicator) -> tuple[bool, str]:
+        watching = watchdog.Watchdog(comm, weakref.WeakSet(), sys.exit)
+        watching.timeout_s = 600.0
+        mine = watching.record("barrier")
+        comm.barrier()
+        other = watching.board.here()[1 - comm.rank]
+        return watching.silent(other), watching._about(other, mine)
+
+    for silent, told in in_process.run(2, found):
+        assert not silent
+        assert told.startswith("missing: last seen at ")
 
 
 def test_a_look_does_not_mind_communicators_that_are_made_meanwhile() -> None:
