@@ -327,8 +327,8 @@ class Watchdog:
             "time": time.monotonic() - self.began, "pid": os.getpid(), "host": self.host,
             "doing": doing, "waited": self.waited, "done": self.comm._done,
             "step": self.steps.get("step", 0), "at": user_place(of_threads([me]).get(me, ())),
-            "left": self.left, "alone": FORBIDDEN.get(me, self.closing), "threads": self.threads(),
-            **self.at_its_end(),
+            "left": self.left, "alone": FORBIDDEN.get(me, "" if self.left else self.closing),
+            "threads": self.threads(), **self.at_its_end(),
         }  # fmt: skip
 
     def threads(self) -> str:

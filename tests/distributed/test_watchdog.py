@@ -299,6 +299,30 @@ def test_clocks_of_machines_may_differ(monkeypatch: pytest.MonkeyPatch) -> None:
         assert told.startswith("missing: last seen at ")
 
 
+def test_a_rank_that_has_left_is_not_busy() -> None:
+    """Its atexit hooks are over: who waits for it in a group of their own waited ten times long."""
+    ended: list[str] = []
+
+    def wait(comm: Communicator) -> None:
+        own = comm.split(0)
+        assert own is not None
+        watching = watchdog.Watchdog(comm, weakref.WeakSet([own]), sys.exit)
+        if comm.rank:
+            watching.end_soon()
+            watching.left = True
+            watching.look(0.0)
+        comm.barrier()
+        watching.timeout_s = 600.0
+        watching.end = lambda why, *_: ended.append(why)  # type: ignore[method-assign]
+        own._doing = "barrier", ()
+        for _ in range(3):
+            if not comm.rank:
+                watching.look(400.0)
+
+    in_process.run(2, wait)
+    assert ended == ["600 s are over (distributed.timeout_s)"]
+
+
 def test_a_look_does_not_mind_communicators_that_are_made_meanwhile() -> None:
     """An error in its thread ends the job."""
     communicators: weakref.WeakSet[Any] = weakref.WeakSet()
