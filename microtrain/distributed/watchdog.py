@@ -481,7 +481,8 @@ class Watchdog:
             return "on a machine that cannot be seen from here"
         host = "" if record["host"] == self.host else f" (host {record['host']})"
         if not self.left and all(record[name] == mine[name] for name in ("doing", "done")):
-            return f"in the same call{host}"
+            place = "" if _where(record) == _where(mine) else f" at {_where(record)}"
+            return f"in the same call{place}{host}"
         silent = self.age(record)
         if record["left"]:
             what = "its program has ended"
