@@ -318,6 +318,7 @@ class MpiCommunicator(Communicator):
         self._leave("Revoke", "a rank of it was lost")
 
     def _leave(self, call: str, why: str) -> None:
+        self._shared = None  # in which ranks would still meet
         for name in ("_comm", "_first", "_control"):
             own = vars(self).get(name)
             if isinstance(own, self._MPI.Comm):

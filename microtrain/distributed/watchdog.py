@@ -257,6 +257,8 @@ class Watchdog:
         self.everyone = everyone
         self.warn_s = self.timeout_s = math.inf
         self.board = Board(comm)
+        comm.barrier()  # the clocks of machines differ: all count from here on
+        self.began = time.monotonic()
         self.watched = threading.current_thread()
         self.steps = vars(STREAM)  # of the thread that trains
         # The calls that this rank is in: their number in the communicator, and how long.
@@ -322,11 +324,11 @@ class Watchdog:
         """What this rank writes about itself; `doing` is the collective that it waits in."""
         me = self.watched.ident or 0
         return {
-            "time": time.time(), "pid": os.getpid(), "host": self.host, "doing": doing,
-            "waited": self.waited, "done": self.comm._done, "step": self.steps.get("step", 0),
-            "at": user_place(of_threads([me]).get(me, ())), "left": self.left,
-            "alone": FORBIDDEN.get(me, self.closing), "threads": self.threads(),
-            **self.at_its_end(),
+            "time": time.monotonic() - self.began, "pid": os.getpid(), "host": self.host,
+            "doing": doing, "waited": self.waited, "done": self.comm._done,
+            "step": self.steps.get("step", 0), "at": user_place(of_threads([me]).get(me, ())),
+            "left": self.left, "alone": FORBIDDEN.get(me, "" if self.left else self.closing),
+            "threads": self.threads(), **self.at_its_end(),
         }  # fmt: skip
 
     def threads(self) -> str:
@@ -451,9 +453,13 @@ class Watchdog:
         verb = "are" if len(ranks) > 1 else "is"
         return f"{ranks_named(ranks)} of {self.comm.size} {verb} here:\n{self.here}"
 
+    def age(self, record: Record) -> float:
+        """For how many seconds a rank has shown no sign of life."""
+        return float(time.monotonic() - self.began - record["time"])
+
     def silent(self, record: Record) -> bool:
-        """Whether a rank has shown no sign of life for as long as a rank may wait."""
-        return bool(time.time() - record["time"] >= self.timeout_s)
+        """Whether that is as long as a rank may wait."""
+        return self.age(record) >= self.timeout_s
 
     def situation(self, mine: Record, seen: dict[int, Record]) -> str:
         """Who waits in which call, and where the others are: one line for each."""
@@ -475,8 +481,9 @@ class Watchdog:
             return "on a machine that cannot be seen from here"
         host = "" if record["host"] == self.host else f" (host {record['host']})"
         if not self.left and all(record[name] == mine[name] for name in ("doing", "done")):
-            return f"in the same call{host}"
-        silent = time.time() - record["time"]
+            place = "" if _where(record) == _where(mine) else f" at {_where(record)}"
+            return f"in the same call{place}{host}"
+        silent = self.age(record)
         if record["left"]:
             what = "its program has ended"
         elif record.get("threads"):

@@ -22,9 +22,10 @@ import numpy as np
 from ..backend import XP, to_host
 from ..common.files import json_bytes, parse_json
 from ..data import DataLoader
-from ..distributed.agreement import from_root, settled
+from ..distributed.agreement import from_root, same, settled
 from ..distributed.communicator import Communicator
 from ..distributed.connection import ranks_of
+from ..distributed.replicas import check_replicas
 from ..errors import DataError
 from ..nn import Module
 from ..nn.module import EXTRA_STATE
@@ -41,6 +42,7 @@ from ..runs.checkpoint import (
 from ..runs.state import check_loop, put_together, take_apart, word
 
 SMALL = 2**12  # bytes of an array up to which it travels with names and shapes
+OF_ALL = "a checkpoint is of all ranks; of one of its own, each passes comm=MPI.COMM_SELF"
 
 
 def checkpoint_of(
@@ -257,13 +259,16 @@ def save(
             model, else all.
 
     Raises LaunchError where the file system refuses, TypeError for anything else in the state,
-    naming the keys that lead there, and for an extra state of a module that is not JSON; on every
-    rank.
+    naming the keys that lead there, and for an extra state of a module that is not JSON;
+    ConfigError where the ranks were given different directories or steps, RuntimeError where their
+    parameters differ; on every rank.
 
     Example:
         >>> mt.save("checkpoints", epoch, model=model, optimizer=optimizer, state={"epoch": epoch})
     """
     ranks = ranks_of(comm, model, optimizer)
+    same(ranks, {"directory": str(directory), "step": str(step)}, OF_ALL)
+    check_replicas(model, ranks, "save")
     with settled(ranks):
         if ranks.rank == 0:
             with contextlib.suppress(OSError):  # told by the writing itself
@@ -303,6 +308,7 @@ def restore(
         >>> start = state["epoch"] + 1 if state else 0
     """
     ranks = ranks_of(comm, model, optimizer, loader)
+    same(ranks, {"directory": str(directory)}, OF_ALL)
 
     def read() -> Checkpoint | None:
         if not had_checkpoints(Path(directory)):

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import microtrain as mt
 from microtrain.distributed import Communicator, in_process, mpi, world
+from microtrain.errors import ConfigError
 
 REDUCIBLE = ["f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"]
 SHAPES = [(), (0,), (1,), (5,), (2, 3), (4, 0, 2)]
@@ -523,14 +524,14 @@ for name, comm in wrong.items():
         except (TypeError, ValueError) as error:
             say(f"rank {rank} {name} {call} {type(error).__name__} {error}")
 
-model = mt.distributed.DataParallel(mt.nn.Linear(300, 300), half)
+model = mt.distributed.DataParallel(mt.nn.Linear(3, 3), half)  # reduced in shared memory
 if world.rank % 2:
     assert mt.distributed.DataParallel(mt.nn.Linear(1, 1), group).comm.size == group.size
 alone = mt.distributed.DataParallel(mt.nn.Linear(1, 1), MPI.COMM_SELF)
 assert alone.comm.size == 1
 half.Free()  # before its last use
 try:
-    (model(mt.ones(1, 300)) ** 2).mean().backward()
+    (model(mt.ones(1, 3)) ** 2).mean().backward()
     assert model.comm.size == 1
     model.comm.barrier()
 except RuntimeError as error:
@@ -565,6 +566,27 @@ def test_what_is_no_group_with_this_rank_in_it_is_one_clear_error(mpirun: Any) -
     ended = [line for line in lines if " ended " in line]
     assert len(ended) == 4
     assert all("has been finalized" in line for line in ended)
+
+
+@pytest.mark.parametrize(
+    "folder, step, seed, kind, message",
+    [
+        ("net-{}", 1, 0, ConfigError, "directory: .*net-0 on rank 0, .*net-1 on rank 1\nhint"),
+        ("net", 5, 0, ConfigError, "step: 5 on rank 0, 6 on rank 1"),
+        ("net", 1, 7, RuntimeError, "save: the replicas have drifted apart: rank 1 of 2 differ"),
+    ],
+)
+def test_a_checkpoint_of_all_ranks_is_of_one_model(tmp_path, folder, step, seed, kind, message):
+    """What the other ranks had, of models that each trained alone, was lost without a word."""
+
+    def save(comm):
+        mt.manual_seed(seed * comm.rank)
+        place = tmp_path / folder.format(comm.rank)
+        mt.save(place, step + comm.rank * (step == 5), model=mt.nn.Linear(2, 1))
+
+    with pytest.raises(kind, match=message):
+        in_process.run(2, save)
+    assert not [*tmp_path.iterdir()]
 
 
 THREAD_LEVEL = """

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+import types
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -275,6 +276,51 @@ def test_other_machines_are_read_by_one_rank_that_has_waited_long(tmp_path: Path
     assert read == {
         (14.0, True): set(), (15.0, False): set(), (15.0, True): {2, 3}, (606.0, False): {2, 3},
     }  # fmt: skip
+
+
+def test_clocks_of_machines_may_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is set wrong made a rank silent, or one that is stopped lively."""
+
+    def now() -> float:
+        return time.monotonic() + 5000 * (threading.current_thread().name == "rank-1")
+
+    monkeypatch.setattr(watchdog, "time", types.SimpleNamespace(monotonic=now, time=now))
+
+    def found(comm: Communicator) -> tuple[bool, str]:
+        watching = watchdog.Watchdog(comm, weakref.WeakSet(), sys.exit)
+        watching.timeout_s = 600.0
+        mine = watching.record("barrier")
+        comm.barrier()
+        other = watching.board.here()[1 - comm.rank]
+        return watching.silent(other), watching._about(other, mine)
+
+    for silent, told in in_process.run(2, found):
+        assert not silent
+        assert told.startswith("missing: last seen at ")
+
+
+def test_a_rank_that_has_left_is_not_busy() -> None:
+    """Its atexit hooks are over: who waits for it in a group of their own waited ten times long."""
+    ended: list[str] = []
+
+    def wait(comm: Communicator) -> None:
+        own = comm.split(0)
+        assert own is not None
+        watching = watchdog.Watchdog(comm, weakref.WeakSet([own]), sys.exit)
+        if comm.rank:
+            watching.end_soon()
+            watching.left = True
+            watching.look(0.0)
+        comm.barrier()
+        watching.timeout_s = 600.0
+        watching.end = lambda why, *_: ended.append(why)  # type: ignore[method-assign]
+        own._doing = "barrier", ()
+        for _ in range(3):
+            if not comm.rank:
+                watching.look(400.0)
+
+    in_process.run(2, wait)
+    assert ended == ["600 s are over (distributed.timeout_s)"]
 
 
 def test_a_look_does_not_mind_communicators_that_are_made_meanwhile() -> None:
