@@ -366,7 +366,7 @@ def test_the_target_can_be_named(capsys):
             "line 2: a blank line, expected 1 cell as in the header\n"
             "hint: delete blank lines, and those above the line with the column names",
         ),
-        (["csv", "one.csv", "--target", "y"], 3, 'column "y": "5" in every row, so there is nothin'),
+        (["csv", "one.csv", "--target", "y"], 3, '"y": "5" in every row, so there is nothing'),
         (["csv", "same.csv"], 3, 'nothing left to predict y from: a ("1" in every row)'),
         (
             ["csv", "blanks.csv"],
