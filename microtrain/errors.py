@@ -82,6 +82,12 @@ def wrong(name: str, text: str, *found: object, error: type[Exception] = Runtime
     return error(f"{call}: " + "".join(part for pair in parts for part in pair))
 
 
+def noun_of(value: object) -> str:
+    """What a value is: `a list`, `an ndarray`."""
+    name = type(value).__name__
+    return f"{'an' if name == 'ndarray' or name[0] in 'aeioAEIO' else 'a'} {name}"
+
+
 def _said(x: object) -> str:
     if isinstance(x, type):
         return x.__name__

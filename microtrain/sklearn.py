@@ -25,7 +25,7 @@ from .capture import compile
 from .creation import from_numpy
 from .data import ArrayDataset, DataLoader, Preprocessing
 from .distributed.single import SingleCommunicator
-from .errors import DivergedError, install
+from .errors import DivergedError, install, noun_of
 from .random import seeded
 from .train.metrics.classification import LogOdds
 from .train.models_and_losses import in_unit, loss_of_rows, refuse_unweighted
@@ -177,7 +177,7 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         if self.module is not None:
             made = self.module(inputs, outputs)
             if not isinstance(made, nn.Module):
-                raise TypeError(f"module: expected to make a Module, made a {type(made).__name__}")
+                raise TypeError(f"module: expected to make a Module, made {noun_of(made)}")
             return made
         activation = _named("activation", self.activation, ACTIVATIONS)
         layers: list[nn.Module] = []

@@ -221,8 +221,8 @@ def _seed(number: int, root: Any, given: Any, create_graph: bool) -> Any:
     array = root._array
     if given is None:
         if array.size != 1:
-            text = "can be implicitly created only for scalar outputs, got {}: pass gradient= of "
-            raise wrong("grad", f"{text}that shape, or reduce it with sum() or mean()", root)
+            text = "grad can be implicitly created only for scalar outputs, got {}: pass gradient= "
+            raise wrong("backward", f"{text}of that shape, or reduce it with sum() or mean()", root)
         seed = XP[type(array)].ones_of(array.shape, array.dtype)
         return wrap(seed) if create_graph else seed
     if type(given) not in TENSORS:

@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 from .. import random
 from ..autograd.locks import COMMON, acquire, in_order, release_after_error
 from ..backend import LIBRARIES, LISTENERS, MODES, NUMPY, alive, owner_of
-from ..errors import CaptureError
+from ..errors import CaptureError, noun_of
 from ..nn.module import MODULES, Module
 from ..optim.flat import STORAGES
 from ..optim.optimizer import OPTIMIZERS, SCHEDULES
@@ -98,7 +98,7 @@ def compile(
     for one in state:
         if type(one) not in TENSORS:
             raise TypeError(
-                f"compile: state has a {type(one).__name__}, expected Tensors; what the step finds "
+                f"compile: state has {noun_of(one)}, expected Tensors; what the step finds "
                 "by a name (a global, a variable, an attribute, a key) needs no state, so leave "
                 "it out, or name the Tensors: state=[schedule.table]"
             )

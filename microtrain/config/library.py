@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..distributed.agreement import from_root, same
-from ..errors import ConfigError
+from ..errors import ConfigError, noun_of
 from .components import GIVEN
 from .schema import COMPONENTS, LISTS, OWN_KEYS, Config, Train
 
@@ -96,7 +96,8 @@ def _checked(values: dict[str, Any]) -> Config:
         elif isinstance(value, list | tuple):
             value = [tree(key, each) for each in value]
         elif value is not None and not isinstance(value, bool | int | float | str):
-            raise ConfigError(f"{NAME}: {key} is not a plain value: {type(value).__name__}")
+            way_out = "; arrays are given in a tuple: (x, y)" if key == "data" else ""
+            raise ConfigError(f"{NAME}: {key} is not a plain value: {noun_of(value)}{way_out}")
         return Node(value, place, place)
 
     problems: list[Problem] = []

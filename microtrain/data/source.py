@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..backend import MASKED
-from ..errors import DataError
+from ..errors import DataError, noun_of
 
 __all__ = ["BLOCK", "ArrayDataset", "FunctionSource", "Source", "blocks", "read_checked"]
 
@@ -114,7 +114,7 @@ class FunctionSource(Source):
         location: Callable[[int], str] | None = None,
     ) -> None:
         if not callable(read):
-            raise TypeError(f"FunctionSource: read is a {type(read).__name__}, expected a function")
+            raise TypeError(f"FunctionSource: read is {noun_of(read)}, expected a function")
         if isinstance(length, bool) or not isinstance(length, int | np.integer):
             raise TypeError(f"FunctionSource: length must be a whole number, got {length!r}")
         if length < 0:
@@ -133,9 +133,7 @@ class FunctionSource(Source):
             rows = np.arange(*rows.indices(self._length))
         arrays = self._read(rows)
         if not isinstance(arrays, tuple | list):
-            raise DataError(
-                f"{self!r} gave a {type(arrays).__name__}, expected arrays (inputs..., target)"
-            )
+            raise DataError(f"{self!r} gave {noun_of(arrays)}, expected arrays (inputs..., target)")
         return tuple(arrays)
 
     def location(self, row: int) -> str:
@@ -301,7 +299,7 @@ def _as_array(value: Any, position: str) -> NDArray[Any]:
         value = value.numpy()
     if not isinstance(value, np.ndarray):
         raise TypeError(
-            f"ArrayDataset: {position} is a {type(value).__name__}, expected a NumPy "
+            f"ArrayDataset: {position} is {noun_of(value)}, expected a NumPy "
             "array or a Tensor; numpy.asarray(...) makes one from a sequence"
         )
     if isinstance(value, np.ma.MaskedArray):
@@ -353,7 +351,7 @@ def checked(data: Any, origin: str) -> Any:
     Nothing is read of it but shapes and dtypes. Of arrays, 1-d ones of floats become columns.
     """
     if not isinstance(data, Source):
-        returned = "nothing" if data is None else f"a {type(data).__name__}"
+        returned = "nothing" if data is None else noun_of(data)
         hint = (
             "\nhint: rows are read in any order, and again each epoch; write what an iterator "
             "gives into .npy files once (numpy.lib.format.open_memmap); data of type npy reads them"

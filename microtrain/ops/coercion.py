@@ -11,7 +11,7 @@ import numpy as np
 from ..autograd.graph import Underived, edge_of, modified, without_derivative
 from ..autograd.locks import acquire
 from ..backend import ARRAYS, MODES, XP, address, bool_, int64, promote_dtypes
-from ..errors import CaptureError
+from ..errors import CaptureError, noun_of
 from ..tensor import INFERENCE, TENSORS, Tensor, Version, kind_of, wrap
 
 # Every operation by name; filled by `registry` when the operations are imported.
@@ -113,7 +113,7 @@ def _not_a_tensor(op: Any, name: str, value: Any) -> str:
     name = PUBLIC.get(name, name)
     if type(value) in ARRAYS:
         return (
-            f"{op.name}(): argument {name} is a {type(value).__name__} beside a Tensor; wrap it: "
+            f"{op.name}(): argument {name} is {noun_of(value)} beside a Tensor; wrap it: "
             "mt.from_numpy(array)"
         )
     return f"{op.name}(): argument {name} must be {wanted}, got {kind_of(value)}"

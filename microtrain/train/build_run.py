@@ -23,7 +23,7 @@ from ..distributed.communicator import Communicator
 from ..distributed.data_parallel import DataParallel
 from ..distributed.replicas import difference
 from ..distributed.shards import local_shards
-from ..errors import ConfigError, DataError, LaunchError
+from ..errors import ConfigError, DataError, LaunchError, noun_of
 from ..nn import Module
 from ..optim import Optimizer
 from ..random import manual_seed
@@ -322,7 +322,7 @@ def build_model(config: Config, data: Any) -> Module:
     known = {name: size for name, size in sizes.items() if size is not None}
     module = build(config.model, **known)
     if not isinstance(module, Module) or not any(True for _ in module.parameters()):
-        found = f"made a {type(module).__name__}; expected a microtrain.nn.Module with parameters"
+        found = f"made {noun_of(module)}; expected a microtrain.nn.Module with parameters"
         found += " (those of modules in a list are found in a mt.nn.ModuleList)"
         raise refused(config, "model", found)
     return module

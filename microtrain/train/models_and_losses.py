@@ -25,7 +25,7 @@ from ..creation import tensor
 from ..data import Prepared
 from ..data.rows import Preprocessing, TargetScaling, known_of_target, layout, targets
 from ..data.source import Source, blocks, location_in
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, noun_of
 from ..ops import cat
 from ..ops.loss.losses import mean_loss
 from ..ops.pointwise.elementwise import where
@@ -398,7 +398,7 @@ def described(outputs: Any) -> str:
         array = outputs._array if kind in TENSORS else outputs
         noun = "a Tensor" if kind in TENSORS else "an array"
         return f"{noun} {tuple(array.shape)} of {array.dtype}"
-    return repr(outputs) if kind in (int, float, str, bool, type(None)) else f"a {kind.__name__}"
+    return repr(outputs) if kind in (int, float, str, bool, type(None)) else noun_of(outputs)
 
 
 def takes_weight(function: Any) -> bool:

@@ -202,6 +202,8 @@ def _out_of_sight(module: Module) -> str:
 
 def _check_kinds(config: Config, data: Prepared, loss: Any, metrics: list[Metric]) -> None:
     """ConfigError where loss or metrics compare classes and the target is numbers, or reversed."""
+    if isinstance(loss, type):
+        raise refused(config, "loss", f"is a class; give an instance: {loss.__name__}(...)")
     name, target = config.loss.type, layout(data.train)[1]
     found = f"{target.dtype.name} of shape {(len(data.train), *target.shape[1:])}"
     if isinstance(loss, CrossEntropyLoss) and data.classes is None:
@@ -231,10 +233,10 @@ def _check_kinds(config: Config, data: Prepared, loss: Any, metrics: list[Metric
             )
     parts = (data.train, data.val, data.test)
     for part, rows in zip(PARTS, parts, strict=True):
-        if rows is not None and (found := negative_count(rows, loss)):
+        if rows is not None and (negative := negative_count(rows, loss)):
             raise ConfigError(
                 f"loss {name} needs counts, targets of at least 0, but in the {part} part the "
-                f"{found}\nhint: rows count from 0; correct the target, or use mse"
+                f"{negative}\nhint: rows count from 0; correct the target, or use mse"
             )
     of_classes = [metric.name for metric in metrics if isinstance(metric, ClassMetric)]
     if of_classes and is_of_numbers(loss, data.classes, parts):

@@ -38,7 +38,7 @@ from ..distributed.agreement import agreed, same, settled
 from ..distributed.communicator import Communicator, alone
 from ..distributed.connection import ranks_of
 from ..distributed.survivors import RankLost
-from ..errors import ConfigError, DivergedError
+from ..errors import ConfigError, DivergedError, noun_of
 from ..runs.directory import EVERY, RunDirectory
 from ..runs.state import RunState
 from ..tensor import TENSORS, Tensor
@@ -398,7 +398,7 @@ class Trainer(TrainingRun):
             loss = self.train_step(batch)
             if type(loss) not in TENSORS:
                 raise TypeError(
-                    f"train_step returned a {type(loss).__name__}; expected the loss as a Tensor"
+                    f"train_step returned {noun_of(loss)}; expected the loss as a Tensor"
                 )
             loss.backward()
 

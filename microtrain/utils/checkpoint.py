@@ -20,6 +20,7 @@ from ..autograd.grad_mode import enable_grad
 from ..autograd.graph import MEANS, next_seq, walk
 from ..backend import ARRAYS, LISTENERS, MODES
 from ..common.missing_names import namespace
+from ..errors import noun_of
 from ..nn import Module
 from ..ops.coercion import version_of
 from ..random import go_to, standing
@@ -150,7 +151,7 @@ class _Call:
         wrong = [v for v in results if isinstance(v, list | tuple | dict | set)]
         if wrong:
             raise TypeError(
-                f"checkpoint: the function returned a {type(wrong[0]).__name__}; expected a Tensor "
+                f"checkpoint: the function returned {noun_of(wrong[0])}; expected a Tensor "
                 "or a tuple with Tensors"
             )
         return results

@@ -366,6 +366,7 @@ def test_the_target_can_be_named(capsys):
             "line 2: a blank line, expected 1 cell as in the header\n"
             "hint: delete blank lines, and those above the line with the column names",
         ),
+        (["csv", "one.csv", "--target", "y"], 3, '"y": "5" in every row, so there is nothing'),
         (["csv", "same.csv"], 3, 'nothing left to predict y from: a ("1" in every row)'),
         (
             ["csv", "blanks.csv"],
@@ -376,6 +377,7 @@ def test_the_target_can_be_named(capsys):
 )
 def test_mistakes(arguments, code, message, capsys):
     Path("t.csv").write_text("a,y\n1,2\n2,3\n")
+    Path("one.csv").write_text("a,y\n1,5\n2,5\n3,5\n")
     Path("same.csv").write_text("a,y\n1,2\n1,3\n")
     Path("blanks.csv").write_text("Obs  TUCE GRADE\n1\n2\n")
     Path("rows.csv").write_text("5.1,3.5,1.4,setosa\n4.9,3.1,1.2,setosa\n5.5,3.6,1.7,other\n")

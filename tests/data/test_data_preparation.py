@@ -340,7 +340,7 @@ def with_value(value, at, shape=(4, 2)):
     "data, message",
     [
         (None, "my:load returned nothing; expected arrays (inputs..., target) or an ArrayDataset"),
-        (GOOD, "my:load returned a ndarray; expected arrays"),
+        (GOOD, "my:load returned an ndarray; expected arrays"),
         ({"x": GOOD}, "my:load returned a dict; expected arrays"),
         ((GOOD,), "my:load: rows have 1 arrays; expected at least an input and a target"),
         ((), "my:load: ArrayDataset needs at least one array"),

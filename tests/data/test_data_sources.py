@@ -537,7 +537,7 @@ def test_a_function_that_gives_other_rows(tmp_path):
         (lambda rows: (np.ones((len(rows), 2)),), 3, "have 1 arrays; expected at least an input"),
         (lambda rows: (np.ones(len(rows)),) * 2, 0, "the data set is empty"),
         (lambda rows: (rows, [1.0]), 3, "gave no tuple of NumPy arrays"),
-        (lambda rows: np.ones((len(rows), 2)), 2, "gave a ndarray, expected arrays .inputs"),
+        (lambda rows: np.ones((len(rows), 2)), 2, "gave an ndarray, expected arrays .inputs"),
         (
             lambda rows: (np.ma.masked_equal(np.ones((len(rows), 2)), 2), np.ones(len(rows))),
             3,

@@ -391,6 +391,9 @@ def test_functions_from_python_are_the_same_on_any_number_of_ranks(tmp_path: Pat
     ("settings", "words"),
     [
         ({"metrics": [Highest]}, "is a class; give an instance: Highest(...)"),
+        ({"data": {"x": X}}, "plain value: an ndarray; arrays are given in a tuple: (x, y)"),
+        ({"loss": mt.nn.MSELoss}, "is a class; give an instance: MSELoss(...)"),
+        ({"metrics": ["accuracy"]}, "the target, float32 of shape (40, 1), is numbers: use mse"),
         ({"metrics": [lambda prediction, target: 0.0]}, "has no name that a column can have"),
         (
             {"metrics": [Highest()], "checkpoint": {"monitor": "train/highest"}},

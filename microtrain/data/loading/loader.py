@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ...backend import as_dtype
 from ...distributed.connection import ranks_of
 from ...distributed.shards import contiguous_slice, local_shards
-from ...errors import ConfigError
+from ...errors import ConfigError, noun_of
 from ...random import begin_batch, brief_generator, kept_place
 from ...tensor import wrap
 from ..rows import Rows, is_lazy
@@ -133,7 +133,7 @@ class DataLoader:
     ) -> None:
         if not isinstance(dataset, Source):
             raise TypeError(
-                f"DataLoader: dataset is a {type(dataset).__name__}, expected an ArrayDataset; "
+                f"DataLoader: dataset is {noun_of(dataset)}, expected an ArrayDataset; "
                 "ArrayDataset(x, y) makes one from arrays\nhint: another Source will do, too: what "
                 "derives from mt.data.Source, or mt.data.FunctionSource(read, length)"
             )

@@ -284,12 +284,16 @@ class _Column:
         if distinct <= MOST_CATEGORIES and 5 * distinct <= self.filled:
             why = f'{distinct} different values, of which "{wrong}" is not a number'
             return self.proposal("category", why, "none")
-        if len(odd) > MOST_WORDS:
-            return None
-        numbers = np.array([x for x, t in zip(found, is_odd, strict=True) if not t], np.float64)
         cells = plural(int(self.counts[is_odd].sum()), "cell")
-        why = f"numbers from {amount(numbers.min())} to {amount(numbers.max())}; "
-        why += f'{cells} such as "{wrong}" {"is" if cells[:2] == "1 " else "are"} not a number: '
+        are = f'{cells} such as "{wrong}" {"is" if cells[:2] == "1 " else "are"} not a number'
+        if len(odd) > MOST_WORDS:
+            named = IS_ID.search(self.name) or _GROUP.search(self.name)
+            if named or distinct <= max(MOST_CATEGORIES, self.filled // 5):
+                return None
+            why = f"{distinct:,} different texts in {self.rows:,} rows; {are}, unlike all others"
+            return self.proposal("id" if self.unique else "drop", why)
+        numbers = np.array([x for x, t in zip(found, is_odd, strict=True) if not t], np.float64)
+        why = f"numbers from {amount(numbers.min())} to {amount(numbers.max())}; {are}: "
         return self.proposal("number", f"{why}empty by na_values", "median", odd)
 
     def as_text(self) -> Proposal:

@@ -16,7 +16,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from ...common.words import listed, plural
-from ...errors import ConfigError, DataError
+from ...errors import ConfigError, DataError, noun_of
 from ..rows import Preprocessing
 from ..source import ArrayDataset
 from .columns import (
@@ -272,8 +272,8 @@ class Table:
     ) -> None:
         frame = columns_of if isinstance(columns_of, Frame) else Frame.of(columns_of)
         if frame is None:
-            kind = type(columns_of).__name__
-            raise ConfigError(f"Table: expected named columns, such as a dict, got a {kind}")
+            found = noun_of(columns_of)
+            raise ConfigError(f"Table: expected named columns, such as a dict, got {found}")
         if features is not None and (not features or len({*features}) < len(features)):
             raise ConfigError(f"{frame.origin}: features must name columns, each once: {features}")
         self.target_name, self.weight = target, weight

@@ -96,8 +96,11 @@ def absent_classes(frame: Frame, name: str) -> list[str]:
 
 
 def describe(frame: Frame, name: str) -> Target:
-    """What a target holds."""
+    """What a target holds; DataError where all rows have the same."""
     texts, counts = counted(frame, name)
+    if len(texts) == 1:
+        found = f'"{shortened(texts[0])}" in every row, so there is nothing to learn'
+        raise DataError(f'{frame.origin}, column "{name}": {found}; name another target')
     categorical = False
     try:
         values, classes = read_target(frame, name)
