@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,10 @@ def read_file(
     with open_plain(path) as file:
         content = file.read(MAX_BYTES + 1)
     source = Source(name, (), path.absolute().parent, foreign=foreign)
+    if path.suffix.lower() in (".csv", ".tsv", ".parquet"):
+        way_out = f"microtrain init csv {shlex.quote(name)}"
+        problems.append(Problem("", "expected a YAML file, got a table", None, way_out))
+        return None
     if len(content) > MAX_BYTES:
         problems.append(Problem("", f"the file is larger than {MAX_BYTES // 1024} KiB"))
         return None

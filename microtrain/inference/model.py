@@ -354,8 +354,10 @@ class TrainedModel:
         name, shape = self._name(i), self.signature.inputs[i].shape
         if found[1:] != shape or not found:
             rows = ", ".join(("rows", *map(str, shape)))
-            single = "; one row is written x[None]" if found == shape else ""
-            raise DataError(f"{name} has shape {found}, expected ({rows}){single}")
+            way_out = "; one row is written x[None]" if found == shape else ""
+            if not way_out and self.of_table:
+                way_out = "; give the columns of a table, such as a dict of lists"
+            raise DataError(f"{name} has shape {found}, expected ({rows}){way_out}")
         whole = self.signature.inputs[i].dtype == "int64" and found[0] > 0  # [] is of floats
         if dtype.kind not in ("biu" if whole else "biuf"):
             expected = "whole numbers" if whole else "numbers"

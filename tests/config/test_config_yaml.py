@@ -168,6 +168,13 @@ def test_malformed_files(case, tmp_path):
     assert max(map(len, text.splitlines())) < 400
 
 
+def test_a_table_in_place_of_a_configuration(tmp_path):
+    table = tmp_path / "my table.csv"
+    table.write_text("a,y\n1,2\n")
+    with pytest.raises(ConfigError, match=r"got a table\nhint: microtrain init csv '.*my ta"):
+        load_config(table)
+
+
 def test_byte_order_mark_and_windows_lines_are_fine(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_bytes(b"\xef\xbb\xbf" + GOOD.replace("\n", "\r\n").encode())

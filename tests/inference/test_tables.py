@@ -232,6 +232,8 @@ def test_a_warning_is_of_the_line_that_predicts(run):
 def test_a_file_is_not_predicted_by_its_name(run):
     with pytest.raises(mt.errors.DataError, match="the input is a text, expected rows"):
         mt.load(run).predict("new.csv")
+    with pytest.raises(mt.errors.DataError, match=r"; give the columns of a table|2 inputs"):
+        mt.load(run).predict([[3.0, 1.0]])
 
 
 def test_an_empty_cell_of_a_column_without_any_says_the_way_out(run, tmp_path, capsys):
