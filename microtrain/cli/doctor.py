@@ -230,12 +230,13 @@ def judge_directory(path: Path) -> list[Finding]:
 
 
 def left_in_memory(directory: Path = Path("/dev/shm")) -> str:
-    """What jobs of MPICH hold of this user's in shared memory; "" for nothing.
+    """What jobs hold of this user's in shared memory; "" for nothing.
 
-    A job that is killed leaves its files there, where they take memory for good.
+    A job of MPICH that is killed leaves its files there, where they take memory for good, and one
+    that is killed as its ranks meet leaves those through which they were to.
     """
-    sizes = []
-    for path in directory.glob("mpich_shm_*"):
+    sizes, patterns = [], [directory / name for name in ("mpich_shm_*", "microtrain-????????")]
+    for path in (path for one in patterns for path in directory.glob(one.name)):
         with contextlib.suppress(OSError):  # a job that ends now takes its own away
             if (status := path.stat()).st_uid == os.geteuid():
                 sizes.append(512 * status.st_blocks)
@@ -243,7 +244,7 @@ def left_in_memory(directory: Path = Path("/dev/shm")) -> str:
         return ""
     return (
         f"{plural(len(sizes), 'file')} of running or killed jobs in {directory}, "
-        f"{sum(sizes) / 1e6:,.1f} MB (once no job runs: rm {directory}/mpich_shm_*)"
+        f"{sum(sizes) / 1e6:,.1f} MB (once no job runs: rm -f {' '.join(map(str, patterns))})"
     )
 
 

@@ -270,11 +270,11 @@ def test_the_launcher_of_another_mpi_is_an_error(env: dict[str, str]) -> None:
 
 def test_what_killed_jobs_left_in_memory_is_counted(tmp_path: Path) -> None:
     assert diagnosis.left_in_memory(tmp_path) == ""
-    for name in ("mpich_shm_a_0", "mpich_shm_b_0", "mine"):
+    for name in ("mpich_shm_a_0", "microtrain-b_3k9fq1", "mine", "microtrain-job-0-beef"):
         (tmp_path / name).write_bytes(bytes(8192))
     said = diagnosis.left_in_memory(tmp_path)
     assert said.startswith(f"2 files of running or killed jobs in {tmp_path}, 0.0 MB (once no job ")
-    assert said.endswith(f"rm {tmp_path}/mpich_shm_*)")
+    assert said.endswith(f"rm -f {tmp_path}/mpich_shm_* {tmp_path}/microtrain-????????)")
 
 
 @pytest.mark.daily("[2]")
