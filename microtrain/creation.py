@@ -393,6 +393,10 @@ def _number(bound: Any) -> Any:
     return bound.item() if type(bound) in TENSORS or isinstance(bound, np.generic) else bound
 
 
+def _spaced(start: Any, end: Any, count: int) -> Any:
+    return np.full(1, start) if count == 1 else np.linspace(float(start), float(end), count)
+
+
 @_factory
 def linspace(start: Any, end: Any, steps: int, *, dtype: Any) -> Any:
     """`steps` numbers from `start` to `end`, both included, equally far apart.
@@ -407,21 +411,19 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: Any) -> Any:
     start, end, wanted = _number(start), _number(end), _float(dtype)
     if wanted.kind in "iu":
         start, end = int(start), int(end)
-    if count == 1:
-        array = np.full(1, start)
-    elif wanted.kind in "iu":
+    if wanted.kind in "iu" and count != 1:
         step = (float(end) - float(start)) / max(count - 1, 1)
         number = np.arange(count)
         array = np.where(number < count // 2, start + step * number, end - step * number[::-1])
     else:
-        array = np.linspace(float(start), float(end), count)
+        array = _spaced(start, end, count)
     return array.astype(wanted)
 
 
 @_factory
 def logspace(start: Any, end: Any, steps: int, base: float = 10.0, *, dtype: Any) -> Any:
     """`base ** x` for the `steps` numbers x that `linspace` gives."""
-    powers = linspace.__wrapped__(start, end, steps, dtype=np.float64)  # type: ignore[attr-defined]
+    powers = _spaced(_number(start), _number(end), *_shape((steps,)))
     return np.power(float(base), powers).astype(_float(dtype))
 
 

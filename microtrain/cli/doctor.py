@@ -235,8 +235,8 @@ def left_in_memory(directory: Path = Path("/dev/shm")) -> str:
     A job of MPICH that is killed leaves its files there, where they take memory for good, and one
     that is killed as its ranks meet leaves those through which they were to.
     """
-    sizes, patterns = [], [directory / name for name in ("mpich_shm_*", "microtrain-????????")]
-    for path in (path for one in patterns for path in directory.glob(one.name)):
+    sizes, names = [], ("mpich_shm_*", "microtrain-????????")
+    for path in itertools.chain.from_iterable(map(directory.glob, names)):
         with contextlib.suppress(OSError):  # a job that ends now takes its own away
             if (status := path.stat()).st_uid == os.geteuid():
                 sizes.append(512 * status.st_blocks)
@@ -244,7 +244,8 @@ def left_in_memory(directory: Path = Path("/dev/shm")) -> str:
         return ""
     return (
         f"{plural(len(sizes), 'file')} of running or killed jobs in {directory}, "
-        f"{sum(sizes) / 1e6:,.1f} MB (once no job runs: rm -f {' '.join(map(str, patterns))})"
+        f"{sum(sizes) / 1e6:,.1f} MB (once no job runs: "
+        f"rm -f {' '.join(str(directory / name) for name in names)})"
     )
 
 

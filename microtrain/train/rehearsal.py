@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator, Sequence, ValuesView
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from numbers import Real
 from typing import Any
@@ -192,8 +192,8 @@ def _out_of_sight(module: Module) -> str:
     known = {*map(id, module.parameters())}
     for path, each in module.named_modules():
         for name, value in vars(each).items():
-            inside = value.values() if isinstance(value, dict) else value
-            for one in inside if isinstance(inside, list | tuple | ValuesView) else ():
+            inside = [*value.values()] if isinstance(value, dict) else value
+            for one in inside if isinstance(inside, list | tuple) else ():
                 within = one.parameters() if isinstance(one, Module) else ()
                 if any(param.requires_grad and id(param) not in known for param in within):
                     return f"{path}.{name}".removeprefix(".")

@@ -299,7 +299,7 @@ def test_clocks_of_machines_may_differ(monkeypatch: pytest.MonkeyPatch) -> None:
         assert told.startswith("missing: last seen at ")
 
 
-def test_a_rank_that_has_left_is_not_busy() -> None:
+def test_a_rank_that_has_left_is_not_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its atexit hooks are over: who waits for it in a group of their own waited ten times long."""
     ended: list[str] = []
 
@@ -313,7 +313,7 @@ def test_a_rank_that_has_left_is_not_busy() -> None:
             watching.look(0.0)
         comm.barrier()
         watching.timeout_s = 600.0
-        watching.end = lambda why, *_: ended.append(why)  # type: ignore[method-assign]
+        monkeypatch.setattr(watching, "end", lambda why, *_: ended.append(why))
         own._doing = "barrier", ()
         for _ in range(3):
             if not comm.rank:
