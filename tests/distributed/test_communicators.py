@@ -531,11 +531,13 @@ if world.rank % 2:
     assert mt.distributed.DataParallel(mt.nn.Linear(1, 1), group).comm.size == group.size
 alone = mt.distributed.DataParallel(mt.nn.Linear(1, 1), MPI.COMM_SELF)
 assert alone.comm.size == 1
+large = mt.distributed.DataParallel(mt.nn.Linear(300, 300), both)  # reduced by MPI
 both.Free()  # before its last use
-try:
-    (model(mt.ones(1, 3)) ** 2).mean().backward()
-except RuntimeError as error:
-    say(f"rank {rank} used {error}")
+for each, size in ((model, 3), (large, 300)):
+    try:
+        (each(mt.ones(1, size)) ** 2).mean().backward()
+    except RuntimeError as error:
+        say(f"rank {rank} used {error}")
 other = mt.distributed.DataParallel(mt.nn.Linear(300, 300), world)
 assert mt.distributed.world() is other.comm
 MPI.Finalize()
@@ -561,7 +563,7 @@ def test_what_is_no_group_with_this_rank_in_it_is_one_clear_error(mpirun: Any) -
         found = [line for line in lines if re.search(f" {name} .* {kind} comm: .*{words}", line)]
         assert len(found) == (2 if name == "outside" else 4), (name, lines)
     used = [line for line in lines if " used " in line]
-    assert len(used) == 2
+    assert len(used) == 4
     assert all("that it was made from has been freed" in line for line in used)
     ended = [line for line in lines if " ended " in line]
     assert len(ended) == 4
