@@ -152,8 +152,10 @@ class FewCheckpoints(Checkpoints):
 
     def _save_last(self, run: TrainingRun, saver: Saver, last: dict[str, Any], done: bool) -> None:
         """The best; the last where that is the best, or none was kept."""
-        saver.wait()
         best = run.state.best and saver.directory / name_of(run.state.best.step)
+        if run.state.at_best:
+            saver.forget()
+        saver.wait()
         if not done or best not in list_checkpoints(saver.directory):
             saver.save(last)
             best = saver.directory / name_of(run.step)

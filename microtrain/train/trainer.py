@@ -335,6 +335,7 @@ class Trainer(TrainingRun):
         with ending.undo:
             self.notify("on_end", ending)
         self.notify("on_stop")
+        self.execution.end()
         # A rank that is killed from now on has nothing left to go on with.
         tell_end(None)
         return ExitCode(0 if finished else STOPPED)

@@ -22,6 +22,7 @@ from microtrain.cli.main import main
 from microtrain.common.files import without_syncing
 from microtrain.report.overview import in_csv, table_of_runs
 from microtrain.report.record import read_records
+from microtrain.runs.checkpoint import save_checkpoint
 from microtrain.runs.directory import RunDirectory, newest_run
 from microtrain.runs.metrics import WALL_CLOCK
 from microtrain.runs.run import Run
@@ -77,6 +78,23 @@ def table(path):
 
 def members_of(path):
     return [Run.read(each) for each in Run.read(path).members]
+
+
+def test_a_member_writes_its_best_checkpoint_alone(place, monkeypatch):
+    written = []
+
+    def save(directory, **contents):
+        written.append((directory.resolve(), contents["step"]))
+        return save_checkpoint(directory, **contents)
+
+    monkeypatch.setattr("microtrain.train.callbacks.checkpoints.save_checkpoint", save)
+    # At the lower rate the loss falls to the end.
+    (place / "s.yaml").write_text(f"{BASE}sweep: {{folds: 2, grid: {{optimizer.lr: [0.01, 1.0]}}}}")
+    assert main(["train", "s.yaml"]) == 0
+    members = members_of(newest(place))
+    best = [(run.path / "checkpoints", run.info.best.step) for run in members]
+    assert written == best
+    assert len({step == run.info.steps for run, (_, step) in zip(members, best, strict=True)}) == 2
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import os
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +55,21 @@ def command(*arguments: object, cwd: Path, timeout: float = 60) -> subprocess.Co
 def run_of(tmp_path: Path, name: str) -> Path:
     (run,) = (p for p in (tmp_path / name).iterdir() if p.name != "latest")
     return run
+
+
+@pytest.mark.parametrize("executor", ["off", "numpy", "auto"])
+def test_a_trained_trainer_and_its_model_need_no_collector(tmp_path, monkeypatch, executor):
+    monkeypatch.setenv("MICROTRAIN_REPORT", "off")  # matplotlib's import keeps who began it
+    gc.collect()
+    gc.disable()
+    try:
+        trainer = train("linreg.yaml", tmp_path, f"train.compile={executor}")
+        model = weakref.ref(trainer.model.module)
+        assert model() is not None
+        del trainer
+        assert model() is None
+    finally:
+        gc.enable()
 
 
 # What the shipped configurations must reach ------------------------------------------------------

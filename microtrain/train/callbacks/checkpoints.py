@@ -138,6 +138,11 @@ class Saver:
         self.wait()
         self._save(contents)
 
+    def forget(self) -> None:
+        """Leave out what waits, as a better one is about to be saved."""
+        with self._lock:
+            self._waiting.clear()
+
     def wait(self) -> None:
         """Wait until all that was submitted is on disk, or has failed."""
         if (thread := self._thread) is not None:

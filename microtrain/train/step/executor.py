@@ -102,6 +102,13 @@ class Execution:
         eager = self.name == "off" or self._known
         self.compiled: Any = None if eager else self._compile("numpy")
 
+    def end(self) -> None:
+        """Let go of the run, which refers to this: its data and model go with it.
+
+        Else they stay until a collector finds the ring, and each backward pass asks such models.
+        """
+        self.run = self.gradients = self.update = None
+
     def __call__(self, first: bool, last: bool, *batch: Tensor) -> None:
         compiled, device = self.compiled, self.run.device
         if device is not None:
@@ -207,17 +214,18 @@ class Execution:
         if name in self._steps:
             return self._steps[name]
         model, loss = self.run.model, self.run.loss
+        own: Any = weakref.proxy(self)  # which keeps what is captured
 
         def training_step(first: bool, last: bool, *batch: Tensor) -> None:
             """Called where it is recorded; replays come past it."""
             recorder = MODES.capture
-            self._recorders.add(recorder)
+            own._recorders.add(recorder)
             before = Snapshot(model, loss, not first)
-            recording = self._recording = _Recording(before, recorder.exchanged)
-            self.gradients(first, last, batch)
+            recording = own._recording = _Recording(before, recorder.exchanged)
+            own.gradients(first, last, batch)
             recording.before = None
-            if last and self._whole:
-                self.update()
+            if last and own._whole:
+                own.update()
             recording.done = True
             if changed := before.changed():
                 raise CaptureError(f"forward changes {changed}, which a replay would not")
