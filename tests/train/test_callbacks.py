@@ -40,7 +40,7 @@ def trainer(place: Path, *callbacks: Any, comm: Any = None, **settings: Any) -> 
 
 
 class Noting(mt.train.Callback):
-    def __init__(self, interval: str | None = None, main_only: bool = False) -> None:
+    def __init__(self, interval: str = "1000 steps", main_only: bool = False) -> None:
         self.interval, self.main_only = interval, main_only
         self.seen: list[Any] = []
 
@@ -255,6 +255,11 @@ def test_a_callback_that_has_no_state_yet_does_not_get_that_of_another_of_its_cl
     assert [each.seen for each in callbacks] == [1, 1]
 
 
+class Never(mt.train.Callback):
+    def on_step(self, trainer: Any) -> None:
+        raise AssertionError("called")
+
+
 class Elsewhere(mt.train.Callback):
     def on_epoch_end(self, trainer: Any) -> None:
         raise AssertionError("called")
@@ -268,6 +273,7 @@ class Elsewhere(mt.train.Callback):
         (Noting("often"), "not a duration"),
         (Noting(5), "in steps or epochs such as `100 steps`, got 5"),  # type: ignore[arg-type]
         (Noting, "callback Noting is a class; give an instance"),
+        (Never(), "Never: on_step has no interval"),
         (Elsewhere(), "Elsewhere: on_epoch_end is not one of the hooks .*; did you mean on_epoch"),
     ],
 )

@@ -81,7 +81,7 @@ class Callback:
     """Base class: every hook does nothing. Override what you need; hooks get the Trainer.
 
     Attributes:
-        interval: how often `on_step` is called, such as `100 steps` or `1 epoch`; None: never.
+        interval: how often `on_step` is called, which needs it, such as `100 steps` or `1 epoch`.
         main_only: whether rank 0 alone calls the hooks.
         state_name: of its state in a checkpoint; without one it is among those of `callbacks`.
 
@@ -266,6 +266,11 @@ def callback_of(component: Component) -> Callback:
                 f"called with; expected {hook}({', '.join(('self', *arguments))})\n"
                 f"{own('callbacks')}"
             ) from None
+    if callback.interval is None and type(callback).on_step is not Callback.on_step:
+        raise ConfigError(
+            f"callback {name}: on_step has no interval, so that it would never be called; set "
+            'interval = "1 step" in the class'
+        )
     return callback
 
 
