@@ -128,9 +128,9 @@ def tensor(
 ) -> Tensor:
     """A new Tensor with a copy of `data`: numbers, nested sequences, a NumPy array, a Tensor.
 
-    Python floats get the default float type, integers int64, booleans bool; arrays, Tensors and
-    NumPy's own numbers keep theirs. Integers with `requires_grad=True` and no dtype become floats,
-    with a warning.
+    Python floats get the default float type, integers int64, booleans bool; Tensors, NumPy's own
+    numbers, arrays and what NumPy makes one of (a column of a table) keep theirs. Integers with
+    `requires_grad=True` and no dtype become floats, with a warning.
 
     Raises:
         TypeError: data of an unsupported type (text, objects, masked arrays).
@@ -198,7 +198,7 @@ def _has_dtype(data: Any) -> bool:
     """Whether the first number in `data` has a dtype of its own; Python's numbers have none."""
     while isinstance(data, list | tuple) and len(data):
         data = data[0]
-    return isinstance(data, np.ndarray | np.generic) or type(data) in TENSORS
+    return hasattr(data, "__array__") or type(data) in TENSORS
 
 
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:

@@ -183,6 +183,18 @@ def test_from_numpy_keeps_strides_and_refuses_what_it_cannot_share():
         mt.from_numpy(np.ones(2, ">f8"))
 
 
+def test_what_numpy_makes_an_array_of_keeps_its_dtype():
+    class Column:
+        def __array__(self, dtype=None, copy=None):
+            return np.array([0.1, 0.2], dtype)
+
+    for data in (Column(), [Column(), Column()]):
+        found = mt.tensor(data)
+        assert found.dtype == np.float64
+        np.testing.assert_array_equal(found.numpy().reshape(-1)[:2], [0.1, 0.2])
+    assert mt.as_tensor(Column()).dtype == np.float64
+
+
 def test_default_dtype():
     mt.set_default_dtype(mt.float64)
     try:
