@@ -12,7 +12,7 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge
 
-from .base import Array, Sums, ratio
+from .base import Array, Sums, counted, ratio
 from .classification import ClassMetric, Codes, LogOdds, shares
 
 # Probabilities ------------------------------------------------------------------------------------
@@ -29,7 +29,7 @@ class LogLoss(ClassMetric):
         return -np.log(np.clip(chances[np.arange(len(codes)), codes], eps, 1 - eps))
 
     def sums(self, prediction: Array, target: Array, weight: Sums | None = None) -> Sums:
-        prediction, target, weight = _counted(prediction, target, weight)
+        prediction, target, weight = counted(prediction, target, weight)
         codes = self.codes(prediction, target)
         return shares(self.losses(self.chances(prediction), codes), weight)
 
@@ -72,7 +72,7 @@ class CalibrationError(ClassMetric):
         self.bins = bins
 
     def sums(self, prediction: Array, target: Array, weight: Sums | None = None) -> Sums:
-        prediction, target, weight = _counted(prediction, target, weight)
+        prediction, target, weight = counted(prediction, target, weight)
         codes, highest = self.codes(prediction, target), self.chances(prediction).max(axis=1)
         if np.isnan(highest).any():
             return np.full(3 * self.bins, np.nan)
@@ -106,7 +106,7 @@ class RocAuc(ClassMetric):
 
     def of_rows(self, prediction: Array, target: Array, weight: Sums | None = None) -> float:
         """The metric of all rows."""
-        prediction, target, weight = _counted(prediction, target, weight)
+        prediction, target, weight = counted(prediction, target, weight)
         codes, classes = self.codes(prediction, target), max(prediction.shape[1], 2)
         if self.positive is not None:
             wanted: Sequence[int] = [self.index(self.positive, classes)]
@@ -152,12 +152,3 @@ def _curve(odds: Sums, is_it: Array, weight: Sums) -> tuple[Sums, Sums]:
     odds, is_it, weight = odds[order], is_it[order], weight[order]
     ends = np.flatnonzero(np.append(odds[1:] != odds[:-1], [True] * (len(odds) > 0)))
     return np.cumsum(weight * is_it)[ends], np.cumsum(weight * ~is_it)[ends]
-
-
-def _counted(
-    prediction: Array, target: Array, weight: Sums | None
-) -> tuple[Array, Array, Sums | None]:
-    """The rows that count: one of weight 0 is not there, whatever is predicted for it."""
-    if weight is None or weight.all():
-        return prediction, target, weight
-    return prediction[weight > 0], target[weight > 0], weight[weight > 0]
