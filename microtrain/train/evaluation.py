@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..autograd import enable_grad, no_grad
-from ..autograd.graph import AccumulateGrad
+from ..autograd.graph import walk
 from ..backend import ARRAYS, MODES, address, owner_of, to_host
 from ..creation import from_numpy
 from ..data import ArrayDataset, Source, TargetScaling, contiguous_slice
@@ -251,24 +251,16 @@ class OfRow(NamedTuple):
     def of(cls, returned: Any, rows: int) -> OfRow:
         """From what the model returned for so many rows."""
         tensors = [each for each in leaves(returned) if type(each) in TENSORS]
-        seen: set[Any] = set()
         kept: dict[int, int] = {}  # by address: views of one array are one
-        waiting: list[Any] = [each.grad_fn for each in tensors]
-        while waiting:
-            node = waiting.pop()
-            if node is None or node in seen:
-                continue
-            seen.add(node)
-            if type(node) is AccumulateGrad:
-                continue
-            waiting += [below for below, _ in node.next_functions]
-            for saved in node._saved or ():
+        graph = [*walk(each._edge for each in tensors)]
+        for node in graph:
+            for saved in () if type(node) in TENSORS else node._saved or ():
                 array = saved._array if type(saved) in TENSORS else saved
                 if type(array) in ARRAYS:  # a view may repeat what its owner has once
                     size = min(int(array.nbytes), int(owner_of(array).nbytes))
                     kept[address(array)] = max(size, kept.get(address(array), 0))
-        for leaf in seen:
-            if type(leaf) is AccumulateGrad:
-                kept.pop(address(leaf.variable._array), None)
+        for leaf in graph:
+            if type(leaf) in TENSORS:
+                kept.pop(address(leaf._array), None)
         output = sum(int(each._array.nbytes) for each in tensors)
         return cls(sum(kept.values()) // rows, output // rows)
