@@ -381,11 +381,16 @@ def by_rank(values: Sequence[str] | Mapping[int, str]) -> str:
 
 def ranks_named(ranks: Sequence[int]) -> str:
     """Ranks, in order, as messages name them: rank 1; ranks 1, 2; ranks 0-3, 7."""
+    return f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers as `1, 2` and `0-3, 7`."""
     runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
         else:
-            runs.append([rank])
+            runs.append([number])
     parts = (f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(parts)}"
+    return ", ".join(parts)
