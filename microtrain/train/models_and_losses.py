@@ -34,10 +34,6 @@ from ..tensor import TENSORS, Tensor
 Count = Annotated[int, Ge(1)]
 # Losses whose prediction is a number in the unit of the target.
 OF_UNITS = (nn.MSELoss, nn.L1Loss, nn.HuberLoss, nn.SmoothL1Loss)
-_FUNCTIONS_OF_UNITS = (
-    *(nn.functional.mse_loss, nn.functional.l1_loss),
-    *(nn.functional.huber_loss, nn.functional.smooth_l1_loss),
-)
 OF_NUMBERS = (*OF_UNITS, nn.PoissonNLLLoss)
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}
 
@@ -445,9 +441,10 @@ def in_unit(loss: Any) -> bool:
     """Whether a loss of the library, a module or a function, is of predictions in the unit of the
     target; True of those that are not its own.
     """
-    function = inspect.unwrap(loss)  # of one with arguments
-    if getattr(nn.functional, getattr(function, "__name__", ""), None) is function:
-        return function in _FUNCTIONS_OF_UNITS
+    function: Any = inspect.unwrap(loss)  # of one with arguments
+    name = getattr(function, "__name__", "")
+    if getattr(nn.functional, name, None) is function:
+        return name in ("mse_loss", "l1_loss", "huber_loss", "smooth_l1_loss")
     return isinstance(loss, OF_UNITS) or not of_library(loss)
 
 
