@@ -14,7 +14,6 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -44,38 +43,24 @@ ENOUGH = 0.2  # seconds of steps that are one
 
 
 class Saver:
-    """Writes checkpoints into one directory.
+    """Writes the checkpoints of a run, on rank 0.
 
-    Args:
-        directory: the run's `checkpoints`.
-        keep_last, keep_best: how many of the newest and of the best stay.
-        monitor: what is best, such as `val/loss`, and which way: `min` or `max`.
-        warn: gets the text of a failure that the run survives.
-        sync: called before a checkpoint is written: the disk has all that it speaks of.
-        sealed: called after, from any thread.
-        epoch: steps of one epoch, where a checkpoint is wanted at the ends of epochs (of short ones
-            every few), as often as takes a twentieth of the time at most (`auto`); what is handed
-            over meanwhile waits in memory. None: others say when.
+    Under `checkpoint.every: auto` one is wanted at the ends of epochs (of short ones every few), as
+    often as takes a twentieth of the time at most; what is handed over meanwhile waits in memory.
+    Else others say when.
+
+    Attributes:
         ahead: the steps before such an end at which to ask: 1 where the request reaches the other
             ranks with the step after it, 0 where there are none.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        keep_last: int,
-        keep_best: int,
-        monitor: Sequence[str],
-        warn: Callable[[str], None],
-        sync: Callable[[], None],
-        epoch: int | None = None,
-        sealed: Callable[[], None] = lambda: None,
-        ahead: int = 1,
-    ) -> None:
-        self.directory, self.ahead = directory, ahead
-        self._keep = keep_last, keep_best, monitor
-        self._warn, self._sync, self._sealed = warn, sync, sealed
-        self._every = math.inf if epoch is None else -(-APART // epoch) * epoch
+    def __init__(self, run: TrainingRun) -> None:
+        assert run.directory is not None
+        self._run, self.directory = run.directory, run.directory.checkpoints
+        self._keep, self._warn = run.config.checkpoint, run.output.warn
+        self._monitor, self.ahead = run.state.monitor, int(run.comm.size > 1)
+        epoch, auto = run.steps_per_epoch, self._keep.every == "auto"
+        self._every = -(-APART // epoch) * epoch if auto else math.inf
         self._error: BaseException | None = None  # of the last one
         self._free_at = 0.0  # of time.monotonic: when `auto` may write the next
         self._waiting: dict[bool, dict[str, Any]] = {}  # copies by whether they are of the best
@@ -167,10 +152,10 @@ class Saver:
             self._free_at = time.monotonic() + 19 * (time.monotonic() - began)
 
     def _save(self, contents: dict[str, Any]) -> None:
-        self._sync()
+        self._run.sync()  # the disk has all that it speaks of
         save_checkpoint(self.directory, **contents)
-        self._sealed()
-        prune(self.directory, *self._keep)
+        self._run.note_checkpoint()
+        prune(self.directory, self._keep.keep_last, self._keep.keep_best, self._monitor)
 
 
 class InMemory:
@@ -290,19 +275,8 @@ class Checkpoints(Callback):
 
     def on_start(self, run: TrainingRun) -> None:
         """Make what writes them, on rank 0; on all hosts where a job keeps them in memory."""
-        keep = run.config.checkpoint
         if run.directory is not None:
-            run.checkpoints = Saver(
-                run.path / "checkpoints",
-                keep.keep_last,
-                keep.keep_best,
-                run.state.monitor,
-                warn=run.output.warn,
-                sync=run.directory.sync,
-                sealed=run.directory.note_checkpoint,
-                epoch=run.steps_per_epoch if keep.every == "auto" else None,
-                ahead=int(run.comm.size > 1),
-            )
+            run.checkpoints = Saver(run)
         if job.name() and (run.directory is not None or run.comm.num_nodes > 1):
             self._in_memory = InMemory(run)
 

@@ -364,10 +364,8 @@ def class_lines(counts: ClassCounts, which: str = "") -> list[str]:
     rows = [["class", *(f"{name:>9}" for name in (*FIGURES, "rows"))]]
     for i in order:
         many = counts.support[i]
-        rows.append(
-            [counts.names[i], *(f"{figure:>9.4f}" for figure in counts.figures[i])]
-            + [f"{many:>9,}" if isinstance(many, int) else f"{many:>9,.2f}"]
-        )
+        support = f"{many:>9,}" if isinstance(many, int) else f"{many:>9,.2f}"
+        rows.append([counts.names[i], *(f"{x:>9.4f}" for x in counts.figures[i]), support])
     heading, *lines = table(rows)
     lines = [f"{heading}  ({counts.split}{note}{which and f', {which}'})", *lines]
     if total := sum(counts.support):
