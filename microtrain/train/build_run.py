@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -40,7 +39,6 @@ T = TypeVar("T")
 STOP, EVALUATE, SAVE = range(3)  # what a run is asked for: places in `DataParallel.notes`
 
 
-@dataclass(frozen=True)
 class Plan:
     """Every duration of a configuration: in optimizer steps, or in seconds where a clock counts.
 
@@ -54,35 +52,25 @@ class Plan:
             notes.
     """
 
-    epoch: int
-    total: int | None
-    evaluate: int | None
-    save: int | None
-    row: int | None
-    ends: dict[str, float]
-    intervals: dict[int, float]
-
-    @classmethod
-    def of(cls, config: Config, epoch: int) -> Plan:
-        """The durations of a configuration whose epochs have so many steps."""
-        ends, intervals = dict[str, float](), dict[int, float]()
-        total: int | None = None
+    def __init__(self, config: Config, epoch: int) -> None:
+        self.epoch = epoch
+        self.ends, self.intervals = dict[str, float](), dict[int, float]()
+        self.total: int | None = None
 
         def steps(text: str | None, clock: dict[Any, float], what: str | int) -> int | None:
             if text is None or text == "auto":
                 return None
             duration = Duration(text)
             if duration.unit != "min":
-                return duration.steps(epoch, total)
+                return duration.steps(epoch, self.total)
             clock[what] = min(float(duration.amount * 60), clock.get(what, math.inf))
             return None
 
-        total = steps(config.train.duration, ends, "duration")
-        steps(config.train.max_time, ends, "max_time")
-        evaluate = steps(config.train.eval_every, intervals, EVALUATE)
-        save = steps(config.checkpoint.every, intervals, SAVE)
-        row = steps(config.log.every, intervals, EVALUATE)
-        return cls(epoch, total, evaluate, save, row, ends, intervals)
+        self.total = steps(config.train.duration, self.ends, "duration")
+        steps(config.train.max_time, self.ends, "max_time")
+        self.evaluate = steps(config.train.eval_every, self.intervals, EVALUATE)
+        self.save = steps(config.checkpoint.every, self.intervals, SAVE)
+        self.row = steps(config.log.every, self.intervals, EVALUATE)
 
 
 class Parts:
@@ -91,6 +79,7 @@ class Parts:
     Attributes:
         config: the whole configuration.
         comm: the ranks of the run.
+        shards: slices of every batch whatever the number of ranks, under `reproducible: world`.
         device: None for the CPU.
         data: its parts, prepared.
         model: the `DataParallel` model.
@@ -113,7 +102,8 @@ class Parts:
         self, config: Config, comm: Communicator, warn: Callable[[str], None], trainer: Any
     ) -> None:
         self.config, self.comm = config, comm
-        shared, train, shards = config.distributed, config.train, self.shards
+        shared, train = config.distributed, config.train
+        self.shards = shards = shards_of(config)
         watchdog.configure(shared.warn_s, shared.timeout_s)
         _limit_threads(config, warn)
         if shards is not None:
@@ -164,7 +154,7 @@ class Parts:
             )
             if self.optimizer.needs_closure:
                 refuse_another_loss(config, len(self.loader))
-            self.plan = plan = Plan.of(config, len(self.loader))
+            self.plan = plan = Plan(config, len(self.loader))
             penalties = len(getattr(self.optimizer, "l2", ()))
             if comm.rank == 0 and penalties > (plan.total or math.inf):
                 warn(f"optimizer.l2 has {penalties} penalties, but the run {plan.total} steps")
@@ -172,11 +162,6 @@ class Parts:
         self.guard = Guard(model, train.clip_norm)
         self.skips = Skips(model) if train.nan == "skip" else None
         self.data_state = data_state(data, its_hash)
-
-    @property
-    def shards(self) -> int | None:
-        """Slices of every batch whatever the number of ranks, under `reproducible: world`."""
-        return shards_of(self.config)
 
 
 def shards_of(config: Config) -> int | None:

@@ -13,7 +13,7 @@ import numpy as np
 from annotated_types import Ge
 
 from .base import Array, Sums, counted, ratio
-from .classification import ClassMetric, Codes, LogOdds, shares
+from .classification import ClassMetric, Codes, log_odds, shares
 
 # Probabilities ------------------------------------------------------------------------------------
 
@@ -88,7 +88,7 @@ class CalibrationError(ClassMetric):
 
 
 class RocAuc(ClassMetric):
-    """Area under the receiver operating characteristic curve, rows ranked by `LogOdds`.
+    """Area under the receiver operating characteristic curve, rows ranked by `log_odds`.
 
     Two classes: of the second. More: the mean of one-vs-rest, over the classes for which it is
     defined; it is not for a class without rows, or with all of them. nan where no class is left.
@@ -112,10 +112,10 @@ class RocAuc(ClassMetric):
             wanted: Sequence[int] = [self.index(self.positive, classes)]
         else:
             wanted = [1] if classes == 2 else range(classes)
-        one, odds = np.ones(len(codes)) if weight is None else weight, LogOdds(prediction)
-        if np.isnan(odds[wanted[0]]).any():
+        one, odds = np.ones(len(codes)) if weight is None else weight, log_odds(prediction)
+        if np.isnan(odds[:, wanted[0]]).any():
             return float("nan")
-        values = [self.area(*_curve(odds[k], codes == k, one)) for k in wanted]
+        values = [self.area(*_curve(odds[:, k], codes == k, one)) for k in wanted]
         defined = [value for value in values if not np.isnan(value)]
         return float(np.mean(defined)) if defined else float("nan")
 
