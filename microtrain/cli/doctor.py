@@ -154,10 +154,11 @@ def judge_ranks(ranks: Sequence[Rank], wrong: Mapping[int, tuple[int, ...]]) -> 
         if failed
     ]
     for name, values in differing([{"MPI": rank.library, **rank.versions} for rank in ranks]):
-        is_mpi = name == "MPI"
-        what = "have loaded different MPIs" if is_mpi else f"run different versions of {name}"
-        text = f"the ranks {what}: {by_rank(values)}"
-        found.append(Finding(text, "install the same one on all hosts", is_mpi))
+        what = f"the ranks run different versions of {name}"
+        if name == "MPI":
+            what = "the ranks have loaded different MPIs"
+        text = f"{what}: {by_rank(values)}"
+        found.append(Finding(text, "install the same one on all hosts", name == "MPI"))
     for host in dict.fromkeys(rank.host for rank in ranks):
         found += _judge_host(host, [rank for rank in ranks if rank.host == host])
     return found
