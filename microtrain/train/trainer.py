@@ -370,9 +370,12 @@ class Trainer(TrainingRun):
 
     def _passes(self, micro_batches: MicroBatches) -> float | None:
         """The passes of a step, and its update where it takes one gradient; returns the loss."""
-        last = len(micro_batches) - 1
-        for number, batch in enumerate(micro_batches):
-            self._execute(number == 0, number == last, *batch)
+        left = len(micro_batches)
+        first = True
+        for batch in micro_batches:
+            left -= 1
+            self._execute(first, not left, *batch)
+            first = False
         return self.model.loss
 
     # A step is these two; `execution` calls them, or replays what they did.
