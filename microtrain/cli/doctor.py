@@ -28,10 +28,10 @@ from ..capture.c_compiler import FLAGS, absent, compiler, directory
 from ..common import job, threads
 from ..common.threads import LAUNCH
 from ..common.version import __version__
-from ..common.words import labeled, listed, plural, printable, size, table
+from ..common.words import labeled, listed, plural, printable, ranges, size, table
 from ..distributed import Communicator, mpi, world
 from ..distributed.agreement import differing
-from ..distributed.communicator import by_rank, ranges, ranks_named
+from ..distributed.communicator import by_rank, ranks_named
 from ..errors import LaunchError, install
 from . import mpirun
 

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.stack_frames import outwards, user_place
+from ..common.words import ranges
 from ..errors import need, wrong
 from .abort import end_process
 
@@ -382,15 +383,3 @@ def by_rank(values: Sequence[str] | Mapping[int, str]) -> str:
 def ranks_named(ranks: Sequence[int]) -> str:
     """Ranks, in order, as messages name them: rank 1; ranks 1, 2; ranks 0-3, 7."""
     return f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """Ascending numbers as `1, 2` and `0-3, 7`."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    parts = (f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
-    return ", ".join(parts)

@@ -66,6 +66,7 @@ def evaluate(
     )
     at, weighted = len(inputs), dataset.weighted
     count = comm.size if shards is None else shards
+    largest = -(-len(dataset) // count)
     vectors = []
 
     def forward(model: Any, batch: tuple[Tensor, ...]) -> tuple[Any, Any]:
@@ -77,7 +78,7 @@ def evaluate(
     others = [param for param in parts if param.requires_grad]
     with evaluating(model), kept_place():
         at_once = ROWS
-        if step is None and -(-len(dataset) // count) > FEW:
+        if step is None and largest > FEW:
             if row_bytes is None:
                 begin_batch(0, EVALUATED, rows=1, ranks=comm.size)
                 one = tensors(dataset.read(slice(0, 1))[:at], device)
@@ -87,7 +88,6 @@ def evaluate(
             start, stop = contiguous_slice(len(dataset), count, shard)
             # As many passes for every shard, the last ones perhaps without rows: a model may
             # communicate, and a rank without rows must know the metrics' lengths too.
-            largest = -(-len(dataset) // count)
             for first in range(start, start + max(largest, 1), at_once):
                 rows = dataset.read(slice(min(first, stop), min(first + at_once, stop)))
                 batch = tensors(rows, device)
