@@ -56,7 +56,7 @@ class Saver:
 
     def __init__(self, run: TrainingRun) -> None:
         assert run.directory is not None
-        self._run, self.directory = run.directory, run.directory.checkpoints
+        self._of, self.directory = run.directory, run.directory.checkpoints
         self._keep, self._warn = run.config.checkpoint, run.output.warn
         self._monitor, self.ahead = run.state.monitor, int(run.comm.size > 1)
         epoch, auto = run.steps_per_epoch, self._keep.every == "auto"
@@ -152,13 +152,13 @@ class Saver:
             self._free_at = time.monotonic() + 19 * (time.monotonic() - began)
 
     def _save(self, contents: dict[str, Any]) -> None:
-        self._run.sync()  # the disk has all that it speaks of
+        self._of.sync()  # the disk has all that it speaks of
         save_checkpoint(self.directory, **contents)
-        self._run.note_checkpoint()
+        self._of.note_checkpoint()
         prune(self.directory, self._keep.keep_last, self._keep.keep_best, self._monitor)
 
 
-class InMemory:
+class InMemory(Callback):
     """Keeps the newest state of a run in memory, for a further start of its job (see `job.py`).
 
     It is a checkpoint like those on the disk, on every host: as few steps apart as let it cost a
@@ -173,14 +173,18 @@ class InMemory:
         every: steps between two of them; 0: not known yet, -1: none, as memory is full.
     """
 
-    def __init__(self, run: TrainingRun) -> None:
+    next: float = math.inf
+
+    def on_start(self, run: TrainingRun) -> None:
+        """Find out how often, where a launcher starts the job again."""
+        if not job.name() or (run.directory is None and run.comm.num_nodes == 1):
+            return
         self.comm = run.comm if run.comm.num_nodes > 1 else SingleCommunicator()
         place = job.enter()
         self._writes = place is not None and run.comm.local_rank == 0
         self.directory = (place or Path(os.devnull)) / "states" / run.id
         self._decided = self.directory / "every"
-        self._since = run.step + FIRST
-        self.next: float = self._since
+        self.next = self._since = run.step + FIRST
         self._before = 0, 0.0  # step and time from which steps are measured
         self._copy: dict[str, Any] | None = None
         self._spent = self._each = 0.0  # seconds, for the copy; of a step before it
@@ -190,9 +194,13 @@ class InMemory:
             every = int(self._decided.read_text())
         self.every: int = self.comm.broadcast_object(every)
 
-    def look(self, run: TrainingRun, event: Event) -> None:
+    def due(self, run: TrainingRun, step: int) -> float:
+        """Whenever it wants to look."""
+        return self.next
+
+    def on_pause(self, run: TrainingRun, event: Event) -> None:
         """Copy the state, or write the copy, where it is time for that: at step `next`."""
-        if event.step < self.next:
+        if event.step < self.next or event.last or event.stop:
             return
         (step, then), now = self._before, time.perf_counter()
         if (copy := self._copy) is not None:
@@ -264,31 +272,20 @@ class InMemory:
 class Checkpoints(Callback):
     """Hands the state to the thread that writes it, on rank 0."""
 
-    _in_memory: InMemory | None = None
-
     def due(self, run: TrainingRun, step: int) -> float:
         """Where it is not by the clock, or by how long the disk takes."""
-        saver, memory = run.checkpoints, self._in_memory
-        when = math.inf if saver is None else saver.next_step(step)
-        when = when if memory is None else min(when, memory.next)
+        when = math.inf if run.checkpoints is None else run.checkpoints.next_step(step)
         return min(next_multiple(step, run.plan.save), when)
 
     def on_start(self, run: TrainingRun) -> None:
-        """Make what writes them, on rank 0; on all hosts where a job keeps them in memory."""
+        """Make what writes them."""
         if run.directory is not None:
             run.checkpoints = Saver(run)
-        if job.name() and (run.directory is not None or run.comm.num_nodes > 1):
-            self._in_memory = InMemory(run)
 
     def on_pause(self, run: TrainingRun, event: Event) -> None:
         """At the end of a run `end` writes it."""
-        saver = run.checkpoints
-        if event.last or event.stop:
-            return
-        if saver is not None:
-            self._submit(run, saver, event)
-        if self._in_memory is not None:
-            self._in_memory.look(run, event)
+        if run.checkpoints is not None and not (event.last or event.stop):
+            self._submit(run, run.checkpoints, event)
 
     def _submit(self, run: TrainingRun, saver: Saver, event: Event) -> None:
         best, due = run.state.at_best and run.config.checkpoint.keep_best > 0, saver.due(event.step)

@@ -39,6 +39,7 @@ CALLBACKS: Final = (
     "microtrain.train.callbacks.order:RowWriter",
     "microtrain.train.callbacks.order:Agreement",
     "microtrain.train.callbacks.checkpoints:Checkpoints",
+    "microtrain.train.callbacks.checkpoints:InMemory",
     "microtrain.train.callbacks.results:Results",
     "microtrain.report.observer:Report",
     "microtrain.train.callbacks.order:Timeline",
