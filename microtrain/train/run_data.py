@@ -252,9 +252,10 @@ def once(slot: str, name: str, make: Callable[[], T]) -> T:
 def read(data: Data, seed: int, part: str = "all") -> Any:
     """The rows of a data component; `part`: which of several files."""
     known = {"seed": seed} | ({} if data.cache is None else {"cache": Path(data.cache)})
-    make = partial(build, data, **known)
+    if is_own(data):
+        return build(data, **known)
     name = repr((data.type, data.arguments, _seed_of(data, seed)))
-    return make() if is_own(data) else once(part, name, make)
+    return once(part, name, partial(build, data, **known))
 
 
 def _seed_of(data: Data, seed: int) -> dict[str, int]:
