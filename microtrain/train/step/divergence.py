@@ -317,8 +317,8 @@ def _layers_of(model: Module) -> Iterator[Callable[[int], str]]:
         calls.append([graph.next_seq(), math.inf, module])
 
     def end(*_: Any) -> None:
-        under_way = [call for call in calls if call[1] == math.inf]
-        under_way[-1][1] = graph.next_seq()
+        under_way = next(call for call in reversed(calls) if call[1] == math.inf)
+        under_way[1] = graph.next_seq()
 
     def at(seq: int) -> str:
         inside = [module for first, last, module in calls if first < seq < last]
