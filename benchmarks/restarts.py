@@ -64,7 +64,7 @@ class Note(mt.train.Callback):
 TURNS = """
 import json, time
 import microtrain as mt
-from microtrain.train.callbacks.checkpoints import Checkpoints
+from microtrain.train.callbacks.checkpoints import InMemory
 
 class Turns(mt.train.Callback):
     interval = "25 steps"
@@ -73,9 +73,9 @@ class Turns(mt.train.Callback):
         self.file, self.memory, self.since, self.turns = file, None, None, []
 
     def on_step(self, trainer):
-        (keeper,) = (each for each in trainer.callbacks if isinstance(each, Checkpoints))
-        memory = self.memory or keeper._in_memory
-        now = trainer.step, time.process_time()
+        if self.memory is None:
+            (self.memory,) = (each for each in trainer.callbacks if isinstance(each, InMemory))
+        memory, now = self.memory, (trainer.step, time.process_time())
         if memory._copy is not None or now[1] < 20:  # the run chooses meanwhile
             return
         if self.since is None:
@@ -83,8 +83,9 @@ class Turns(mt.train.Callback):
             memory._decide = lambda *_: None
         elif now[0] - self.since[0] >= 100 and now[0] % 50 == 25:
             a_step = (now[1] - self.since[1]) / (now[0] - self.since[0])
-            self.turns.append((keeper._in_memory is not None, a_step))
-            keeper._in_memory, self.memory, self.since = self.memory, keeper._in_memory, now
+            keeps, self.since = memory in trainer.callbacks, now
+            self.turns.append((keeps, a_step))
+            (trainer.callbacks.remove if keeps else trainer.callbacks.append)(memory)
 
     def on_stop(self, trainer):
         with open(self.file, "w") as file:

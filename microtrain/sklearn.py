@@ -27,7 +27,7 @@ from .data import ArrayDataset, DataLoader, Preprocessing
 from .distributed.single import SingleCommunicator
 from .errors import DivergedError, install, noun_of
 from .random import seeded
-from .train.metrics.classification import LogOdds
+from .train.metrics.classification import log_odds
 from .train.models_and_losses import in_unit, loss_of_rows, refuse_unweighted
 
 try:
@@ -265,10 +265,8 @@ class Classifier(ClassifierMixin, _Network):  # type: ignore[misc]
         """How likely each class is against all others, log(p / (1 - p)), (n, classes); of two
         classes that of the second, (n,). Rankings use it, for probabilities near 1 are equal.
         """
-        odds = LogOdds(self._scores(self._rows(X)))
-        if len(self.classes_) <= 2:
-            return odds[1]
-        return np.stack([odds[k] for k in range(len(self.classes_))], axis=1)
+        odds = log_odds(self._scores(self._rows(X)))
+        return odds if len(self.classes_) > 2 else odds[:, 1]
 
     def predict(self, X: Any) -> Array:
         """The label of each row, (n,)."""

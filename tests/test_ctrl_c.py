@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -266,6 +266,14 @@ def handlers() -> Iterator[Callable[[], list[Any]]]:
         signal.signal(number, handler)
 
 
+def asked(model: Any, place: Path) -> Any:
+    """What `Requests` looks at of a run."""
+    return SimpleNamespace(
+        model=model, directory=place, path=place, state=SimpleNamespace(seconds=0.0),
+        plan=SimpleNamespace(ends={}, intervals={}),
+    )  # fmt: skip
+
+
 def test_signals_go_where_they_went_before_the_run(handlers: Any, tmp_path: Path) -> None:
     """Else the next Ctrl-C is swallowed by a run that is no more."""
     before = handlers()
@@ -274,7 +282,7 @@ def test_signals_go_where_they_went_before_the_run(handlers: Any, tmp_path: Path
         notes = (0.0, 0.0, 0.0)
 
     def run() -> None:
-        with Requests(Model(), tmp_path, {}, {}):  # type: ignore[arg-type]
+        with Requests(asked(Model(), tmp_path)):
             pass
 
     kind = Requests
@@ -296,10 +304,16 @@ def test_a_thread_that_cannot_begin_is_not_waited_for(
         start(self)
 
     contents = {"model": {}, "optimizer": {}, "state": {}, "config_text": "", "step": 0}
-    saver = Saver(tmp_path, 1, 1, ("loss", "min"), print, lambda: None)
+    keep = SimpleNamespace(every="1 step", keep_last=1, keep_best=1)
+    run: Any = SimpleNamespace(
+        directory=SimpleNamespace(checkpoints=tmp_path, sync=int, note_checkpoint=int),
+        config=SimpleNamespace(checkpoint=keep), steps_per_epoch=1, comm=SimpleNamespace(size=1),
+        state=SimpleNamespace(monitor=("loss", "min")), output=SimpleNamespace(warn=print),
+    )  # fmt: skip
+    saver = Saver(run)
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(KeyboardInterrupt):
-        Requests(mt.nn.Linear(1, 1), tmp_path, {}, {}).__enter__()  # type: ignore[arg-type]
+        Requests(asked(mt.nn.Linear(1, 1), tmp_path)).__enter__()
     assert handlers() == before
     with pytest.raises(KeyboardInterrupt):
         saver.submit(contents, best=False)

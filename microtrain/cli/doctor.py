@@ -28,9 +28,10 @@ from ..capture.c_compiler import FLAGS, absent, compiler, directory
 from ..common import job, threads
 from ..common.threads import LAUNCH
 from ..common.version import __version__
-from ..common.words import labeled, listed, plural, printable, size, table
+from ..common.words import labeled, listed, plural, printable, ranges, size, table
 from ..distributed import Communicator, mpi, world
-from ..distributed.communicator import ranks_named
+from ..distributed.agreement import differing
+from ..distributed.communicator import by_rank, ranks_named
 from ..errors import LaunchError, install
 from . import mpirun
 
@@ -56,7 +57,7 @@ class Rank:
         cores: numbers of those it may run on.
         quota: cores' worth of time its container grants, None without a limit.
         blas: name and version of NumPy's BLAS; blas_threads: 0 where it does not tell.
-        library, mpi4py, thread_level: of MPI; "" without.
+        library, mpi4py: name of the MPI, and what there is to say of mpi4py; "" without.
         gpu: only of the first rank on each host.
         left: what killed jobs have left in memory, and where the run of each is; likewise.
         versions: what should be the same on all ranks.
@@ -70,7 +71,6 @@ class Rank:
     blas_threads: int
     library: str
     mpi4py: str
-    thread_level: str
     gpu: str
     left: dict[str, str]
     versions: dict[str, str]
@@ -81,21 +81,23 @@ class Rank:
 
 def describe(comm: Communicator) -> Rank:
     """This process."""
-    name, count = _blas()
-    MPI, version, level = mpi.running(), "", ""
-    if MPI is not None:
-        version, found = str(sys.modules["mpi4py"].__version__), MPI.Query_thread()
-        level = next(name for name in _LEVELS if getattr(MPI, f"THREAD_{name}") == found).lower()
+    import threadpoolctl
+
+    blas = [lib for lib in threadpoolctl.threadpool_info() if lib["user_api"] == "blas"]
+    names = (f"{lib['internal_api']} {lib['version'] or ''}".strip() for lib in blas)
+    mpi4py = ""
+    if (MPI := mpi.running()) is not None:
+        level = next(n for n in _LEVELS if getattr(MPI, f"THREAD_{n}") == MPI.Query_thread())
+        mpi4py = f"mpi4py {sys.modules['mpi4py'].__version__}, thread level {level.lower()}"
     return Rank(
         rank=comm.rank,
         host=socket.gethostname(),
         cores=tuple(sorted(threads.allowed_cores())),
         quota=threads.processor_quota(),
-        blas=name,
-        blas_threads=count,
+        blas=", ".join(dict.fromkeys(names)) or "unknown BLAS",
+        blas_threads=threads.blas_threads(),
         library=getattr(comm, "library", ""),
-        mpi4py=version,
-        thread_level=level,
+        mpi4py=mpi4py,
         gpu=gpu() if comm.local_rank == 0 else "",
         left=_left() if comm.local_rank == 0 else {},
         versions={
@@ -106,14 +108,6 @@ def describe(comm: Communicator) -> Rank:
 
 def _left() -> dict[str, str]:
     return {str(left): str((left / "run").resolve()) for left in job.left_behind()}
-
-
-def _blas() -> tuple[str, int]:
-    import threadpoolctl
-
-    found = [lib for lib in threadpoolctl.threadpool_info() if lib["user_api"] == "blas"]
-    names = (f"{lib['internal_api']} {lib['version'] or ''}".strip() for lib in found)
-    return ", ".join(dict.fromkeys(names)) or "unknown BLAS", threads.blas_threads()
 
 
 def gpu() -> str:
@@ -159,16 +153,12 @@ def judge_ranks(ranks: Sequence[Rank], wrong: Mapping[int, tuple[int, ...]]) -> 
         for nbytes, failed in wrong.items()
         if failed
     ]
-    alike = {"the ranks have loaded different MPIs": [rank.library for rank in ranks]}
-    for name in ranks[0].versions:
-        versions = [rank.versions[name] for rank in ranks]
-        alike[f"the ranks run different versions of {name}"] = versions
-    for what, values in alike.items():
-        if len(set(values)) > 1:
-            holders = {v: [str(n) for n, other in enumerate(values) if other == v] for v in values}
-            who = (f"{v} (rank {', '.join(numbers)})" for v, numbers in holders.items())
-            text = f"{what}: {', '.join(who)}"
-            found.append(Finding(text, "install the same one on all hosts", "MPIs" in what))
+    for name, values in differing([{"MPI": rank.library, **rank.versions} for rank in ranks]):
+        what = f"the ranks run different versions of {name}"
+        if name == "MPI":
+            what = "the ranks have loaded different MPIs"
+        text = f"{what}: {by_rank(values)}"
+        found.append(Finding(text, "install the same one on all hosts", name == "MPI"))
     for host in dict.fromkeys(rank.host for rank in ranks):
         found += _judge_host(host, [rank for rank in ranks if rank.host == host])
     return found
@@ -193,17 +183,12 @@ def _judge_host(host: str, ranks: Sequence[Rank]) -> Iterator[Finding]:
         )
 
 
-def installed(package: str) -> str:
-    """The version of a package; "" where it is absent."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
-
-
 def mixed_wheels() -> list[Finding]:
     """Wheels of two MPIs in one environment: they overwrite each other's files."""
-    there = [f"{name} {version}" for name in _WHEELS if (version := installed(name))]
+    there = []
+    for name in _WHEELS:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            there.append(f"{name} {metadata.version(name)}")
     text = "this environment holds wheels of several MPIs, which overwrite each other's files: "
     way_out = f"make a new environment with one of them: {install('mpich')}"
     return [Finding(text + ", ".join(there), way_out)] if len(there) > 1 else []
@@ -284,19 +269,16 @@ def _report(
 ) -> int:
     """Print everything; return the exit code. Without ranks there was no connecting to them."""
     facts = _installation(ranks[0] if ranks else None)
-    launcher = LAUNCH.launcher
     if len(ranks) == 1:
         findings += _mpi_of_one_process(facts)
     elif ranks:
-        first = ranks[0]
-        facts["MPI"] = f"{first.library}, mpi4py {first.mpi4py}, thread level {first.thread_level}"
-    if ranks:
-        hosts = plural(len({rank.host for rank in ranks}), "host")
-        launcher += f": {plural(len(ranks), 'rank')} on {hosts}"
+        facts["MPI"] = f"{ranks[0].library}, {ranks[0].mpi4py}"
     if wrong and not any(wrong.values()):
         facts["allreduce"] = f"of {listed([*map(size, wrong)])}: all sums are right"
     unfit = judge_directory(run_dir)
-    facts["launcher"] = launcher
+    hosts = plural(len({rank.host for rank in ranks}), "host")
+    where = f": {plural(len(ranks), 'rank')} on {hosts}" if ranks else ""
+    facts["launcher"] = LAUNCH.launcher + where
     facts["runs"] = f"{run_dir} " + ("cannot be used" if unfit else "can be written to, locks hold")
     findings += mixed_wheels() + unfit
     findings += judge_ranks(ranks, wrong) if ranks else []
@@ -382,14 +364,7 @@ def _mpi_of_one_process(facts: dict[str, str]) -> list[Finding]:
 def _rank_rows(ranks: Sequence[Rank]) -> list[str]:
     rows = [("rank", "host", "cores", "BLAS threads", "")]
     for rank in ranks[:MOST_ROWS]:
-        row = (str(rank.rank), rank.host, _ranges(rank.cores), str(rank.blas_threads))
+        row = (str(rank.rank), rank.host, ranges(rank.cores), str(rank.blas_threads))
         rows.append((*row, rank.gpu if rank.rank else ""))  # the first one's is told above
     more = [f"and {len(ranks) - MOST_ROWS:,} more ranks"] if len(ranks) > MOST_ROWS else []
     return table(rows) + more
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """`0-3,8` of the ascending numbers 0, 1, 2, 3, 8."""
-    runs = itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
-    ends = [[number for _, number in run] for _, run in runs]
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in ends)

@@ -77,20 +77,17 @@ def init(
         if Path(template).suffix.lower() in SUFFIXES:
             text += f"\nhint: microtrain init csv {shlex.quote(template)}"
         raise ConfigError(text)
-    is_table = directory and (
-        Path(directory).suffix.lower() in SUFFIXES or os.path.isfile(directory)
-    )
-    if template == "csv" and directory and is_table:
+    place = Path(directory or "")
+    if template == "csv" and (place.suffix.lower() in SUFFIXES or place.is_file()):
         from .init_table import propose_configuration
 
-        propose_configuration(Path(directory), target, output, attempt)
+        propose_configuration(place, target, output, attempt)
         return
     if target or output or attempt:
         raise ConfigError("--target, --output and --try go with a table: microtrain init csv FILE")
     if not directory:
         raise ConfigError(f"name a directory: microtrain init {template} my_{template}")
     sources = files("microtrain").joinpath("templates", template).iterdir()
-    place = Path(directory)
     write({place / s.name: s.read_bytes() for s in sorted(sources, key=str) if s.is_file()}, place)
     click.echo(f"next: {TEMPLATES[template][1].format(shlex.quote(directory.rstrip('/') or '/'))}")
 

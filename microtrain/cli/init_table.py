@@ -28,8 +28,6 @@ from ..train.callbacks.order import CALLBACKS
 from ..train.console import Output
 from ..train.trainer import Trainer
 
-__all__ = ["propose_configuration"]
-
 _OF_TARGET = (
     "  standardize_target: true  # predictions and metrics stay in its own unit",
     "  clip: true  # predictions within the range of the training targets",
@@ -79,6 +77,8 @@ def propose_configuration(
         which = "; ".join(left_out) or "there is no other column"
         raise DataError(f"{path}: nothing left to predict {name} from: {which}{hint}")
     goal, inputs = describe(frame, name), [p for p in proposals if p.spec != "drop"]
+    dropped = [p for p in proposals if p.spec == "drop"]
+    unused = "; ".join((p.name or '""') + f": {p.why}" for p in dropped)
     found = f"{goal.found}, {missing}" if missing else goal.found
     source = os.path.relpath(path, written.parent) if not path.is_absolute() else str(path)
     lines = [
@@ -94,7 +94,7 @@ def propose_configuration(
         *(["  categorical: true  # each text is the name of a class"] if goal.categorical else []),
         "  columns:",
         *table([(f"{as_yaml(p.name)}: {p.spec or 'number'}", f"# {p.why}") for p in inputs], 4),
-        *_dropped([p for p in proposals if p.spec == "drop"]),
+        *([f"  drop: {as_yaml([p.name for p in dropped])}  # {unused}"] if dropped else []),
         "  missing: fill  # cells that are empty in new rows, of columns that have none here",
         "  standardize: true  # numbers and dates",
         *([] if goal.is_classes else _OF_TARGET),
@@ -129,13 +129,6 @@ def _given(given: dict[str, Any], notes: dict[str, str]) -> list[str]:
 def _run_name(path: Path) -> str:
     name = "".join(c if c.isalnum() or c in " ._-" else "_" for c in path.stem)
     return name.lstrip(" .-")[:100] or "run"
-
-
-def _dropped(proposals: list[Proposal]) -> list[str]:
-    if not proposals:
-        return []
-    why = "; ".join((p.name or '""') + f": {p.why}" for p in proposals)
-    return [f"  drop: {as_yaml([p.name for p in proposals])}  # {why}"]
 
 
 def _split(rows: int, is_classes: bool) -> str:
@@ -227,8 +220,6 @@ def better_first(path: Path, lines: list[str], ways: dict[str, list[str]]) -> di
             rows.append((f"{name}:", shown, f"at step {reached.step:,}"))
     for line in table(rows):
         click.echo(line.rstrip())
-    best = next(iter(ways))
-    for name in ways:
-        if found[name] < BETTER * found[best]:
-            best = name
+    first, *others = ways
+    best = next((name for name in others if found[name] < BETTER * found[first]), first)
     return {best: ways[best], **ways}

@@ -6,9 +6,9 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -98,13 +98,9 @@ def launch(
     command = [sys.executable, *python, *arguments]
     names = hosts.split(",") if hosts else []
 
-    def line(ranks: int, hosts: Sequence[str], more: Mapping[str, str] | None = None) -> Line:
-        environ = {**os.environ, **(more or {})}
-        how: Any = {"hosts": hosts, "bind": bind, "options": options, "environ": environ}
-        return plan(mpirun, ranks, command, **how)
-
+    line = partial(plan, mpirun, program=command, bind=bind, options=options)
     if dry_run:
-        click.echo(line(ranks + spares, names))
+        click.echo(line(ranks + spares, hosts=names))
         return 0
     if min_ranks is not None and not (again and hosts):
         raise ConfigError("--min-ranks is for --restarts on several --hosts: give both as well")
@@ -113,7 +109,7 @@ def launch(
 
         gently = mpirun.kind == "openmpi"
         return Job(line, ranks, again, names, min_ranks, gently, in_place, spares).run()
-    first = line(ranks, names)
+    first = line(ranks, hosts=names)
     click.echo(f"$ {first}", err=True)
     _become(first)
     return 0

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
-
-if TYPE_CHECKING:
-    pass
 
 config = click.argument("config")
 overrides = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")

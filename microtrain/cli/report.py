@@ -38,10 +38,10 @@ def report(runs: tuple[str, ...], output: str | None, trust: bool) -> None:
 
     records = read_records(runs)
     record, predictions, note = records[0], None, ""
-    if len(runs) > 1 or record.sweep is not None:
-        if len(runs) == 1 and record.sweep is not None:
-            output = output or str(record.sweep.path / "report.html")
-        click.echo(write_runs(records, output))
+    sweep = record.sweep if len(runs) == 1 else None
+    if len(runs) > 1 or sweep is not None:
+        place = None if sweep is None else str(sweep.path / "report.html")
+        click.echo(write_runs(records, output or place))
         return
     try:
         predictions = _predict(runs[0], trust)

@@ -41,14 +41,12 @@ FORWARDED = (
 LOOK, ALONE = 5.0, 3
 REACHES = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
 
-LineOf = Callable[[int, Sequence[str], dict[str, str]], Line]
-
 
 class Job:
     """All starts of one job.
 
     Args:
-        line: of a number of ranks on hosts, whose environment has more variables.
+        line: of a number of ranks, `hosts` and `environ`.
         ranks: of the first start.
         restarts: at most so many further ones after a fault.
         hosts: where; none: here, or where a scheduler says.
@@ -59,8 +57,8 @@ class Job:
     """
 
     def __init__(
-        self, line: LineOf, ranks: int, restarts: int, hosts: Sequence[str], least: int | None,
-        gently: bool, in_place: bool = False, spares: int = 0,
+        self, line: Callable[..., Line], ranks: int, restarts: int, hosts: Sequence[str],
+        least: int | None, gently: bool, in_place: bool = False, spares: int = 0,
     ) -> None:  # fmt: skip
         self.line, self.ranks, self.restarts = line, ranks, restarts
         self.hosts, self.least, self.gently = hosts, least, gently
@@ -104,27 +102,21 @@ class Job:
                 break
             signals = {128 + number for number in signal.valid_signals()}
             how = f"signal {code - 128}" if code in signals else f"exit code {code}"
-            if not (place / "launcher").exists():
-                why = "which knew its run, was removed meanwhile"
-                _say(f"the job ended with {how}, and {place}, {why}: not started again")
-                break
             seen.append(_states(place, run))
-            if run.exists() and seen[-TRIES:] == [seen[-1]] * TRIES:
-                _say(
-                    f"the job ended with {how}, {TRIES} times at the same state: not started again"
-                )
-                break
-            if not left:
-                _say(f"the job ended with {how} after {self.restarts} restarts: not started again")
-                break
-            if not self._find_ranks():
+            why = ""
+            if not (place / "launcher").exists():
+                why = f", and {place}, which knew its run, was removed meanwhile"
+            elif run.exists() and seen[-TRIES:] == [seen[-1]] * TRIES:
+                why = f", {TRIES} times at the same state"
+            elif not left:
+                why = f" after {self.restarts} restarts"
+            if why:
+                _say(f"the job ended with {how}{why}: not started again")
+            if why or not self._find_ranks():
                 break
             left -= 1
-            number = self.restarts - left
-            _say(
-                f"the job ended with {how} after {took}; starting it again "
-                f"with {self.ranks} ranks, restart {number} of {self.restarts}"
-            )
+            start = f"{self.ranks} ranks, restart {self.restarts - left} of {self.restarts}"
+            _say(f"the job ended with {how} after {took}; starting it again with {start}")
             self.again = f"{first} {now} the job ended ({how})"
         if code:
             note_end(run, code, f"the job ended with exit code {code}")
@@ -134,14 +126,15 @@ class Job:
         """One start; returns the exit code, as shells give it."""
         own = {job.NAME: job.name(), job.AGAIN: self.again}
         own |= {job.IN_PLACE: str(self.ranks)} if self.in_place else {}
-        line = self.line(self.ranks + self.spares, self.hosts, own)
+        environ = {**os.environ, **own}
+        line = self.line(self.ranks + self.spares, hosts=self.hosts, environ=environ)
         _say(f"$ {line}")
         # What a terminal sends reaches this process alone then; and nobody else reads from it.
         actions = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
         apart: Any = {"setpgroup": 0, "file_actions": actions} if self.gently else {}
         try:
             process = os.posix_spawn(
-                line.command[0], line.command, {**os.environ, **own, **line.environment},
+                line.command[0], line.command, {**environ, **line.environment},
                 setsigmask=(), setsigdef=(signal.SIGPIPE,), **apart,
             )  # fmt: skip
         except OSError as error:

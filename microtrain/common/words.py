@@ -83,6 +83,18 @@ def listed(names: Sequence[str], most: int = 20) -> str:
     return ", ".join(names[:most]) + more
 
 
+def ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers as `1, 2` and `0-3, 7`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    parts = (f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+    return ", ".join(parts)
+
+
 def table(rows: Sequence[Sequence[str]], indent: int = 0) -> list[str]:
     """Lines of `rows` with aligned columns; a row may be shorter than others."""
     widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.stack_frames import outwards, user_place
+from ..common.words import ranges
 from ..errors import need, wrong
 from .abort import end_process
 
@@ -381,11 +382,4 @@ def by_rank(values: Sequence[str] | Mapping[int, str]) -> str:
 
 def ranks_named(ranks: Sequence[int]) -> str:
     """Ranks, in order, as messages name them: rank 1; ranks 1, 2; ranks 0-3, 7."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    parts = (f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(parts)}"
+    return f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"

@@ -188,7 +188,7 @@ def load_data_again(model: TrainedModel, found: Any = None) -> Prepared:
     found: what another rank of the host has found in the same rows.
     """
     maps = model.preprocessing, model.signature.table, model.target_scaling
-    data = load_data(model.config, *maps, found)
+    data = load_data(model.config, found, *maps)
     check_names(data, model.feature_names, model.classes, model.config.data.type)
     return data
 

@@ -23,7 +23,7 @@ from ..data import Prepared
 from ..data.rows import apart
 from ..runs.metrics import ClassCounts
 from ..train.evaluation import evaluating
-from ..train.metrics.classification import ClassMetric, LogOdds
+from ..train.metrics.classification import ClassMetric, log_odds
 from ..train.models_and_losses import learned_line, one_prediction
 from .chart import MOST_POINTS, Chart, Curve
 
@@ -217,7 +217,7 @@ def _classified(
     known = (truth >= 0) & (truth < len(classes))
     at = np.arange(len(guess)), guess
     if are_logits:  # ranked by what does not round to 1
-        sure, chances = LogOdds(scores)[guess], ClassMetric().chances(scores)[at]
+        sure, chances = log_odds(scores)[at], ClassMetric().chances(scores)[at]
         kind, shown = "probability", [f"{chance:.0%}" for chance in chances]
     else:
         sure = scores[at]

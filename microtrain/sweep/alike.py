@@ -8,7 +8,6 @@ native code goes on, which looks before each step whether all is as it was when 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from ..config.components import import_paths
@@ -54,11 +53,10 @@ class Shared:
             group.update(options | {"params": params})
         kept.guard.norm = None
         go_to(stand)
-        rates = build_rates(own.config, kept.optimizer, own.plan)
-        return replace(
-            own, model=kept.model, loss=kept.loss, optimizer=kept.optimizer, guard=kept.guard,
-            rates=rates,
-        )  # fmt: skip
+        own.model, own.loss = kept.model, kept.loss
+        own.optimizer, own.guard = kept.optimizer, kept.guard
+        own.rates = build_rates(own.config, kept.optimizer, own.plan)
+        return own
 
 
 def may_share(config: Config, parts: Parts) -> bool:

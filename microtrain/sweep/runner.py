@@ -27,6 +27,7 @@ from ..config.components import FROM_DATA
 from ..config.resolved import FREE, as_yaml, compare_configs, whole_yaml
 from ..config.schema import Config, Member
 from ..config.texts import Duration
+from ..data.kept.shared import during
 from ..distributed import watchdog
 from ..distributed.agreement import from_root, settled
 from ..distributed.communicator import Communicator
@@ -40,7 +41,7 @@ from ..train.callbacks.results import STOPPED
 from ..train.console import Output
 from ..train.resume import LOCK_WAIT
 from ..train.run import held
-from ..train.run_data import reading_once
+from ..train.run_data import ROWS
 from .alike import Shared
 from .member import train_member
 
@@ -246,7 +247,7 @@ class _Runner:
         found: dict[int, RunInfo] = {}
         output, began, stopped = self.output, time.monotonic(), False
         at = output.start_bar(len(mine), noun="member")
-        with settled(self.comm), _interrupted_by(signal.SIGTERM), reading_once():
+        with settled(self.comm), _interrupted_by(signal.SIGTERM), during(ROWS, {}):
             try:
                 for count, member in enumerate(mine):
                     found[member.number] = self._train_one(member, rung)

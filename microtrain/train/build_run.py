@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import socket
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,7 +27,6 @@ from ..nn import Module
 from ..optim import Optimizer
 from ..random import manual_seed
 from ..runs.run import checkpoint_at
-from .evaluation import OfRow
 from .metrics.base import Metric
 from .model_state import load_model_arrays, model_arrays
 from .models_and_losses import balance, described, predicting_counts
@@ -41,7 +39,6 @@ T = TypeVar("T")
 STOP, EVALUATE, SAVE = range(3)  # what a run is asked for: places in `DataParallel.notes`
 
 
-@dataclass(frozen=True)
 class Plan:
     """Every duration of a configuration: in optimizer steps, or in seconds where a clock counts.
 
@@ -55,48 +52,34 @@ class Plan:
             notes.
     """
 
-    epoch: int
-    total: int | None
-    evaluate: int | None
-    save: int | None
-    row: int | None
-    ends: dict[str, float]
-    intervals: dict[int, float]
+    def __init__(self, config: Config, epoch: int) -> None:
+        self.epoch = epoch
+        self.ends, self.intervals = dict[str, float](), dict[int, float]()
+        self.total: int | None = None
 
-    @classmethod
-    def of(cls, config: Config, epoch: int) -> Plan:
-        """The durations of a configuration whose epochs have so many steps."""
-        ends: dict[str, float] = {}
-        intervals: dict[int, float] = {}
-        total: int | None = None
-
-        def steps(text: str, clocked: str | int) -> int | None:
+        def steps(text: str | None, clock: dict[Any, float], what: str | int) -> int | None:
+            if text is None or text == "auto":
+                return None
             duration = Duration(text)
             if duration.unit != "min":
-                return duration.steps(epoch, total)
-            seconds = float(duration.amount * 60)
-            if isinstance(clocked, str):
-                ends[clocked] = seconds
-            else:
-                intervals[clocked] = min(seconds, intervals.get(clocked, seconds))
+                return duration.steps(epoch, self.total)
+            clock[what] = min(float(duration.amount * 60), clock.get(what, math.inf))
             return None
 
-        total = steps(config.train.duration, "duration")
-        if config.train.max_time is not None:
-            steps(config.train.max_time, "max_time")
-        evaluate = steps(config.train.eval_every, EVALUATE)
-        save = None if config.checkpoint.every == "auto" else steps(config.checkpoint.every, SAVE)
-        row = None if config.log.every == "auto" else steps(config.log.every, EVALUATE)
-        return cls(epoch, total, evaluate, save, row, ends, intervals)
+        self.total = steps(config.train.duration, self.ends, "duration")
+        steps(config.train.max_time, self.ends, "max_time")
+        self.evaluate = steps(config.train.eval_every, self.intervals, EVALUATE)
+        self.save = steps(config.checkpoint.every, self.intervals, SAVE)
+        self.row = steps(config.log.every, self.intervals, EVALUATE)
 
 
-@dataclass(eq=False, repr=False)
 class Parts:
-    """What a run is made of: from `build_run`, alike on every rank.
+    """What a run of the class `trainer` is made of, alike on every rank; collective.
 
     Attributes:
         config: the whole configuration.
         comm: the ranks of the run.
+        shards: slices of every batch whatever the number of ranks, under `reproducible: world`.
         device: None for the CPU.
         data: its parts, prepared.
         model: the `DataParallel` model.
@@ -109,106 +92,82 @@ class Parts:
         guard: what every update passes.
         skips: the policy `train.nan: skip`; None where what is not finite ends the run.
         data_state: what a checkpoint holds of the data.
-        of_row: memory that a row takes; None where `eval_step` is in the model's place.
+        of_row: memory that a row takes; zeros where `eval_step` is in the model's place.
+
+    Raises, on every rank, ConfigError, DataError and LaunchError for what cannot be had or does not
+    fit.
     """
 
-    config: Config
-    comm: Communicator
-    device: Any
-    data: Prepared
-    model: DataParallel
-    loss: Any
-    metrics: Sequence[Metric]
-    optimizer: Optimizer
-    loader: DataLoader
-    plan: Plan
-    rates: Rates | None
-    guard: Guard
-    skips: Skips | None
-    data_state: dict[str, Any]
-    of_row: OfRow | None
-
-    @property
-    def shards(self) -> int | None:
-        """Slices of every batch whatever the number of ranks, under `reproducible: world`."""
-        return shards_of(self.config)
+    def __init__(
+        self, config: Config, comm: Communicator, warn: Callable[[str], None], trainer: Any
+    ) -> None:
+        self.config, self.comm = config, comm
+        shared, train = config.distributed, config.train
+        self.shards = shards = shards_of(config)
+        watchdog.configure(shared.warn_s, shared.timeout_s)
+        _limit_threads(config, warn)
+        if shards is not None:
+            together(comm, lambda: local_shards(shards, comm))  # not more ranks
+        self.device = choose_device(config, comm, warn)
+        data, its_hash = load_run_data(config, comm)
+        if comm.rank == 0:
+            for note in data.notes:
+                warn(note)
+        # The dtype is for what a user-defined model creates; what is not finite is found later.
+        with default_dtype(config.dtype), np.errstate(all="ignore"):
+            with settled(comm):
+                module, self.loss, self.metrics = build_parts(config, data, self.device)
+                self.data = data = predicting_counts(data, self.loss)
+            with settled(comm):
+                if what := difference(comm, module, {}):
+                    raise ConfigError(
+                        f"model {config.model.type}: {what}; every rank must build the same: "
+                        "compare the files and the environment of the hosts"
+                    )
+            with settled(comm):
+                self.of_row = rehearse(self, module, trainer)
+                model_arrays(module)  # what cannot be saved is said at once
+            self.model = model = DataParallel(
+                module,
+                comm,
+                "sum" if getattr(self.loss, "reduction", "mean") == "sum" else "mean",
+                sync_batchnorm=shared.sync_batchnorm,
+                overlap="auto" if shared.overlap == "auto" else "on" if shared.overlap else "off",
+                bucket_mb=None if shared.bucket_mb == "auto" else shared.bucket_mb,
+                compression=shared.compression,
+                shards=shards,
+                backend="nccl" if shared.backend == "nccl" else "mpi",
+                compared=True,
+            )
+            with settled(comm):
+                self.optimizer = build_optimizer(config, list(model.parameters()))
+        with settled(comm):
+            self.loader = DataLoader(
+                data.train,
+                max(len(data.train), 1) if train.batch_size == "all" else train.batch_size,
+                seed=config.seed,
+                shuffle=train.shuffle and train.batch_size != "all",
+                drop_last=train.drop_last,
+                comm=comm,
+                accumulate=train.accumulate,
+                shards=shards,
+            )
+            if self.optimizer.needs_closure:
+                refuse_another_loss(config, len(self.loader))
+            self.plan = plan = Plan(config, len(self.loader))
+            penalties = len(getattr(self.optimizer, "l2", ()))
+            if comm.rank == 0 and penalties > (plan.total or math.inf):
+                warn(f"optimizer.l2 has {penalties} penalties, but the run {plan.total} steps")
+            self.rates = build_rates(config, self.optimizer, plan)
+        self.guard = Guard(model, train.clip_norm)
+        self.skips = Skips(model) if train.nan == "skip" else None
+        self.data_state = data_state(data, its_hash)
 
 
 def shards_of(config: Config) -> int | None:
     """What `distributed.shards` says, where it counts."""
     shared = config.distributed
     return int(shared.shards) if shared.reproducible == "world" else None
-
-
-def build_run(
-    config: Config, comm: Communicator, warn: Callable[[str], None], trainer: Any
-) -> Parts:
-    """All that a run of the class `trainer` is made of, compared between the ranks; collective.
-
-    Raises, on every rank, ConfigError, DataError and LaunchError for what cannot be had or does not
-    fit.
-    """
-    shared, train, shards = config.distributed, config.train, shards_of(config)
-    watchdog.configure(shared.warn_s, shared.timeout_s)
-    _limit_threads(config, warn)
-    if shards is not None:
-        together(comm, lambda: local_shards(shards, comm))  # not more ranks
-    device = choose_device(config, comm, warn)
-    data, its_hash = load_run_data(config, comm)
-    if comm.rank == 0:
-        for note in data.notes:
-            warn(note)
-    # The dtype is for what a user-defined model creates; what is not finite is found later.
-    with default_dtype(config.dtype), np.errstate(all="ignore"):
-        with settled(comm):
-            module, loss, metrics = build_parts(config, data, device)
-            data = predicting_counts(data, loss)
-        with settled(comm):
-            if what := difference(comm, module, {}):
-                raise ConfigError(
-                    f"model {config.model.type}: {what}; every rank must build the same: compare "
-                    "the files and the environment of the hosts"
-                )
-        with settled(comm):
-            of_row = rehearse(config, data, module, loss, metrics, device, trainer)
-            model_arrays(module)  # what cannot be saved is said at once
-        model = DataParallel(
-            module,
-            comm,
-            "sum" if getattr(loss, "reduction", "mean") == "sum" else "mean",
-            sync_batchnorm=shared.sync_batchnorm,
-            overlap="auto" if shared.overlap == "auto" else "on" if shared.overlap else "off",
-            bucket_mb=None if shared.bucket_mb == "auto" else shared.bucket_mb,
-            compression=shared.compression,
-            shards=shards,
-            backend="nccl" if shared.backend == "nccl" else "mpi",
-            compared=True,
-        )
-        with settled(comm):
-            optimizer = build_optimizer(config, list(model.parameters()))
-    with settled(comm):
-        loader = DataLoader(
-            data.train,
-            max(len(data.train), 1) if train.batch_size == "all" else train.batch_size,
-            seed=config.seed,
-            shuffle=train.shuffle and train.batch_size != "all",
-            drop_last=train.drop_last,
-            comm=comm,
-            accumulate=train.accumulate,
-            shards=shards,
-        )
-        if optimizer.needs_closure:
-            refuse_another_loss(config, len(loader))
-        plan = Plan.of(config, len(loader))
-        penalties = len(getattr(optimizer, "l2", ()))
-        if comm.rank == 0 and penalties > (plan.total or math.inf):
-            warn(f"optimizer.l2 has {penalties} penalties, but the run {plan.total} steps")
-        rates = build_rates(config, optimizer, plan)
-    guard, skips = Guard(model, train.clip_norm), Skips(model) if train.nan == "skip" else None
-    return Parts(
-        config, comm, device, data, model, loss, metrics, optimizer, loader, plan, rates, guard,
-        skips, data_state(data, its_hash), of_row,
-    )  # fmt: skip
 
 
 def _limit_threads(config: Config, warn: Callable[[str], None]) -> None:

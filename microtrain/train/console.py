@@ -242,20 +242,20 @@ def header(run: Any, hosts: Sequence[str], compiled: str, results: Path) -> list
     threads_of = plural(threads.blas_threads(), "BLAS thread")
     parts_of = {"train": data.train, "val": data.val, "test": data.test}
     counts = {name: len(part) for name, part in parts_of.items() if part is not None}
-    shared = _shared(run)
     facts = {
         "ranks": f"{ranks:,} on {plural(len(names), 'host')} ({named}){f', {mpi}' if mpi else ''}",
         "device": f"{run.device or 'cpu'}, {config.dtype}, {threads_of} per rank",
         "data": ", ".join(f"{n:,} {name}" for name, n in counts.items()),
-        **({"cache": data.cache} if data.cache else {}),
+        "cache": data.cache,
         **sizes(run),
         "train": f"{duration}, batch size {run.loader.batch_size:,}"
         + (f" over {ranks:,} ranks" if ranks > 1 else ""),
-        **({"shared": shared} if shared else {}),
+        "shared": _shared(run),
         "compile": compiled,
         "results": str(results),
     }
-    return [f"microtrain {__version__}: {config.name}", *labeled(facts)]
+    known = {name: fact for name, fact in facts.items() if fact}
+    return [f"microtrain {__version__}: {config.name}", *labeled(known)]
 
 
 def _shared(parts: Any) -> str:
@@ -290,8 +290,7 @@ def summary(run: Any, ending: Ending) -> list[str]:
         status + (f" ({reason})" if reason else ""): f"{plural(state.step, 'step')} in "
         f"{elapsed(seconds)}{in_all}, {speed} samples/s{share}{f'; {more}' if more else ''}"
     }
-    if state.best is not None:
-        best = state.best
+    if (best := state.best) is not None:
         facts["best"] = f"{best.name} {number(best.value)} at step {best.step:,}"
         longer = state.still_improves and ending.finished and not ending.stop
         if longer and run.data.val is not None and not run.optimizer.needs_closure:
@@ -345,15 +344,14 @@ def sizes(run: Any) -> dict[str, str]:
     )
     there = needed["parameters"] + needed["data"]
     coming = sum(needed.values()) - there if run.device is None else 0  # with the first step
-    least = size(max(peak_memory(), _resident() + coming))
+    peak = peak_memory()
+    least = size(max(peak, (_status("VmRSS") or peak) + coming))
     each = " per rank" if run.comm.size > 1 else ""
     return {"model": count + sent, "memory": f"at least {least}{each}: {counted}"}
 
 
 def _activations(run: Any) -> int:
     """What the graph of a micro-batch keeps for its backward pass; 0 where that is not known."""
-    if run.of_row is None:
-        return 0
     rows = min(run.loader.batch_size, len(run.data.train))
     parts = run.loader.accumulate * (run.shards or run.comm.size)
     return int(-(-rows // parts) * run.of_row.kept)
@@ -371,23 +369,14 @@ def optimizer_bytes(optimizer: Optimizer) -> int:
 def peak_memory() -> int:
     """The most bytes that this process has had in memory so far."""
     # What getrusage counts begins, under Linux, with the memory of the process that started this.
-    if (found := _status("VmHWM")) is not None:
-        return found
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return _status("VmHWM") or (peak if sys.platform == "darwin" else peak * 1024)
 
 
-def _resident() -> int:
-    """The bytes that this process has in memory now."""
-    found = _status("VmRSS")
-    return peak_memory() if found is None else found
-
-
-def _status(field: str) -> int | None:
-    """Bytes that Linux counts for this process; None elsewhere."""
+def _status(field: str) -> int:
+    """Bytes that Linux counts for this process; 0 elsewhere."""
     try:
         text = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     except OSError:
-        return None
-    lines = [line.split() for line in text.splitlines() if line.startswith(f"{field}:")]
-    return int(lines[0][1]) * 1024 if lines else None
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in text.splitlines() if f"{field}:" in line)

@@ -32,13 +32,11 @@ def dry_run(run: Any) -> list[str]:
     The parts of `run`, which has not begun, cannot be used for a run afterwards.
     """
     plan, facts = run.plan, sizes(run)
-    began, times, waited = time.perf_counter(), [], 0.0
-    ended = began
+    began, times = time.perf_counter(), list[float]()
     with np.errstate(all="ignore"), default_dtype(run.config.dtype):
         most = min(STEPS, plan.total or STEPS)
         for micro_batches in islice(run.loader.steps(passes=None), most):
             started = time.perf_counter()
-            waited += started - ended
             with suppress(NotFinite):  # a run would say so
                 run.take_step(micro_batches)
             run.state.step += 1
@@ -48,11 +46,11 @@ def dry_run(run: Any) -> list[str]:
                 enough = time.perf_counter() - began > SECONDS and run.step >= 8
                 if run.comm.any(enough):
                     break
-            ended = time.perf_counter()
+    spent = time.perf_counter() - began
     # Steps that are recorded and compiled take longer, and are few. Rows come many at once.
-    typical = statistics.median(times[len(times) // 2 :]) + waited / len(times)
+    typical = statistics.median(times[len(times) // 2 :]) + (spent - sum(times)) / len(times)
     if total := plan.total:  # else a clock ends the run
-        seconds = max(0, total - len(times)) * typical + sum(times) + waited
+        seconds = max(0, total - len(times)) * typical + spent
         step = elapsed(typical) if typical >= 0.01 else f"{typical * 1e6:,.0f} us"
         facts["time"] = (
             f"{elapsed(seconds)} without evaluations, {step} per step: {len(times):,} of "

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..autograd import enable_grad, no_grad
-from ..autograd.graph import AccumulateGrad
+from ..autograd.graph import walk
 from ..backend import ARRAYS, MODES, address, owner_of, to_host
 from ..creation import from_numpy
 from ..data import ArrayDataset, Source, TargetScaling, contiguous_slice
@@ -66,6 +66,7 @@ def evaluate(
     )
     at, weighted = len(inputs), dataset.weighted
     count = comm.size if shards is None else shards
+    largest = -(-len(dataset) // count)
     vectors = []
 
     def forward(model: Any, batch: tuple[Tensor, ...]) -> tuple[Any, Any]:
@@ -77,7 +78,7 @@ def evaluate(
     others = [param for param in parts if param.requires_grad]
     with evaluating(model), kept_place():
         at_once = ROWS
-        if step is None and -(-len(dataset) // count) > FEW:
+        if step is None and largest > FEW:
             if row_bytes is None:
                 begin_batch(0, EVALUATED, rows=1, ranks=comm.size)
                 one = tensors(dataset.read(slice(0, 1))[:at], device)
@@ -87,7 +88,6 @@ def evaluate(
             start, stop = contiguous_slice(len(dataset), count, shard)
             # As many passes for every shard, the last ones perhaps without rows: a model may
             # communicate, and a rank without rows must know the metrics' lengths too.
-            largest = -(-len(dataset) // count)
             for first in range(start, start + max(largest, 1), at_once):
                 rows = dataset.read(slice(min(first, stop), min(first + at_once, stop)))
                 batch = tensors(rows, device)
@@ -251,24 +251,16 @@ class OfRow(NamedTuple):
     def of(cls, returned: Any, rows: int) -> OfRow:
         """From what the model returned for so many rows."""
         tensors = [each for each in leaves(returned) if type(each) in TENSORS]
-        seen: set[Any] = set()
         kept: dict[int, int] = {}  # by address: views of one array are one
-        waiting: list[Any] = [each.grad_fn for each in tensors]
-        while waiting:
-            node = waiting.pop()
-            if node is None or node in seen:
-                continue
-            seen.add(node)
-            if type(node) is AccumulateGrad:
-                continue
-            waiting += [below for below, _ in node.next_functions]
-            for saved in node._saved or ():
+        graph = [*walk(each._edge for each in tensors)]
+        for node in graph:
+            for saved in () if type(node) in TENSORS else node._saved or ():
                 array = saved._array if type(saved) in TENSORS else saved
                 if type(array) in ARRAYS:  # a view may repeat what its owner has once
                     size = min(int(array.nbytes), int(owner_of(array).nbytes))
                     kept[address(array)] = max(size, kept.get(address(array), 0))
-        for leaf in seen:
-            if type(leaf) is AccumulateGrad:
-                kept.pop(address(leaf.variable._array), None)
+        for leaf in graph:
+            if type(leaf) in TENSORS:
+                kept.pop(address(leaf._array), None)
         output = sum(int(each._array.nbytes) for each in tensors)
         return cls(sum(kept.values()) // rows, output // rows)

@@ -34,10 +34,6 @@ from ..tensor import TENSORS, Tensor
 Count = Annotated[int, Ge(1)]
 # Losses whose prediction is a number in the unit of the target.
 OF_UNITS = (nn.MSELoss, nn.L1Loss, nn.HuberLoss, nn.SmoothL1Loss)
-_FUNCTIONS_OF_UNITS = (
-    *(nn.functional.mse_loss, nn.functional.l1_loss),
-    *(nn.functional.huber_loss, nn.functional.smooth_l1_loss),
-)
 OF_NUMBERS = (*OF_UNITS, nn.PoissonNLLLoss)
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}
 
@@ -317,41 +313,32 @@ def balance(config: Config, data: Prepared) -> None:
     key = {"cross_entropy": "class_weight", "bce": "pos_weight"}.get(config.loss.type, "")
     if arguments.get(key) != "balanced":
         return
-    found, counted = None, _counted(data)
-    if key == "class_weight" and data.classes is not None:
-        (rows,) = counted
-        _refuse_absent(key, rows, data.classes)
-        found = rows.sum() / (len(rows) * rows)
-    elif key == "pos_weight" and data.classes is None:
-        yes, no = counted
-        for name, counts in (("1", yes), ("0", no)):
-            _refuse_absent(key, counts, [name] * len(counts))
-        found = no / yes
-    # Data that do not fit the loss are refused where the two are compared.
-    arguments[key] = None if found is None else found.tolist()
+    of_classes, found = data.classes is not None, None
+    if of_classes == (key == "class_weight"):  # else they are refused where they are compared
+        counts = _counted(data)
+        for name, rows in zip(data.classes or ("1", "0"), counts, strict=True):
+            if not np.all(rows > 0):
+                raise DataError(
+                    f"loss.{key}: balanced divides by the training rows of each class, and class "
+                    f"{name} has none; leave it out, or give the weights as a list"
+                )
+        shares = counts.sum() / (len(counts) * counts) if of_classes else counts[1] / counts[0]
+        found = shares.tolist()
+    arguments[key] = found
     config.origins[f"loss.{key}"] = "balanced, from the training rows"
 
 
 def _counted(data: Prepared) -> Any:
-    """Training rows, by their weights: of each class; or of each target with 1, and with 0."""
+    """Training rows, by their weights: of each class; or with 1, and with 0, of each target."""
     total: Any = 0
     for target, weights in targets(data.train):
         one = np.ones(len(target)) if weights is None else weights.astype(np.float64)
         if data.classes is not None:
-            total = total + np.array([np.bincount(target, one, len(data.classes))])
+            total = total + np.bincount(target, one, len(data.classes))
         else:
             shares = target.reshape(len(target), -1).astype(np.float64)
             total = total + np.array([one @ shares, one @ (1 - shares)])
     return total
-
-
-def _refuse_absent(key: str, counts: Any, names: Sequence[str]) -> None:
-    for name, count in zip(names, counts, strict=True):
-        if not count > 0:
-            raise DataError(
-                f"loss.{key}: balanced divides by the training rows of each class, and class "
-                f"{name} has none; leave it out, or give the weights as a list"
-            )
 
 
 def mapped(function: Callable[[Any], Any], outputs: Any) -> Any:
@@ -454,9 +441,10 @@ def in_unit(loss: Any) -> bool:
     """Whether a loss of the library, a module or a function, is of predictions in the unit of the
     target; True of those that are not its own.
     """
-    function = inspect.unwrap(loss)  # of one with arguments
-    if getattr(nn.functional, getattr(function, "__name__", ""), None) is function:
-        return function in _FUNCTIONS_OF_UNITS
+    function: Any = inspect.unwrap(loss)  # of one with arguments
+    name = getattr(function, "__name__", "")
+    if getattr(nn.functional, name, None) is function:
+        return name in ("mse_loss", "l1_loss", "huber_loss", "smooth_l1_loss")
     return isinstance(loss, OF_UNITS) or not of_library(loss)
 
 

@@ -43,7 +43,6 @@ from .models_and_losses import (
 )
 
 COMPARE_NUMBERS = (*OF_NUMBERS, BCEWithLogitsLoss)
-
 BUILT_IN = (*COMPARE_NUMBERS, CrossEntropyLoss)
 
 
@@ -115,20 +114,18 @@ def _no_metric(metric: Any) -> str:
     return ""
 
 
-def rehearse(
-    config: Config,
-    data: Prepared,
-    module: Module,
-    loss: Any,
-    metrics: list[Metric],
-    device: Any,
-    trainer: Any,
-) -> OfRow | None:
+def rehearse(parts: Any, module: Module, trainer: Any) -> OfRow:
     """ConfigError where model, loss, metrics and data do not fit; two rows are tried.
 
-    `trainer` is the class of the run, whose `eval_step` is tried instead of model and loss where it
-    has one; returns None then, else what a row takes in memory.
+    Args:
+        parts: of the run; its model is `module`.
+        trainer: the class of the run, whose `eval_step` is tried instead of model and loss where it
+            has one.
+
+    Returns what a row takes in memory; nothing is known of that with such a step.
     """
+    config, device, data, loss = parts.config, parts.device, parts.data, parts.loss
+    metrics: list[Metric] = parts.metrics
     _check_kinds(config, data, loss, metrics)
     if not any(param.requires_grad for param in module.parameters()):
         raise ConfigError(f"model {config.model.type}: no parameter requires grad")
@@ -148,8 +145,9 @@ def rehearse(
         refuse_unweighted(loss, config.loss.type)
     names = config.model.type, config.loss.type
     rows = in_memory(data.train, slice(2))
+    # All that one that measures a run which has ended has as well.
     known = {"config": config, "device": device, "loss": loss, "metrics": metrics, "data": data}
-    step, of_row = step_of(trainer, **known), None
+    step, of_row = step_of(trainer, **known), OfRow(0, 0)
     try:
         with evaluating(module):  # running statistics begin with the first step
             if step is not None:

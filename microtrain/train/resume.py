@@ -182,7 +182,11 @@ def _holder(run: TrainingRun) -> int:
 
 
 def restore(run: Any, checkpoint: Checkpoint) -> None:
-    """Let `run` be where `checkpoint` was taken; DataError for another model or other data."""
+    """Let `run` be where `checkpoint` was taken.
+
+    Raises DataError for another model or other data, ConfigError where the rest of an epoch would
+    not be what the run has left of it.
+    """
     total, state = run.total_steps, checkpoint.state
     if total is not None and checkpoint.step > total:
         raise ConfigError(
@@ -195,7 +199,14 @@ def restore(run: Any, checkpoint: Checkpoint) -> None:
             f"the data have changed since step {checkpoint.step:,}: the run cannot continue "
             "with different rows; restore the data, or start a new run"
         )
-    _check_order(run, checkpoint)
+    rows = len(run.loader.dataset)
+    if state["order"] != (now := order_name(rows, run.loader.shuffle)):
+        raise ConfigError(
+            f"this run shuffled its {rows:,} training rows in the order {state['order']!r}, and "
+            f"this version uses the order {now!r}: resuming now would repeat some rows and skip "
+            "others\nfinish the run with the version that began it (see its run.json), or "
+            f"start a new one from its model: train.init_from={checkpoint.path}"
+        )
     take_over(checkpoint, run.model, run.optimizer)
     run.to_be_stopped, run.resumed_at = run.state.go_on_from(state), checkpoint.step
     draws = place()
@@ -205,20 +216,6 @@ def restore(run: Any, checkpoint: Checkpoint) -> None:
     for name, keeper in run.stateful().items():
         if name in state:  # a callback that the run did not have before starts afresh
             keeper.load_state_dict(state[name])
-
-
-def _check_order(run: TrainingRun, checkpoint: Checkpoint) -> None:
-    """ConfigError where the rest of an epoch would not be what the run has left of it."""
-    rows, shuffle = len(run.loader.dataset), run.loader.shuffle
-    now = order_name(rows, shuffle)
-    before = checkpoint.state["order"]
-    if before != now:
-        raise ConfigError(
-            f"this run shuffled its {rows:,} training rows in the order {before!r}, and this "
-            f"version uses the order {now!r}: resuming now would repeat some rows and skip others\n"
-            "finish the run with the version that began it (see its run.json), or "
-            f"start a new one from its model: train.init_from={checkpoint.path}"
-        )
 
 
 def _newest(run: TrainingRun) -> Checkpoint | None:

@@ -35,7 +35,7 @@ from ..runs.directory import RunDirectory, note_end
 from ..runs.metrics import History
 from ..runs.run import Run
 from ..runs.state import RunState
-from .build_run import STOP, Parts, build_run
+from .build_run import STOP, Parts
 from .callbacks.base import Callback, call
 from .console import Output, next_command
 from .step.executor import Execution
@@ -133,10 +133,8 @@ class TrainingRun(Parts):
         eval_step: what evaluations measure instead of `loss(model(inputs), target)`.
     """
 
-    state: RunState
     resumed_at: int | None = None
     to_be_stopped: bool = False
-    output: Output
     callbacks: list[Callback]
     requests: Requests
     progress: Progress
@@ -158,7 +156,7 @@ class TrainingRun(Parts):
 
     def _build(self, config: Config, comm: Communicator, output: Output) -> Parts:
         """What it is made of."""
-        return build_run(config, comm, output.warn, type(self))
+        return Parts(config, comm, output.warn, type(self))
 
     def _way_on(self) -> str:
         """The command that goes on with it."""
@@ -259,32 +257,23 @@ _NO_TIME = LAUNCH.kind in ("openmpi",)
 
 
 class Requests:
-    """Notes on `model` what should happen after the next step; a context manager.
+    """Notes on the model of a run what should happen after the next step; a context manager.
 
-    Args:
-        model: whose reductions carry the notes.
-        path: the run directory, on rank 0; None elsewhere.
-        ends: seconds from now on the clock until the run ends, by name: `duration`, `max_time`.
-        intervals: seconds between two evaluations and two checkpoints, by kind; rank 0's count.
+    Rank 0 looks at the clock and at files in the run directory.
 
     Attributes:
         reason: on the rank that asks for the end, why.
     """
 
-    def __init__(
-        self,
-        model: DataParallel,
-        path: Path | None,
-        ends: dict[str, float],
-        intervals: dict[int, float],
-    ) -> None:
-        self.model = model
-        self.reason = ""
-        self._path = path
+    def __init__(self, run: TrainingRun) -> None:
+        self.model, self.reason = run.model, ""
+        self._path = None if run.directory is None else run.path
         now = time.monotonic()
-        self._ends = {name: now + seconds for name, seconds in ends.items()}
-        self._intervals = intervals
-        self._due = {kind: now + seconds for kind, seconds in intervals.items()}
+        # duration is of the whole run, max_time of this part of it.
+        past = {"duration": run.state.seconds, "max_time": job.seconds_of(run.path)}
+        self._ends = {n: now + max(end - past[n], 0.0) for n, end in run.plan.ends.items()}
+        self._intervals = run.plan.intervals
+        self._due = {kind: now + seconds for kind, seconds in self._intervals.items()}
         self._asked = [0.0, 0.0, 0.0]
         self._over = threading.Event()
         self._thread: threading.Thread | None = None

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..common import job
 from ..common.words import size
 from ..config.components import build, import_paths, is_import_path, load, own, parameters
-from ..config.resolved import as_yaml
 from ..config.schema import TARGET_KEYS, Config, Data
 from ..data import ArrayDataset, Encoder, Prepared, Preprocessing, TargetScaling, prepare
 from ..data.kept.cache import CHECKED, keep, key_of, opened, stamps, written
@@ -23,15 +23,17 @@ from ..data.rows import Rows, is_lazy, layout
 from ..distributed.agreement import agreed, all_equal, together
 from ..distributed.communicator import Communicator, alone
 from ..errors import DataError
-from .rehearsal import trying
+from .rehearsal import is_own, trying
+
+T = TypeVar("T")
 
 
 def load_data(
     config: Config,
+    found: Any = None,
     preprocessing: Preprocessing | None = None,
     encoder: Encoder | None = None,
     target_scaling: TargetScaling | None = None,
-    found: Any = None,
 ) -> Prepared:
     """The configured data, split, encoded and standardized, cast.
 
@@ -43,7 +45,7 @@ def load_data(
     with trying(config, "data"), during(CHECKED, found is not None):
         loaded = read(data, config.seed)
         others = {
-            part: read(replace(data, arguments=data.arguments | keys), config.seed)
+            part: read(replace(data, arguments=data.arguments | keys), config.seed, part)
             for part, keys in split.files.items()
         }
     try:
@@ -80,17 +82,16 @@ def of_target(data: Data) -> dict[str, bool]:
 
 def load_run_data(config: Config, comm: Communicator) -> tuple[Prepared, str]:
     """The data of a run that begins or goes on, and their hash, as `load_once`; collective."""
-
-    def load(found: Any = None) -> Prepared:
-        return load_data(config, found=found)
-
+    load: Callable[..., Prepared] = partial(load_data, config)
     if config.data.cache is not None:
         load = cached(config, load, Path(config.data.cache))
-    # What is given as arrays, or comes from your own code, may be different in the next start.
-    given = config.data.instance is not None or is_import_path(config.data.type)
-    if config.data.cache is None and not given and (of_job := job.enter()) is not None:
+    elif not is_own(config.data) and (of_job := job.enter()) is not None:
+        # Your own arrays and code may be different in the next start.
         load = cached(config, load, of_job / "rows", for_job=True)
-    return prepared(config, lambda: load_once(config, comm, load))
+    if import_paths(config) or config.data.instance is not None:
+        return load_once(config, comm, load)
+    name = repr((config.data, config.dtype, _seed_of(config.data, config.seed)))
+    return once("prepared", name, lambda: load_once(config, comm, load))
 
 
 def load_once(
@@ -100,7 +101,7 @@ def load_once(
 
     DataError unless all have loaded the same: the batches are cut from them.
     """
-    if everyone := config.data.instance is not None or is_import_path(config.data.type):
+    if everyone := is_own(config.data):
         # Apart from the rest: user-defined code may let its ranks wait for each other.
         held = [together(comm, load)]
         found = held[0]
@@ -223,52 +224,38 @@ def _key(config: Config) -> tuple[str, list[Any]]:
             if value is not None and "Path" in str(accepted[name].annotation):
                 paths += value if isinstance(value, list) else [value]
     files = stamps([Path(path) for path in paths])
-    seed = {"seed": config.seed} if "seed" in accepted else {}
-    how = data.type, data.arguments | seed, asdict(data.split), config.dtype
+    arguments = data.arguments | _seed_of(data, config.seed)
+    how = data.type, arguments, asdict(data.split), config.dtype
     maps = data.standardize, of_target(data)
     return key_of(how, maps, files), files
 
 
-@contextmanager
-def reading_once() -> Iterator[None]:
-    """Runs that are built in this block, one after the other, share the rows that they name alike.
+# What runs that are built one after the other share: in each slot the rows of the run before, and
+# what named them. None: each run reads its own.
+ROWS: ContextVar[dict[str, tuple[str, Any]] | None] = ContextVar("ROWS", default=None)
 
-    Of rows as they are trained on, those of the run before. Not those of user-defined components,
-    which may hand out what they change later.
+
+def once(slot: str, name: str, make: Callable[[], T]) -> T:
+    """What `make()` gives, or has given to the run before, where that is shared and named alike.
+
+    Not for user-defined components, which may hand out what they change later.
     """
-    before = [*_ROWS]
-    try:
-        _ROWS.append({})
-        yield
-    finally:
-        _ROWS[:] = before
+    if (rows := ROWS.get()) is None:
+        return make()
+    if slot not in rows or rows[slot][0] != name:
+        rows.pop(slot, None)  # there need not be room for both
+        rows[slot] = name, make()
+    made: T = rows[slot][1]
+    return made
 
 
-_ROWS: list[dict[str, Any]] = []  # by what names them; empty where each run reads its own
-
-_PREPARED = "prepared"  # names those of the last run
-
-
-def read(data: Data, seed: int) -> Any:
-    """The rows of a data component."""
+def read(data: Data, seed: int, part: str = "all") -> Any:
+    """The rows of a data component; `part`: which of several files."""
     known = {"seed": seed} | ({} if data.cache is None else {"cache": Path(data.cache)})
-    if not _ROWS or is_import_path(data.type) or data.instance is not None:
+    if is_own(data):
         return build(data, **known)
-    name = f"{data.type} {as_yaml(_seed_of(data, seed) | data.arguments)}"
-    if name not in _ROWS[-1]:
-        _ROWS[-1][name] = build(data, **known)
-    return _ROWS[-1][name]
-
-
-def prepared(config: Config, prepare: Callable[[], tuple[Prepared, str]]) -> tuple[Prepared, str]:
-    """What `prepare()` gives: the rows that the configuration names as they are trained on."""
-    if not _ROWS or import_paths(config) or config.data.instance is not None:
-        return prepare()
-    name = repr((config.data, config.dtype, _seed_of(config.data, config.seed)))
-    if _PREPARED not in _ROWS[-1] or _ROWS[-1][_PREPARED][0] != name:
-        _ROWS[-1].pop(_PREPARED, None)  # there need not be room for both
-        _ROWS[-1][_PREPARED] = name, prepare()
-    return _ROWS[-1][_PREPARED][1]
+    name = repr((data.type, data.arguments, _seed_of(data, seed)))
+    return once(part, name, partial(build, data, **known))
 
 
 def _seed_of(data: Data, seed: int) -> dict[str, int]:

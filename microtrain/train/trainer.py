@@ -24,7 +24,6 @@ import numpy as np
 
 from ..autograd.grad_mode import keeping_grad_mode
 from ..backend import MODES, default_dtype
-from ..common import job
 from ..config.components import load
 from ..config.library import library_config
 from ..config.resolved import compared
@@ -52,7 +51,7 @@ from .models_and_losses import loss_of_rows
 from .resume import LOCK_WAIT, choose_run, take_up
 from .run import ExitCode, Progress, Requests, TrainingRun, next_multiple, run_directory, tell_end
 from .step.divergence import NotFinite, Trials, autopsy, worst_gradient
-from .step.executor import BEGIN, Execution, ManySteps
+from .step.executor import BEGIN, ManySteps
 
 SAME = "all ranks of a run have the same settings and files of code"
 
@@ -107,7 +106,6 @@ class Trainer(TrainingRun):
         0
     """
 
-    execution: Execution
     eval_step: Callable[[tuple[Tensor, ...]], tuple[Any, Any]] | None = None
     callback_types: Sequence[str | type[Callback]] = CALLBACKS
     stop_before = ""  # why no step is taken; a callback may set it in `on_start`
@@ -172,12 +170,7 @@ class Trainer(TrainingRun):
 
     @keeping_grad_mode
     def _set_up(
-        self,
-        config: Config,
-        comm: Communicator,
-        output: Output,
-        trace: bool,
-        resume: Path | None,
+        self, config: Config, comm: Communicator, output: Output, trace: bool, resume: Path | None
     ) -> None:
         keep, duration = config.checkpoint, str(config.train.duration)
         state = RunState(
@@ -263,11 +256,8 @@ class Trainer(TrainingRun):
     def _loop(self) -> str:
         """Take the steps; returns why the run ends before the last one, if it does."""
         loader, model, state, progress = self.loader, self.model, self.state, self.progress
-        plan, path = self.plan, None if self.directory is None else self.path
-        # duration is of the whole run, max_time of this part of it.
-        past = {"duration": state.seconds, "max_time": job.seconds_of(self.path)}
-        ends = {name: max(seconds - past[name], 0.0) for name, seconds in plan.ends.items()}
-        with Requests(model, path, ends, plan.intervals) as self.requests:
+        total, epoch = self.plan.total, self.plan.epoch
+        with Requests(self) as self.requests:
             if state.stop and not state.ended:  # asked for as it was built, or before a resume
                 self.requests.ask(state.stop)
             self.notify("on_start")
@@ -282,8 +272,8 @@ class Trainer(TrainingRun):
             attend = self._next_attention()
             many = ManySteps(self, type(self).take_step is Trainer.take_step)
             # Closed at once, whatever ends it: its end moves the stream of draws.
-            with contextlib.closing(loader.steps(state.step % plan.epoch, None)) as steps:
-                while not stop and state.step != plan.total:
+            with contextlib.closing(loader.steps(state.step % epoch, None)) as steps:
+                while not stop and state.step != total:
                     if not many(attend - state.step):
                         micro_batches = many.next_of(steps)
                         try:
@@ -419,7 +409,7 @@ class Trainer(TrainingRun):
             if self.checkpoints is not None:
                 self.checkpoints.wait()  # the last good checkpoint is named
             raise agreed(DivergedError(autopsy(self, step, micro_batches)))
-        if skips.worth_a_warning and self.comm.rank == 0:
+        if str(skips.total).strip("0") == "1" and self.comm.rank == 0:  # the 1st, 10th, 100th ...
             self.output.warn(
                 f"the update of step {step:,} was skipped (train.nan: skip), {skips.total:,} so "
                 f"far: the loss is {self.model.loss}; {worst_gradient(self.model)}"

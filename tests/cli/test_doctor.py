@@ -15,7 +15,7 @@ import pytest
 from pace import daily
 
 from microtrain.cli import doctor as diagnosis
-from microtrain.cli.doctor import Rank, _ranges, judge_directory, judge_ranks
+from microtrain.cli.doctor import Rank, judge_directory, judge_ranks
 from microtrain.common.job import left_behind
 from microtrain.distributed import Communicator
 from microtrain.distributed.single import SingleCommunicator
@@ -28,8 +28,7 @@ FINE = Rank(
     blas="openblas 0.3",
     blas_threads=1,
     library="MPICH 5.0.2",
-    mpi4py="4.1.2",
-    thread_level="multiple",
+    mpi4py="mpi4py 4.1.2, thread level multiple",
     gpu="no GPU",
     left={},
     versions={"python": "3.11.7", "numpy": "2.4.6", "microtrain": "0.1.0"},
@@ -49,11 +48,11 @@ JUDGMENTS = {
     "one of two hosts": ([{}, *[{"host": "b"}] * 3], ["host b: 3 ranks share 2 cores"]),
     "numpy": (
         [{}, {"versions": OTHER_NUMPY}],
-        ["the ranks run different versions of numpy: 2.4.6 (rank 0), 2.0.0 (rank 1)"],
+        ["the ranks run different versions of numpy: 2.4.6 on rank 0, 2.0.0 on rank 1"],
     ),
     "MPI": (
         [{}, {"library": "MPICH 4.3.0"}],
-        ["the ranks have loaded different MPIs: MPICH 5.0.2 (rank 0), MPICH 4.3.0 (rank 1)"],
+        ["the ranks have loaded different MPIs: MPICH 5.0.2 on rank 0, MPICH 4.3.0 on rank 1"],
     ),
 }
 
@@ -163,14 +162,6 @@ def test_any_trouble_with_cupy_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> Non
     assert diagnosis.gpu() == "no GPU: SystemError: no cuda"
     monkeypatch.setitem(sys.modules, "cupy", None)
     assert diagnosis.gpu().startswith("no GPU: ModuleNotFoundError: ")
-
-
-@pytest.mark.parametrize(
-    ("numbers", "text"),
-    [((), ""), ((3,), "3"), ((0, 1, 2), "0-2"), ((0, 2, 3, 9), "0,2-3,9")],
-)
-def test_cores_are_shown_as_ranges(numbers: tuple[int, ...], text: str) -> None:
-    assert _ranges(numbers) == text
 
 
 # ------------------------------------------------------------------------------ the command

@@ -211,7 +211,7 @@ def test_rows_are_prepared_once_for_members_that_differ_in_the_seed(place, monke
     (place / "one.yaml").write_text(BASE.replace("./net.py:net", "mlp"))
     asked = []
 
-    def load(config, found):
+    def load(config, found=None):
         asked.append((config.data.split.fold, config.data.standardize))
         return load_data(config)
 

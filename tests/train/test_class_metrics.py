@@ -31,10 +31,10 @@ from microtrain.train.metrics.classification import (
     Accuracy,
     BalancedAccuracy,
     Confusion,
-    LogOdds,
     Precision,
     Recall,
     TopK,
+    log_odds,
     sigmoid,
 )
 from microtrain.train.metrics.probabilities import (
@@ -301,7 +301,7 @@ def test_rows_whose_other_classes_are_exchanged_are_ties(classes: int) -> None:
     scores = (rng.normal(size=classes) * 20).astype(np.float32).astype(np.float64)
     rows = np.stack([np.append(scores[:1], rng.permutation(scores[1:])) for _ in range(50)])
     rows += rng.integers(-1000, 1000, (50, 1))
-    assert len(set(LogOdds(rows)[0].tolist())) == 1
+    assert len(set(log_odds(rows)[:, 0].tolist())) == 1
     assert RocAuc("0").of_rows(rows, np.arange(50) % 2) == 0.5
 
 

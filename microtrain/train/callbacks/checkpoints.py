@@ -14,7 +14,6 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -44,38 +43,24 @@ ENOUGH = 0.2  # seconds of steps that are one
 
 
 class Saver:
-    """Writes checkpoints into one directory.
+    """Writes the checkpoints of a run, on rank 0.
 
-    Args:
-        directory: the run's `checkpoints`.
-        keep_last, keep_best: how many of the newest and of the best stay.
-        monitor: what is best, such as `val/loss`, and which way: `min` or `max`.
-        warn: gets the text of a failure that the run survives.
-        sync: called before a checkpoint is written: the disk has all that it speaks of.
-        sealed: called after, from any thread.
-        epoch: steps of one epoch, where a checkpoint is wanted at the ends of epochs (of short ones
-            every few), as often as takes a twentieth of the time at most (`auto`); what is handed
-            over meanwhile waits in memory. None: others say when.
+    Under `checkpoint.every: auto` one is wanted at the ends of epochs (of short ones every few), as
+    often as takes a twentieth of the time at most; what is handed over meanwhile waits in memory.
+    Else others say when.
+
+    Attributes:
         ahead: the steps before such an end at which to ask: 1 where the request reaches the other
             ranks with the step after it, 0 where there are none.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        keep_last: int,
-        keep_best: int,
-        monitor: Sequence[str],
-        warn: Callable[[str], None],
-        sync: Callable[[], None],
-        epoch: int | None = None,
-        sealed: Callable[[], None] = lambda: None,
-        ahead: int = 1,
-    ) -> None:
-        self.directory, self.ahead = directory, ahead
-        self._keep = keep_last, keep_best, monitor
-        self._warn, self._sync, self._sealed = warn, sync, sealed
-        self._every = math.inf if epoch is None else -(-APART // epoch) * epoch
+    def __init__(self, run: TrainingRun) -> None:
+        assert run.directory is not None
+        self._of, self.directory = run.directory, run.directory.checkpoints
+        self._keep, self._warn = run.config.checkpoint, run.output.warn
+        self._monitor, self.ahead = run.state.monitor, int(run.comm.size > 1)
+        epoch, auto = run.steps_per_epoch, self._keep.every == "auto"
+        self._every = -(-APART // epoch) * epoch if auto else math.inf
         self._error: BaseException | None = None  # of the last one
         self._free_at = 0.0  # of time.monotonic: when `auto` may write the next
         self._waiting: dict[bool, dict[str, Any]] = {}  # copies by whether they are of the best
@@ -172,13 +157,13 @@ class Saver:
             self._free_at = time.monotonic() + 19 * (time.monotonic() - began)
 
     def _save(self, contents: dict[str, Any]) -> None:
-        self._sync()
+        self._of.sync()  # the disk has all that it speaks of
         save_checkpoint(self.directory, **contents)
-        self._sealed()
-        prune(self.directory, *self._keep)
+        self._of.note_checkpoint()
+        prune(self.directory, self._keep.keep_last, self._keep.keep_best, self._monitor)
 
 
-class InMemory:
+class InMemory(Callback):
     """Keeps the newest state of a run in memory, for a further start of its job (see `job.py`).
 
     It is a checkpoint like those on the disk, on every host: as few steps apart as let it cost a
@@ -193,14 +178,18 @@ class InMemory:
         every: steps between two of them; 0: not known yet, -1: none, as memory is full.
     """
 
-    def __init__(self, run: TrainingRun) -> None:
+    next: float = math.inf
+
+    def on_start(self, run: TrainingRun) -> None:
+        """Find out how often, where a launcher starts the job again."""
+        if not job.name() or (run.directory is None and run.comm.num_nodes == 1):
+            return
         self.comm = run.comm if run.comm.num_nodes > 1 else SingleCommunicator()
         place = job.enter()
         self._writes = place is not None and run.comm.local_rank == 0
         self.directory = (place or Path(os.devnull)) / "states" / run.id
         self._decided = self.directory / "every"
-        self._since = run.step + FIRST
-        self.next: float = self._since
+        self.next = self._since = run.step + FIRST
         self._before = 0, 0.0  # step and time from which steps are measured
         self._copy: dict[str, Any] | None = None
         self._spent = self._each = 0.0  # seconds, for the copy; of a step before it
@@ -210,9 +199,13 @@ class InMemory:
             every = int(self._decided.read_text())
         self.every: int = self.comm.broadcast_object(every)
 
-    def look(self, run: TrainingRun, event: Event) -> None:
+    def due(self, run: TrainingRun, step: int) -> float:
+        """Whenever it wants to look."""
+        return self.next
+
+    def on_pause(self, run: TrainingRun, event: Event) -> None:
         """Copy the state, or write the copy, where it is time for that: at step `next`."""
-        if event.step < self.next:
+        if event.step < self.next or event.last or event.stop:
             return
         (step, then), now = self._before, time.perf_counter()
         if (copy := self._copy) is not None:
@@ -284,42 +277,20 @@ class InMemory:
 class Checkpoints(Callback):
     """Hands the state to the thread that writes it, on rank 0."""
 
-    _in_memory: InMemory | None = None
-
     def due(self, run: TrainingRun, step: int) -> float:
         """Where it is not by the clock, or by how long the disk takes."""
-        saver, memory = run.checkpoints, self._in_memory
-        when = math.inf if saver is None else saver.next_step(step)
-        when = when if memory is None else min(when, memory.next)
+        when = math.inf if run.checkpoints is None else run.checkpoints.next_step(step)
         return min(next_multiple(step, run.plan.save), when)
 
     def on_start(self, run: TrainingRun) -> None:
-        """Make what writes them, on rank 0; on all hosts where a job keeps them in memory."""
-        keep = run.config.checkpoint
+        """Make what writes them."""
         if run.directory is not None:
-            run.checkpoints = Saver(
-                run.path / "checkpoints",
-                keep.keep_last,
-                keep.keep_best,
-                run.state.monitor,
-                warn=run.output.warn,
-                sync=run.directory.sync,
-                sealed=run.directory.note_checkpoint,
-                epoch=run.steps_per_epoch if keep.every == "auto" else None,
-                ahead=int(run.comm.size > 1),
-            )
-        if job.name() and (run.directory is not None or run.comm.num_nodes > 1):
-            self._in_memory = InMemory(run)
+            run.checkpoints = Saver(run)
 
     def on_pause(self, run: TrainingRun, event: Event) -> None:
         """At the end of a run `end` writes it."""
-        saver = run.checkpoints
-        if event.last or event.stop:
-            return
-        if saver is not None:
-            self._submit(run, saver, event)
-        if self._in_memory is not None:
-            self._in_memory.look(run, event)
+        if run.checkpoints is not None and not (event.last or event.stop):
+            self._submit(run, run.checkpoints, event)
 
     def _submit(self, run: TrainingRun, saver: Saver, event: Event) -> None:
         best, due = run.state.at_best and run.config.checkpoint.keep_best > 0, saver.due(event.step)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from annotated_types import Ge
 
 from ...common.spelling import did_you_mean
-from ...common.words import number
+from ...common.words import number, plural
 from ...config.texts import Measure
 from ...errors import ConfigError
 from .base import Callback
@@ -99,13 +99,10 @@ class EarlyStopping(Callback):
 
     def _stop_where_waited(self, trainer: Trainer) -> None:
         if self.waited >= self.patience:
-            best = "; it was never finite" if self.best is None else (
-                f"; the best was {number(self.best)} at step {self.best_step:,}"
-            )  # fmt: skip
-            trainer.stop(
-                f"early stopping: {self.monitor} has not improved for "
-                f"{self.waited:,} evaluation{'s' * (self.waited > 1)}{best}"
-            )
+            many, best = plural(self.waited, "evaluation"), "it was never finite"
+            if self.best is not None:
+                best = f"the best was {number(self.best)} at step {self.best_step:,}"
+            trainer.stop(f"early stopping: {self.monitor} has not improved for {many}; {best}")
 
     def state_dict(self) -> dict[str, Any]:
         """The best value and how long ago it was."""

@@ -15,7 +15,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,6 +39,7 @@ CALLBACKS: Final = (
     "microtrain.train.callbacks.order:RowWriter",
     "microtrain.train.callbacks.order:Agreement",
     "microtrain.train.callbacks.checkpoints:Checkpoints",
+    "microtrain.train.callbacks.checkpoints:InMemory",
     "microtrain.train.callbacks.results:Results",
     "microtrain.report.observer:Report",
     "microtrain.train.callbacks.order:Timeline",
@@ -79,11 +79,10 @@ class Timeline(Callback):
     def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function`, each call of which is an event."""
 
-        @wraps(function)
-        def call(*args: Any, **named: Any) -> Any:
+        def call(*args: Any) -> Any:
             start = time.perf_counter()
             try:
-                return function(*args, **named)
+                return function(*args)
             finally:
                 self.add(name, start, time.perf_counter())
 
@@ -140,9 +139,8 @@ def measure(run: TrainingRun, dataset: Source, *more: Metric) -> dict[str, Any]:
     if run.model.local_batch_norm:  # whose running statistics a checkpoint has of rank 0
         take_buffers_of_rank_0(run.comm, module)
     parts = [*run.metrics, *more], dataset, run.comm, run.device, run.shards
-    row_bytes = None if run.of_row is None else run.of_row.output
     values = evaluate(
-        module, run.loss, *parts, step=own_step(run), row_bytes=row_bytes,
+        module, run.loss, *parts, step=own_step(run), row_bytes=run.of_row.output,
         target_scaling=run.data.target_scaling,
     )  # fmt: skip
     if run.trace is not None:
@@ -222,7 +220,7 @@ class RowSchedule:
         if total_steps is not None and every is None:
             epochs = total_steps / steps_per_epoch
             if epochs < 20:
-                self._rows = max(1, math.ceil(20 / epochs)) if epochs else 1
+                self._rows = math.ceil(20 / epochs)
             else:
                 self._steps *= round_up(epochs / (self.limit - 1))
 

@@ -31,6 +31,7 @@ class _Tracker(Callback):
 
     main_only = True
     name = ""  # of the extra, too
+    _open = False
 
     def on_start(self, trainer: Trainer) -> None:
         """Begin a run of the tracker, or go on with that of the run that is resumed.
@@ -40,7 +41,6 @@ class _Tracker(Callback):
         self._file = trainer.path / f"{self.name}.json"
         self.id = ""  # of its run; empty where there is none yet
         self._steps: dict[str, int] = {}  # of the last value of each measure
-        self._open = False
         try:
             if self._file.exists():
                 kept = read_object(self._file)
@@ -77,15 +77,13 @@ class _Tracker(Callback):
 
     def on_stop(self, trainer: Trainer) -> None:
         """Say how the run has ended."""
-        self._end(trainer, self._finished)
+        self._try(trainer, lambda: self.close(self._finished))
+        self._open = False
 
     def on_error(self, trainer: Trainer, error: BaseException) -> None:
         """Say that it has failed."""
-        self._end(trainer, False)
-
-    def _end(self, trainer: Trainer, finished: bool) -> None:
-        self._try(trainer, lambda: self.close(finished))
-        self._open = False
+        self._finished = False
+        self.on_stop(trainer)
 
     def _keep(self) -> None:
         about = {"id": self.id, "steps": self._steps}
@@ -93,7 +91,7 @@ class _Tracker(Callback):
 
     def _try(self, trainer: Trainer, function: Callable[[], None]) -> None:
         """Losing the tracker is no reason to lose the run: its rows are in metrics.jsonl."""
-        if not getattr(self, "_open", False):
+        if not self._open:
             return
         try:
             function()

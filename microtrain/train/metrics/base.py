@@ -215,10 +215,9 @@ class ExplainedVariance(Metric):
 
     def of_rows(self, prediction: Array, target: Array, weight: Sums | None = None) -> float:
         """The metric of all rows."""
+        prediction, target, weight = counted(prediction, target, weight)
         columns = [_residual(self.name, prediction, target), _columns(target)]
-        if weight is not None:
-            columns, weight = [each[weight > 0] for each in columns], weight[weight > 0]
-        if not len(columns[0]):
+        if not len(target):
             return float("nan")
         unexplained, total = (
             # The computed mean of a constant may differ from it in the last digit.
@@ -243,23 +242,17 @@ class MedianAbsoluteError(Metric):
 
     def of_rows(self, prediction: Array, target: Array, weight: Sums | None = None) -> float:
         """The metric of all rows."""
+        prediction, target, weight = counted(prediction, target, weight)
         errors = np.abs(_residual(self.name, prediction, target))
-        if weight is not None:
-            errors, weight = errors[weight > 0], weight[weight > 0]
         if not len(errors):
             return float("nan")
         if weight is None:
             return float(np.median(errors, axis=0).mean())
-        medians = []
-        for column in errors.T:
-            order = np.argsort(column, kind="stable")
-            below = np.cumsum(weight[order])
-            low = min(int(np.searchsorted(below, below[-1] / 2)), len(order) - 1)
-            high = low
-            if below[low] - below[-1] / 2 <= np.finfo(np.float64).eps:
-                high = min(low + 1, len(order) - 1)
-            medians.append((column[order[low]] + column[order[high]]) / 2)
-        return float(np.mean(medians))
+        low, high = (  # half of the weight lies up to the one, and from the other on
+            sign * np.quantile(sign * errors, 0.5, 0, weights=weight, method="inverted_cdf")
+            for sign in (1, -1)
+        )
+        return float(np.mean((low + high) / 2))
 
 
 class MetricSet:
@@ -390,8 +383,9 @@ class MetricSet:
             for metric, total in zip(self._added, sums, strict=False):
                 values[metric.name] = metric.value(total)
             if self._rows:
-                mine = joined(np.concatenate, self._rows)
-                rows = mapped(lambda array: _of_all_ranks(array, comm), mine)
+                rows = joined(np.concatenate, self._rows)
+                if comm.size > 1:  # of all ranks, in their order
+                    rows = mapped(lambda array: gather(from_numpy(array), comm).numpy(), rows)
                 values |= {m.name: float(m.of_rows(*rows)) for m in self._whole if len(rows[1])}
         self.reset()
         return values
@@ -404,13 +398,6 @@ def predicts_numbers(loss: Any, metrics: Sequence[Metric], data: Source) -> bool
     says = any(isinstance(metric, MeanSquaredError | R2) for metric in metrics)
     known = isinstance(loss, OF_NUMBERS) or (says and not of_library(loss))
     return known and layout(data)[1].dtype.kind == "f"
-
-
-def _of_all_ranks(rows: Array, comm: Communicator) -> Array:
-    """The rows of all ranks, in their order."""
-    if comm.size == 1:
-        return rows
-    return gather(from_numpy(rows), comm).numpy()
 
 
 def _residual(name: str, prediction: Array, target: Array) -> Sums:
@@ -444,3 +431,12 @@ def _explained(unexplained: Sums, total: Sums, constant: Array) -> float:
 def ratio(numerator: float, denominator: float) -> float:
     """The quotient; nan where it would divide by 0."""
     return float(numerator / denominator) if denominator else float("nan")
+
+
+def counted(
+    prediction: Array, target: Array, weight: Sums | None
+) -> tuple[Array, Array, Sums | None]:
+    """The rows that count: one of weight 0 is not there, whatever is predicted for it."""
+    if weight is None or weight.all():
+        return prediction, target, weight
+    return prediction[weight > 0], target[weight > 0], weight[weight > 0]

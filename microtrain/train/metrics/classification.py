@@ -364,10 +364,8 @@ def class_lines(counts: ClassCounts, which: str = "") -> list[str]:
     rows = [["class", *(f"{name:>9}" for name in (*FIGURES, "rows"))]]
     for i in order:
         many = counts.support[i]
-        rows.append(
-            [counts.names[i], *(f"{figure:>9.4f}" for figure in counts.figures[i])]
-            + [f"{many:>9,}" if isinstance(many, int) else f"{many:>9,.2f}"]
-        )
+        support = f"{many:>9,}" if isinstance(many, int) else f"{many:>9,.2f}"
+        rows.append([counts.names[i], *(f"{x:>9.4f}" for x in counts.figures[i]), support])
     heading, *lines = table(rows)
     lines = [f"{heading}  ({counts.split}{note}{which and f', {which}'})", *lines]
     if total := sum(counts.support):
@@ -402,31 +400,23 @@ def never_predicted(counts: ClassCounts) -> list[str]:
 # Rankings -----------------------------------------------------------------------------------------
 
 
-class LogOdds:
+def log_odds(scores: NDArray[Any]) -> Sums:
     """How likely each class is against all others: score - log(sum of exp(other scores)).
 
-    `odds[k]` is that of class k, or of a class for each row, float64 of shape (n,). Rows that
-    differ by what is added to all scores, or by which of the other classes has which score, give
-    the same. Of two classes it is the difference of their scores; one score a row is that against
-    0. nan for scores that are not numbers.
+    A column for each class, float64; one score a row is that of class 1 against 0. Rows that differ
+    by what is added to all scores, or by which of the other classes has which score, give the same.
+    Of two classes it is the difference of their scores. nan for scores that are not numbers.
     """
-
-    def __init__(self, scores: NDArray[Any]) -> None:
-        wide = scores.astype(np.float64, order="C")
-        if wide.shape[1] == 1:
-            wide = np.hstack([np.zeros_like(wide), wide])
-        self._scores, ranked = wide, np.sort(wide, axis=1)  # so that sums have one order
-        self._second, self._first = ranked[:, -2:].T
-        with np.errstate(invalid="ignore"):
-            # Of all but the highest, and of all but the highest two, against the highest of them.
-            self._below_first = np.exp(ranked[:, :-1] - self._first[:, None]).sum(axis=1)
-            self._below_second = np.exp(ranked[:, :-2] - self._second[:, None]).sum(axis=1)
-
-    def __getitem__(self, k: int | NDArray[np.int64]) -> Sums:
-        score = self._scores[np.arange(len(self._scores)), k]
-        highest = score == self._first
-        with np.errstate(invalid="ignore"):
-            ahead = score - np.where(highest, self._second, self._first)
-            rest = self._below_first - np.exp(score - self._first)
-            beside = np.log(1 + np.where(highest, self._below_second, rest))
-            return np.asarray(np.where(np.isinf(ahead), ahead, ahead - beside))
+    wide = scores.astype(np.float64, order="C")
+    if wide.shape[1] == 1:
+        wide = np.hstack([np.zeros_like(wide), wide])
+    ranked = np.sort(wide, axis=1)  # so that sums have one order
+    second, first = ranked[:, -2:-1], ranked[:, -1:]
+    highest = wide == first
+    with np.errstate(invalid="ignore"):
+        # Of all but the highest, and of all but the highest two, against the highest of them.
+        below_first = np.exp(ranked[:, :-1] - first).sum(axis=1, keepdims=True)
+        below_second = np.exp(ranked[:, :-2] - second).sum(axis=1, keepdims=True)
+        ahead = wide - np.where(highest, second, first)
+        rest = np.where(highest, below_second, below_first - np.exp(wide - first))
+        return np.asarray(np.where(np.isinf(ahead), ahead, ahead - np.log(1 + rest)))

@@ -12,8 +12,8 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge
 
-from .base import Array, Sums, ratio
-from .classification import ClassMetric, Codes, LogOdds, shares
+from .base import Array, Sums, counted, ratio
+from .classification import ClassMetric, Codes, log_odds, shares
 
 # Probabilities ------------------------------------------------------------------------------------
 
@@ -29,7 +29,7 @@ class LogLoss(ClassMetric):
         return -np.log(np.clip(chances[np.arange(len(codes)), codes], eps, 1 - eps))
 
     def sums(self, prediction: Array, target: Array, weight: Sums | None = None) -> Sums:
-        prediction, target, weight = _counted(prediction, target, weight)
+        prediction, target, weight = counted(prediction, target, weight)
         codes = self.codes(prediction, target)
         return shares(self.losses(self.chances(prediction), codes), weight)
 
@@ -72,7 +72,7 @@ class CalibrationError(ClassMetric):
         self.bins = bins
 
     def sums(self, prediction: Array, target: Array, weight: Sums | None = None) -> Sums:
-        prediction, target, weight = _counted(prediction, target, weight)
+        prediction, target, weight = counted(prediction, target, weight)
         codes, highest = self.codes(prediction, target), self.chances(prediction).max(axis=1)
         if np.isnan(highest).any():
             return np.full(3 * self.bins, np.nan)
@@ -88,7 +88,7 @@ class CalibrationError(ClassMetric):
 
 
 class RocAuc(ClassMetric):
-    """Area under the receiver operating characteristic curve, rows ranked by `LogOdds`.
+    """Area under the receiver operating characteristic curve, rows ranked by `log_odds`.
 
     Two classes: of the second. More: the mean of one-vs-rest, over the classes for which it is
     defined; it is not for a class without rows, or with all of them. nan where no class is left.
@@ -106,16 +106,16 @@ class RocAuc(ClassMetric):
 
     def of_rows(self, prediction: Array, target: Array, weight: Sums | None = None) -> float:
         """The metric of all rows."""
-        prediction, target, weight = _counted(prediction, target, weight)
+        prediction, target, weight = counted(prediction, target, weight)
         codes, classes = self.codes(prediction, target), max(prediction.shape[1], 2)
         if self.positive is not None:
             wanted: Sequence[int] = [self.index(self.positive, classes)]
         else:
             wanted = [1] if classes == 2 else range(classes)
-        one, odds = np.ones(len(codes)) if weight is None else weight, LogOdds(prediction)
-        if np.isnan(odds[wanted[0]]).any():
+        one, odds = np.ones(len(codes)) if weight is None else weight, log_odds(prediction)
+        if np.isnan(odds[:, wanted[0]]).any():
             return float("nan")
-        values = [self.area(*_curve(odds[k], codes == k, one)) for k in wanted]
+        values = [self.area(*_curve(odds[:, k], codes == k, one)) for k in wanted]
         defined = [value for value in values if not np.isnan(value)]
         return float(np.mean(defined)) if defined else float("nan")
 
@@ -152,12 +152,3 @@ def _curve(odds: Sums, is_it: Array, weight: Sums) -> tuple[Sums, Sums]:
     odds, is_it, weight = odds[order], is_it[order], weight[order]
     ends = np.flatnonzero(np.append(odds[1:] != odds[:-1], [True] * (len(odds) > 0)))
     return np.cumsum(weight * is_it)[ends], np.cumsum(weight * ~is_it)[ends]
-
-
-def _counted(
-    prediction: Array, target: Array, weight: Sums | None
-) -> tuple[Array, Array, Sums | None]:
-    """The rows that count: one of weight 0 is not there, whatever is predicted for it."""
-    if weight is None or weight.all():
-        return prediction, target, weight
-    return prediction[weight > 0], target[weight > 0], weight[weight > 0]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -186,11 +187,6 @@ class Skips:
         end_step()
         return True
 
-    @property
-    def worth_a_warning(self) -> bool:
-        """Whether the last one is the 1st, 10th, 100th ..."""
-        return str(self.total).strip("0") == "1"
-
     def state_dict(self) -> dict[str, int]:
         """For the checkpoint."""
         return {"total": self.total, "in_a_row": self.in_a_row, "last": self._last}
@@ -239,8 +235,8 @@ class _Anomaly(NamedTuple):
     micro_batch: int
     order: int  # within it: of two of these, the smaller one came first
     rank: int
-    operation: str  # that returned it, "" where it was none
     text: str
+    operation: str = ""  # that returned it
 
 
 def autopsy(run: Any, step: int, micro_batches: MicroBatches) -> str:
@@ -255,7 +251,8 @@ def autopsy(run: Any, step: int, micro_batches: MicroBatches) -> str:
     """
     loss, worst = run.model.loss, worst_gradient(run.model)
     with apart(run.model):
-        mine = _first_anomaly(run, micro_batches)
+        found = (_redo(run, number, batch) for number, batch in enumerate(micro_batches))
+        mine = next(filter(None, found), None)
     first = min((a for a in run.comm.all_gather_object(mine) if a is not None), default=None)
     if first is not None:
         cause = f"{first.text} on rank {first.rank}"
@@ -286,22 +283,14 @@ def autopsy(run: Any, step: int, micro_batches: MicroBatches) -> str:
     return str(run.comm.broadcast_object("\n".join(lines)))
 
 
-def _first_anomaly(run: Any, micro_batches: MicroBatches) -> _Anomaly | None:
-    """Do the step again on this rank's rows; never raises for what the model does."""
-    for number, batch in enumerate(micro_batches):
-        if (anomaly := _redo(run, batch)) is not None:
-            return _Anomaly(number, anomaly[0], run.comm.rank, *anomaly[1:])
-    return None
-
-
-def _redo(run: Any, batch: Batch) -> tuple[int, str, str] | None:
-    """Both passes of a micro-batch: when something was met, the operation, and what to say."""
+def _redo(run: Any, number: int, batch: Batch) -> _Anomaly | None:
+    """Do both passes of a micro-batch again; never raises for what the model does."""
+    met = partial(_Anomaly, number, rank=run.comm.rank)
     if not all(XP[type(x._array)].isfinite(x._array).all() for x in batch):  # of a loader's own
-        return -1, "", "the batch itself contains non-finite values"
-    layers = _Layers(run.model.module)
+        return met(order=-1, text="the batch itself contains non-finite values")
     start, outside = graph.next_seq(), len(calls_under_way())
     try:
-        with layers, detect_anomaly(check_forward=True):
+        with _layers_of(run.model.module) as layer_at, detect_anomaly(check_forward=True):
             run.gradients(True, False, batch)
     except AnomalyError as error:
         lines = [f"{code.co_filename}:{line}" for code, line in error.calls[outside:]]
@@ -309,49 +298,40 @@ def _redo(run: Any, batch: Batch) -> tuple[int, str, str] | None:
         where = f" ({own[-1]})" if own else ""
         age = error.seq - start
         order, side = (_BACKWARD - age, "gradient") if error.backward else (age, "output")
-        return order, error.operation, (
-            f"the first non-finite value: the {side} of {error.operation} in "
-            f"{layers.at(error.seq)}{where}"
-        )  # fmt: skip
+        text = f"the first non-finite value: the {side} of {error.operation} in "
+        text += f"{layer_at(error.seq)}{where}"
+        return met(order=order, operation=error.operation, text=text)
     except Exception as error:  # what is not finite may be refused by the user's code
         text = f"when repeated, the step raised {type(error).__name__}: {error}"
-        return graph.next_seq() - start, "", text
+        return met(order=graph.next_seq() - start, text=text)
     return None
 
 
-class _Layers:
-    """Notes when each module of a model runs, to say later in which one a node was made."""
+@contextmanager
+def _layers_of(model: Module) -> Iterator[Callable[[int], str]]:
+    """Note when each module of a model runs; gives what says in which one a node was made."""
+    names = {module: name for name, module in model.named_modules()}
+    calls: list[list[Any]] = []  # the creation numbers before and after each, and its module
 
-    def __init__(self, model: Module) -> None:
-        self.names = {module: name for name, module in model.named_modules()}
-        self.running: list[tuple[int, Module]] = []  # with the creation number when it began
-        self.done: list[tuple[int, int, Module]] = []  # inner ones before outer ones
+    def begin(module: Module, _: Any) -> None:
+        calls.append([graph.next_seq(), math.inf, module])
 
-    def __enter__(self) -> None:
-        with ExitStack() as hooks:
-            for module in self.names:
-                hooks.enter_context(module.register_forward_pre_hook(self._begin))
-                hooks.enter_context(module.register_forward_hook(self._end))
-            self.hooks = hooks.pop_all()
+    def end(*_: Any) -> None:
+        under_way = next(call for call in reversed(calls) if call[1] == math.inf)
+        under_way[1] = graph.next_seq()
 
-    def __exit__(self, *_: object) -> None:
-        self.hooks.close()
-
-    def _begin(self, module: Module, _: Any) -> None:
-        self.running.append((graph.next_seq(), module))
-
-    def _end(self, *_: Any) -> None:
-        began, module = self.running.pop()
-        self.done.append((began, graph.next_seq(), module))
-
-    def at(self, seq: int) -> str:
-        """The innermost layer that ran when this creation number was given."""
-        inside = [module for first, last, module in self.done if first < seq < last]
-        inside += [module for _, module in reversed(self.running)]  # which have failed
+    def at(seq: int) -> str:
+        inside = [module for first, last, module in calls if first < seq < last]
         if not inside:
             return "the loss"
-        name, kind = self.names[inside[0]], type(inside[0]).__name__
+        name, kind = names[inside[-1]], type(inside[-1]).__name__  # the innermost
         return f"layer {name} ({kind})" if name else f"layer {kind}"
+
+    with ExitStack() as hooks:
+        for module in names:
+            hooks.enter_context(module.register_forward_pre_hook(begin))
+            hooks.enter_context(module.register_forward_hook(end))
+        yield at
 
 
 @contextmanager

@@ -7,7 +7,6 @@ tells what no replay would do: an attribute of the model that is set anew at eve
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import os
 import re
@@ -391,19 +390,16 @@ def _described(error: Exception) -> str:
     text = " ".join(str(error).split())
     if not isinstance(error, CaptureError):
         text = f"{type(error).__name__}: {text}"
-    frames = [
-        (file, line)
+    places = [
+        f"{file}:{line}"
         for frame, line in walk_tb(error.__traceback__)
         if not is_own(file := frame.f_code.co_filename) and file[0] != "<"
     ]
-    if not frames:  # where the text begins with a line, that is of whoever called the library
-        place = re.match(r"\S+:\d+", text)
-        shown = [] if place is None else [with_code(place[0]), place[0]]
-        return functools.reduce(lambda rest, one: rest.removeprefix(f"{one}: "), shown, text)
-    if f"{frames[-1][0]}:{frames[-1][1]}" in text:
-        return text
-    file, line = frames[-1]
-    return f"{with_code(f'{file}:{line}')}: {text}"
+    if places:
+        return text if places[-1] in text else f"{with_code(places[-1])}: {text}"
+    if called := re.match(r"\S+:\d+", text):  # a line of whoever called the library
+        text = text.removeprefix(f"{with_code(called[0])}: ").removeprefix(f"{called[0]}: ")
+    return text
 
 
 def _give_back(recorders: Any) -> None:

@@ -31,7 +31,6 @@ class Snapshot:
     def __init__(
         self, model: DataParallel, loss: Any, gradients: bool, optimizer: Optimizer | None = None
     ) -> None:
-        self._storage = model.storage
         self._own: list[Any] = [model, model.passes, model.reducer]
         objects = [*self._own, *model.module.modules()]
         objects += loss.modules() if isinstance(loss, Module) else [loss]
@@ -40,20 +39,17 @@ class Snapshot:
             for each in objects
             if hasattr(each, "__dict__")
         ]
-        self._random = get_rng_state()
-        buffers, slots = self._storage.buffers, self._storage.slots
-        self._gradients = [buffer.grad.copy() for buffer in buffers] if gradients else []
-        self._epochs = [buffer.epoch for buffer in buffers], [slot.epoch for slot in slots]
-        self._cleared = self._storage.cleared
-        self._optimizer: Any = None
+        self._random, storage = get_rng_state(), model.storage
+        places: list[Any] = [*storage.buffers, *storage.slots]
+        self._values = [(each, "epoch", each.epoch) for each in places]
+        self._values.append((storage, "cleared", storage.cleared))
+        arrays = [buffer.grad for buffer in storage.buffers] if gradients else []
+        self._optimizer = optimizer
         if optimizer is not None:
-            states = [
-                (array, array.copy())
-                for param in self._storage.params
-                for name, array in optimizer.state_of(param).items()
-                if name != STEP
-            ]
-            self._optimizer = optimizer, states, optimizer.history()
+            self._history = optimizer.history()
+            states = (optimizer.state_of(param) for param in storage.params)
+            arrays += [each for state in states for name, each in state.items() if name != STEP]
+        self._arrays = [(array, array.copy()) for array in arrays]
 
     def changed(self) -> str | None:
         """An attribute that is not what it was, but for values of Tensors; None if there is none.
@@ -77,20 +73,12 @@ class Snapshot:
                 attributes[name] = value
                 _put_back(value, content)
         set_rng_state(self._random)
-        storage = self._storage
-        storage.cleared = self._cleared
-        for buffer, epoch in zip(storage.buffers, self._epochs[0], strict=True):
-            buffer.epoch = epoch
-        for slot, epoch in zip(storage.slots, self._epochs[1], strict=True):
-            slot.epoch = epoch
-        if self._gradients:
-            for buffer, values in zip(storage.buffers, self._gradients, strict=True):
-                buffer.grad[...] = values
+        for each, name, value in self._values:
+            setattr(each, name, value)
+        for array, values in self._arrays:
+            array[...] = values
         if self._optimizer is not None:
-            optimizer, states, history = self._optimizer
-            for array, values in states:
-                array[...] = values
-            optimizer.set_history(history)
+            self._optimizer.set_history(self._history)
 
 
 def _content(value: Any) -> Any:
