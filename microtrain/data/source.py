@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from ..backend import MASKED
 from ..errors import DataError, noun_of
 
-__all__ = ["BLOCK", "ArrayDataset", "FunctionSource", "Source", "blocks", "read_checked"]
-
 Array = NDArray[Any]
 RowNumbers = slice | NDArray[np.intp]
 

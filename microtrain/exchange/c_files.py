@@ -18,8 +18,6 @@ from ..capture.standalone import HEAD, Standalone, array_of, comment, numbers
 from ..common.files import write_whole, writing
 from ..common.version import __version__
 
-__all__ = ["Extra", "Written", "c_type", "files_of", "flat", "pieces", "write_files"]
-
 C = {"float32": "float", "float64": "double", "bool": "uint8_t"}
 FORTRAN = {
     "float": "real(c_float)", "double": "real(c_double)", "uint8_t": "integer(c_int8_t)",

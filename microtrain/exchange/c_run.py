@@ -20,10 +20,6 @@ from .c import VECTORS, written
 from .c_files import Extra, Written
 from .predictor import Predictor
 
-__all__ = [
-    "RowPredictor", "checks", "columns_in_c", "functions_of", "meaning", "run_in_c", "vectors_of",
-]  # fmt: skip
-
 FINITE = "if (!isfinite({})) return 2;"
 
 

@@ -28,8 +28,6 @@ from .c_files import Written
 from .c_run import RowPredictor, checks, columns_in_c, functions_of, meaning, vectors_of
 from .c_step import step_in_c, undoing
 
-__all__ = ["run_step_in_c"]
-
 OF_TRAINER = "train_step", "gradients", "update", "take_step"
 CODES = (
     "1: an index, or the number of a class, is out of bounds; 2: a value is not finite, is empty "

@@ -27,8 +27,6 @@ from ..train.models_and_losses import leaves
 from .c import arrays_of, name_of, variants
 from .c_files import Extra, Written, c_type, files_of, flat, pieces, write_files
 
-__all__ = ["export_step", "step_in_c", "undoing"]
-
 REDUCE = """
 /* Is given all gradients before they are used, `count` numbers of `bytes` each (float or double),
  * and leaves the mean over all ranks there. */

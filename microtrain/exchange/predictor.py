@@ -15,8 +15,6 @@ from ..nn.functional import softmax
 from ..ops import exp, expm1, log1p, maximum, minimum, sigmoid
 from ..train.models_and_losses import one_prediction
 
-__all__ = ["Predictor"]
-
 
 class Predictor(Module):
     """The model of a run, from raw inputs to what `predict` gives, as Tensors."""

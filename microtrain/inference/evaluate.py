@@ -38,8 +38,6 @@ from .saved import Saved, read_saved
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
 
-__all__ = ["Evaluation", "evaluate_run", "load_data_again"]
-
 
 @dataclass
 class Part:

@@ -33,8 +33,6 @@ from ..data.tables.notation import Notation
 from ..errors import ConfigError, DataError
 from .model import Note, TrainedModel
 
-__all__ = ["check_ending", "read_inputs", "read_rows", "standard_input"]
-
 STORES = {".h5": hdf5_arrays, ".hdf5": hdf5_arrays, ".zarr": zarr_arrays, ".zip": zarr_arrays}
 TABLES = (".csv", ".tsv", ".txt", ".parquet")
 ARRAYS = (".npz", *STORES)

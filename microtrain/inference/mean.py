@@ -19,8 +19,6 @@ from ..errors import ConfigError, DataError
 from .model import Note, TrainedModel, once, warn_user
 from .saved import Saved, read_saved
 
-__all__ = ["Pooled", "TrainedEnsemble", "load_all"]
-
 Array = NDArray[Any]
 
 

@@ -23,8 +23,6 @@ from .files import check_ending, read_inputs
 from .mean import TrainedEnsemble
 from .model import TrainedModel, once
 
-__all__ = ["check_place", "predict_file", "write_output"]
-
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
 

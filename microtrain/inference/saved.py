@@ -33,8 +33,6 @@ from ..errors import ConfigError, DataError
 from ..runs.checkpoint import MANIFEST, Checkpoint, load_checkpoint
 from ..runs.run import Run
 
-__all__ = ["Saved", "Signature", "read_saved"]
-
 Size = Annotated[StrictInt, Field(ge=1)]
 Names = tuple[StrictStr, ...]
 

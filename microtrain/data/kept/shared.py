@@ -34,8 +34,6 @@ from ..source import ArrayDataset
 if TYPE_CHECKING:
     from ...distributed.communicator import Communicator
 
-__all__ = ["share"]
-
 Load = Callable[..., Prepared]
 MEMORY: Final = ["/dev/shm"]  # where a file is memory; then comes the temporary directory
 ALIGNED: Final = 64  # bytes: a multiple of them is where an array begins

@@ -17,8 +17,6 @@ from ..source import RowNumbers, Source
 from ..tables.columns import Codes
 from ..tables.frame import missing
 
-__all__ = ["match_schema"]
-
 Array = NDArray[Any]
 
 

@@ -36,8 +36,6 @@ from ..tables.table import Encoder, Table
 from .match_schema import match_schema
 from .split import PartRows, split_rows, way_to_split
 
-__all__ = ["Prepared", "check_names", "prepare"]
-
 Array = NDArray[Any]
 Names = tuple[str, ...] | None
 Ends = list[tuple[Array, Array]]  # of each array, the least and largest values over its rows

@@ -23,8 +23,6 @@ from ..tables.columns import Column, dates, texts
 from ..tables.frame import missing
 from ..tables.table import Table
 
-__all__ = ["PARTS", "PartRows", "split_rows", "split_sizes"]
-
 PARTS = ("train", "val", "test")
 REGION = 1024  # rows that are split by themselves, at least
 KEPT = 2**24  # rows of all parts up to which the numbers of a part become a table

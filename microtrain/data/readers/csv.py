@@ -33,8 +33,6 @@ from ..tables.notation import PLAIN, Notation
 from ..tables.table import Table, table_or_arrays
 from .csv_blocks import Read, blocks, by_json, by_pyarrow
 
-__all__ = ["parse_csv", "read_csv"]
-
 Array = NDArray[Any]
 Opening = Callable[[], contextlib.AbstractContextManager[BinaryIO]]
 Row = tuple[int, list[str]]  # the line on which it starts, and its cells

@@ -27,17 +27,6 @@ from .dates import format_of, varying
 from .frame import Counts, Frame, counted, shortened
 from .notation import EXACT, is_empty
 
-__all__ = [
-    "DIFFERENT",
-    "IS_ID",
-    "Proposal",
-    "advice",
-    "amount",
-    "are_codes",
-    "as_input",
-    "propose",
-]
-
 MOST_CATEGORIES = 30  # that become an input each, in any table
 ROWS_TO_EMBED = 10_000  # from which learned numbers do better; measured in docs/decisions.md
 DIFFERENT = "a different whole number in every row"
