@@ -21,7 +21,7 @@ from ..common.spelling import did_you_mean
 from ..common.words import plural
 from ..config.document import cut_by_yaml
 from ..data import Encoder, Source
-from ..data.readers.csv import parse_csv, read_csv
+from ..data.readers.csv import read_csv
 from ..data.readers.npy import Column, Mapped, Stored
 from ..data.readers.npz import load_npz, map_npz
 from ..data.readers.parquet import ParquetRows, read_parquet
@@ -250,7 +250,7 @@ class _File:
         if self.path != "-":
             return None, read_csv(path, *as_written)
         content = standard_input() if self.content is None else self.content
-        return None, parse_csv("standard input", content, *as_written)
+        return None, read_csv("standard input", *as_written, content=content)
 
     def arrays(self, names: Sequence[str]) -> list[Any]:
         """Arrays by their names."""
