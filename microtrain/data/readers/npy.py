@@ -249,16 +249,7 @@ def sign_of(path: Path) -> tuple[int, ...] | None:
 def map_npy(path: Path) -> Array:
     """The array of a .npy file; DataError for one that cannot be mapped."""
     with reading(path) as file:
-        return by_rows(read_npy(file, 0, str(path)), str(path))
-
-
-def by_rows(array: Array, where: str) -> Array:
-    if array.ndim > 1 and not array.flags.c_contiguous and array.flags.f_contiguous:
-        raise DataError(
-            f"{where} is in Fortran order, column after column, so that each row is spread over "
-            "the file; save it by rows: np.save(path, np.ascontiguousarray(array))"
-        )
-    return array
+        return read_npy(file, 0, str(path))
 
 
 def npy_header(dtype: np.dtype[Any], shape: Sequence[int]) -> bytes:
@@ -270,7 +261,7 @@ def npy_header(dtype: np.dtype[Any], shape: Sequence[int]) -> bytes:
 
 
 def read_npy(file: BinaryIO, start: int, where: str) -> Array:
-    """The array of numbers in .npy format that begins at a byte of an open file, mapped."""
+    """The rows of numbers in .npy format that begin at a byte of an open file, mapped."""
     file.seek(start)
     with readable(f"{where} is not a readable npy file"):
         version = npy_format.read_magic(file)
@@ -286,7 +277,13 @@ def read_npy(file: BinaryIO, start: int, where: str) -> Array:
     needed, size = dtype.itemsize * int(np.prod(shape, dtype=object)), file.seek(0, 2) - begin
     if size < needed:
         raise DataError(f"{where} is cut off: {size:,} bytes of numbers, expected {needed:,}")
-    return np.asarray(np.memmap(file, dtype, "r", begin, shape, "F" if fortran else "C"))
+    array = np.asarray(np.memmap(file, dtype, "r", begin, shape, "F" if fortran else "C"))
+    if array.ndim > 1 and not array.flags.c_contiguous:
+        raise DataError(
+            f"{where} is in Fortran order, column after column, so that each row is spread over "
+            "the file; save it by rows: np.save(path, np.ascontiguousarray(array))"
+        )
+    return array
 
 
 def check_numbers(where: str, shape: Sequence[Any], dtype: Any) -> None:
