@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ..errors import ConfigError, DataError
-from .source import ArrayDataset, RowNumbers, Source, blocks, location_in, named_as, read_checked
+from .source import ArrayDataset, RowNumbers, Source, blocks, named_as, read_checked
 
 Array = NDArray[Any]
 Statistic = NDArray[np.float64]  # of each feature
@@ -322,11 +322,14 @@ class Rows(Source):
 
     def location(self, row: int) -> str:
         """Where the source has the row."""
-        return self.source.location(int(self.positions(np.array([row], np.intp))[0]))
+        return self.source.location(self._in_source(row))
 
     def location_in(self, array: int, row: int) -> str:
         """Where the source has the row of an array."""
-        return location_in(self.source, array, int(self.positions(np.array([row], np.intp))[0]))
+        return self.source.location_in(array, self._in_source(row))
+
+    def _in_source(self, row: int) -> int:
+        return int(self.positions(np.array([row], np.intp))[0])
 
     @property
     def digest(self) -> str:
