@@ -13,7 +13,7 @@ from ..data.tables.table import Fitted
 from ..errors import CaptureError, ConfigError
 from ..inference.model import TrainedModel
 from .c import VECTORS, written
-from .c_files import Extra, Written
+from .c_files import Function, Written
 from .predictor import Predictor, fill_of
 
 FINITE = "if (!isfinite({})) return 2;"
@@ -68,7 +68,7 @@ def columns_in_c(model: TrainedModel) -> tuple[Fitted, ...]:
     return () if plain else found
 
 
-def functions_of(model: TrainedModel, name: str, columns: Sequence[Fitted]) -> list[Extra]:
+def functions_of(model: TrainedModel, name: str, columns: Sequence[Fitted]) -> list[Function]:
     """Those that name classes and number categories."""
     extra = [] if model.classes is None else [_classes(name, model.classes)]
     if any(fitted.column.type == "category" for fitted in columns):
@@ -149,20 +149,17 @@ def _described(fitted: Fitted) -> str:
     return f"{fitted.name}{what.get(fitted.column.type, '')}{empty}"
 
 
-def _classes(name: str, classes: Any) -> Extra:
+def _classes(name: str, classes: Any) -> Function:
     texts = ", ".join(map(string, classes))
-    return Extra(
-        f"const char *{name}_class(int64_t number)",
+    return Function(
+        "const char *", f"{name}_class", [("int64_t ", "number")],
         "The name of a class in UTF-8; 0 for a number that is none.",
         f"    static const char *const names[] = {{{texts}}};\n"
         f"    return number >= 0 && number < {len(classes)} ? names[number] : 0;\n",
-        [f'function {name}_class(number) bind(c, name="{name}_class") result(text)', "  import",
-         "  integer(c_int64_t), value :: number", "  type(c_ptr) :: text",
-         f"end function {name}_class"],
     )  # fmt: skip
 
 
-def _categories(name: str, columns: Sequence[Fitted]) -> Extra:
+def _categories(name: str, columns: Sequence[Fitted]) -> Function:
     lines = ["    if (!text || !*text) return NAN;\n"]
     for n, fitted in enumerate(columns):
         if fitted.column.type == "category":
@@ -170,14 +167,9 @@ def _categories(name: str, columns: Sequence[Fitted]) -> Extra:
             lines += [f"        if (!strcmp(text, {string(each)})) return {code};\n"
                       for code, each in enumerate(fitted.categories, 1)]  # fmt: skip
             lines += ["    }\n"]
-    return Extra(
-        f"double {name}_category(int column, const char *text)",
+    return Function(
+        "double ", f"{name}_category", [("int ", "column"), ("const char *", "text")],
         "The number of a category, in UTF-8 and as it was written in training, for its column of a "
         "row: from 1 on; 0 for one that is unknown; NAN for an empty text.",
         "".join([*lines, "    return 0;\n"]),
-        [f"function {name}_category(column, text) &",
-         f'    bind(c, name="{name}_category") result(code)',
-         "  import", "  integer(c_int), value :: column",
-         "  character(kind=c_char), intent(in) :: text(*)", "  real(c_double) :: code",
-         f"end function {name}_category"],
     )  # fmt: skip
