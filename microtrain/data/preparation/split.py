@@ -139,10 +139,8 @@ def way_to_split(
     fold: tuple[int, int] | None = None,
 ) -> dict[str, Any]:
     """What `split_rows` has to know; ConfigError where the data do not allow it."""
-    if fold is not None:
-        if time is not None:
-            raise ConfigError(f"{origin}: split takes folds or time, not both")
-        return {**way_to_split(data, origin, stratify, group, time), "fold": fold}
+    if fold is not None and time is not None:
+        raise ConfigError(f"{origin}: split takes folds or time, not both")
     if stratify + (group is not None) + (time is not None) > 1:
         raise ConfigError(f"{origin}: split takes one of stratify, group and time")
     if stratify:
