@@ -63,10 +63,7 @@ def _ending(path: str | Path) -> str:
 
 
 def read_inputs(
-    text: str,
-    model: TrainedModel,
-    note: Note,
-    keep: Sequence[str],
+    text: str, model: TrainedModel, note: Note, keep: Sequence[str]
 ) -> tuple[Source | Frame, dict[str, Array]]:
     """The raw inputs of `model` in a file, and the columns to keep: ids, and those of `keep`.
 
