@@ -138,9 +138,8 @@ def _columns(model: TrainedModel, found: Arrays, output: str, kept: Arrays) -> d
     """What becomes the columns of a table, by name."""
     prediction = found["prediction"]
     if prediction.ndim > 2:
-        raise ConfigError(
-            f"--output {output}: a prediction has shape {prediction.shape[1:]}; write .npz"
-        )
+        shape = prediction.shape[1:]
+        raise ConfigError(f"--output {output}: a prediction has shape {shape}; write .npz")
     chances = model.link is not None  # predictions that are numbers are probabilities as well
     table = _written(prediction, model, chances)
     names: Any = model.target_names or ("prediction",)

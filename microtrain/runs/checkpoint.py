@@ -265,9 +265,7 @@ def _arrays(content: NDArray[np.uint8], kind: str, order: list[str]) -> dict[str
     except ValueError as error:
         raise ValueError(f"{kind}.safetensors: its contents do not fit: {error}") from error
     if sorted(arrays) != sorted(order):
-        raise ValueError(
-            f"its {kind} has arrays {sorted(arrays)}, the manifest has {sorted(order)}"
-        )
+        raise ValueError(f"its {kind} has arrays {sorted(arrays)}, the manifest {sorted(order)}")
     return {name: arrays[name] for name in order}
 
 
