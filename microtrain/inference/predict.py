@@ -108,10 +108,8 @@ def _csv(
 
 def _npz(kept: Arrays, blocks: Iterable[Arrays], classes: Arrays) -> bytes:
     """A .npz file of what is kept, what is predicted in blocks, and the names of classes."""
-    first, *others = blocks
-    found: dict[str, Any] = {
-        name: np.concatenate([first[name], *(each[name] for each in others)]) for name in first
-    }
+    every = [*blocks]
+    found: dict[str, Any] = {name: np.concatenate([b[name] for b in every]) for name in every[0]}
     file = io.BytesIO()
     np.savez(file, **(found | {**kept, **classes}))
     return file.getvalue()

@@ -61,7 +61,7 @@ def array_content(
             raise TypeError(f"{kind}: array names are text, got {name!r}")
         if name == "__metadata__" or not is_unicode(name):
             raise TypeError(f"{kind}: safetensors cannot name an array {name!r}; rename it")
-        code = _CODES.get(_kept(array.dtype))
+        code = _CODES.get(np.dtype(array.dtype).newbyteorder("="))
         if code is None:
             raise TypeError(f"{kind}: cannot store {name}, an array of {array.dtype}")
         codes[name] = code
@@ -72,7 +72,7 @@ def array_content(
     )
     for name in ordered:
         shape, begin = list(arrays[name].shape), end
-        end += arrays[name].size * _kept(arrays[name].dtype).itemsize
+        end += arrays[name].nbytes
         about[name] = {"dtype": codes[name], "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(about, ensure_ascii=False, separators=(",", ":"))
     header = text.encode(errors="strict")
@@ -163,7 +163,3 @@ def arrays_in(memory: NDArray[np.uint8]) -> dict[str, Array]:
 
 def _on_host(array: Any) -> Array:
     return to_host(array) if hasattr(array, "get") else np.asarray(array)
-
-
-def _kept(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    return np.dtype(dtype).newbyteorder("=")

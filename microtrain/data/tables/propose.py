@@ -79,9 +79,8 @@ class Proposal:
     doubt: str = ""
 
 
-def are_codes(texts: Iterable[str]) -> bool:
+def are_codes(texts: Sequence[str]) -> bool:
     """Whether all are digits, with a zero before some of them: 007 is not a number."""
-    texts = [*texts]
     return all(map(str.isdigit, texts)) and any(text[0] == "0" != text for text in texts)
 
 
@@ -150,7 +149,7 @@ class _Column:
         if len(self.texts) <= MOST_CATEGORIES and self.counts.max(initial=0) >= 0.99 * self.filled:
             most = shortened(self.texts[int(self.counts.argmax())]) if self.texts else ""
             self.doubt = f'"{most}" in {self.counts.max(initial=0):,} of {plural(self.rows, "row")}'
-        self.is_code = any(x[0] == "0" != x for x in self.texts) and are_codes(self.texts)
+        self.is_code = are_codes(self.texts)
 
     def proposal(
         self, type: str, why: str, fill: str = "", absent: Iterable[str] = (), **keys: str
