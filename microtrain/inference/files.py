@@ -101,8 +101,7 @@ def read_rows(text: str, model: TrainedModel, note: Note, content: bytes | None 
     Raises DataError for all that is wrong with the file, such as a class that the model does not
     have, ConfigError for names and keys that cannot be, or are missing.
     """
-    file = _File(text, "--data", model)
-    file.content = content
+    file = _File(text, "--data", model, content)
     weight, wanted = file.names["weight"], _weight(model)
     if wanted is not None and weight is None:
         raise ConfigError(f"--data {text}: the run counts rows by a weight; name one, too: weight")
@@ -208,10 +207,10 @@ class _File:
         content: of standard input; None: nobody has read it yet.
     """
 
-    content: bytes | None = None
-
-    def __init__(self, text: str, option: str, model: TrainedModel) -> None:
-        self.text, self.model, data = text, model, model.config.data
+    def __init__(
+        self, text: str, option: str, model: TrainedModel, content: bytes | None = None
+    ) -> None:
+        self.text, self.model, self.content, data = text, model, content, model.config.data
         keys = _keys(text, option) if text.startswith("{") else {}
         self.path = keys.pop("path", "") if keys else text
         written = {key: keys.pop(key) for key in WRITTEN if key in keys}
