@@ -1,8 +1,9 @@
 """CSV files: what Python's `csv` and `float` find in them.
 
-Large ones are read by pyarrow where it is installed, else, where all cells are plain numbers, as
-JSON; both find the numbers to the last bit. What these may read in another way is left to `csv`,
-which also says what is wrong. Texts of columns of numbers are read when they are asked for.
+Large ones are read by pyarrow where it is installed, else, where all cells are plain numbers, by
+NumPy or as JSON; all find the numbers to the last bit. What these may read in another way is left
+to `csv`, which also says what is wrong. Texts of columns of numbers are read when they are asked
+for.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from ..tables.columns import Columns, as_columns
 from ..tables.frame import EACH, WHITESPACE, Frame, OnFile, numbered, other_delimiter
 from ..tables.notation import PLAIN, Notation
 from ..tables.table import Table, table_or_arrays
-from .csv_blocks import Read, blocks, by_json, by_pyarrow
+from .csv_blocks import Read, blocks, by_numpy, by_pyarrow
 
 Array = NDArray[Any]
 Opening = Callable[[], contextlib.AbstractContextManager[BinaryIO]]
@@ -60,7 +61,7 @@ NOT_UTF8 = (
 ROWS = 1_000  # that `csv` reads at once; what a column holds is what it begins with
 LARGE = 1 << 20  # bytes of a file that are worth another reader
 BLOCK = 1 << 22  # that it reads at once
-SMALL = 1 << 18  # the same as JSON, whose numbers stay in the processor's cache then
+SMALL = 1 << 18  # the same of NumPy, whose arrays stay in the processor's cache then
 _BLANKS = re.compile(r'("(?:[^"]|"")*")|[ \t]+')
 
 
@@ -252,7 +253,7 @@ class _File:
             given = is_text, len(row), self._delimiter, self._notation
             read, size = by_pyarrow(*given), BLOCK
             if read is None:
-                read, size = by_json(*given), SMALL
+                read, size = by_numpy(*given), SMALL
             for block in blocks(file, size):
                 if b"\r" in block or b'"' in block or (found := read(block)) is None:
                     return None
