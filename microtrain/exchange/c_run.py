@@ -27,9 +27,8 @@ def run_in_c(model: TrainedModel, name: str, weights_file: bool) -> Written:
     before, notes = checks(columns, vectors), meaning(model, columns)
     inputs = ["the row, raw values" if not n else f"input {n}" for n in range(len(vectors))]
     second = "the probability of each class" if model.link == "softmax" else "scores of the classes"
-    own = (
-        "the probability" if model.link == "sigmoid" else "the prediction, in the target's own unit"
-    )
+    own = "the prediction, in the target's own unit"
+    own = "the probability" if model.link == "sigmoid" else own
     outputs = [own] if model.classes is None else ["the number of the class", second]
     try:
         with default_dtype(model.config.dtype):

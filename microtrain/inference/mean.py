@@ -24,9 +24,8 @@ Array = NDArray[Any]
 
 def load_all(paths: Sequence[Any], trust: bool, checkpoint: str | int) -> TrainedEnsemble:
     """The mean of several runs; raises as `load`."""
-    return TrainedEnsemble(
-        [read_saved(path, checkpoint, trust=trust, warn=warn_user) for path in paths]
-    )
+    saved = [read_saved(path, checkpoint, trust=trust, warn=warn_user) for path in paths]
+    return TrainedEnsemble(saved)
 
 
 @dataclass(frozen=True)

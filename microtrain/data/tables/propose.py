@@ -224,9 +224,8 @@ class _Column:
         return self.proposal("number", why, "median")
 
     def as_codes(self, why: str, **keys: str) -> Proposal:
-        return self.proposal(
-            "category", f"{why}; number, if they measure something", "none", **keys
-        )
+        why += "; number, if they measure something"
+        return self.proposal("category", why, "none", **keys)
 
     def _when(self, values: NDArray[np.float64]) -> str:
         """What numbers are that rise from row to row and seem to be times; else empty."""
