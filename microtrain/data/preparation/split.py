@@ -181,13 +181,11 @@ def _values(table: Table, name: str, as_time: bool) -> NDArray[Any]:
         except DataError:
             if column.type == "date":
                 raise
-    try:
-        return frame.numbers(name)
-    except DataError as error:
-        raise DataError(
-            f"{error}\nhint: split.time takes numbers, and dates such as 2024-12-31; for other "
-            f'forms write columns: {{{name}: {{type: date, format: "%d/%m/%Y"}}}}'
-        ) from error
+    hint = (
+        "split.time takes numbers, and dates such as 2024-12-31; for other forms write columns: "
+        f'{{{name}: {{type: date, format: "%d/%m/%Y"}}}}'
+    )
+    return frame.numbers(name, hint)
 
 
 def split_rows(
