@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ..errors import ConfigError, DataError
-from .source import ArrayDataset, RowNumbers, Source, blocks, location_in, named_as, read_checked
+from .source import ArrayDataset, RowNumbers, Source, blocks, named_as, read_checked
 
 Array = NDArray[Any]
 Statistic = NDArray[np.float64]  # of each feature
@@ -264,15 +264,11 @@ class Rows(Source):
         dtype: DTypeLike | None = None,
         known: Known | None = None,
     ) -> None:
-        self.source, self.rows, self.known = source, rows, known
-        self._start, self._length = 0, 0
         if isinstance(rows, slice):
-            start, stop, step = rows.indices(len(source))
-            if step != 1:
+            rows = range(len(source))[rows]
+            if rows.step != 1:
                 raise ValueError(f"Rows: a slice of step 1 is taken, got {rows}")
-            self._start, self._length = start, max(0, stop - start)
-        else:
-            self._length = len(rows)
+        self.source, self.rows, self.known = source, rows, known
         self.preprocessing, self.dtype = preprocessing, None if dtype is None else np.dtype(dtype)
         self.target_scaling = target_scaling
         self._scaled = preprocessing is not None and not preprocessing.is_identity
@@ -281,7 +277,7 @@ class Rows(Source):
         self._raw = source.read(slice(0, 0))
 
     def __len__(self) -> int:
-        return self._length
+        return len(self.rows)
 
     def read(self, rows: RowNumbers) -> tuple[Array, ...]:
         """These rows of the part, prepared; DataError where the source gives others than before."""
@@ -313,20 +309,23 @@ class Rows(Source):
 
     def positions(self, rows: RowNumbers) -> Any:
         """The row numbers in the source."""
-        if not isinstance(self.rows, slice):
+        if not isinstance(self.rows, range):
             return np.asarray(self.rows[rows], np.intp)
         if isinstance(rows, slice):
-            start, stop, _ = rows.indices(self._length)
-            return slice(self._start + start, self._start + max(start, stop))
-        return rows + self._start if self._start else rows
+            found = self.rows[rows]
+            return slice(found.start, found.stop)
+        return rows + self.rows.start if self.rows.start else rows
 
     def location(self, row: int) -> str:
         """Where the source has the row."""
-        return self.source.location(int(self.positions(np.array([row], np.intp))[0]))
+        return self.source.location(self._in_source(row))
 
     def location_in(self, array: int, row: int) -> str:
         """Where the source has the row of an array."""
-        return location_in(self.source, array, int(self.positions(np.array([row], np.intp))[0]))
+        return self.source.location_in(array, self._in_source(row))
+
+    def _in_source(self, row: int) -> int:
+        return int(self.positions(np.array([row], np.intp))[0])
 
     @property
     def digest(self) -> str:
@@ -334,11 +333,11 @@ class Rows(Source):
         maps = self.preprocessing, self.target_scaling
         scaling = [None if each is None else each.to_json() for each in maps]
         assert self.known is not None, "of a part that `prepare` has made"
-        text = json.dumps([self.known.digest, str(self.dtype), self._length, scaling])
+        text = json.dumps([self.known.digest, str(self.dtype), len(self), scaling])
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def __repr__(self) -> str:
-        return f"Rows({self._length:,} of {self.source!r})"
+        return f"Rows({len(self):,} of {self.source!r})"
 
 
 def as_trained(array: Array, dtype: DTypeLike, column: bool) -> Array:

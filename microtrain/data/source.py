@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from ..backend import MASKED
 from ..errors import DataError, noun_of
 
-__all__ = ["BLOCK", "ArrayDataset", "FunctionSource", "Source", "blocks", "read_checked"]
-
 Array = NDArray[Any]
 RowNumbers = slice | NDArray[np.intp]
 
@@ -72,11 +70,9 @@ class Source(Protocol):
         """Where a row comes from, for errors: `houses.csv, line 17`."""
         return f"row {row}"
 
-
-def location_in(source: Source, array: int, row: int) -> str:
-    """Where the row of one array of a source comes from: array -1 is its last."""
-    find = getattr(source, "location_in", None)  # of those whose arrays are in several places
-    return source.location(row) if find is None else find(array, row)
+    def location_in(self, array: int, row: int) -> str:
+        """The same of one array, where they are in several places: array -1 is the last."""
+        return self.location(row)
 
 
 class FunctionSource(Source):
@@ -189,7 +185,7 @@ def row_size(head: Sequence[Array]) -> int:
 _NAMES = ("feature_names", "target_name", "classes", "truth")
 
 
-class ArrayDataset:
+class ArrayDataset(Source):
     """Rows of one or more arrays: inputs first, the target last, then the weights if there are any.
 
     Args:
@@ -283,10 +279,6 @@ class ArrayDataset:
     def read(self, rows: slice | NDArray[np.intp]) -> tuple[NDArray[Any], ...]:
         """The rows of every array, as `Source` has it: a slice shares memory, row numbers copy."""
         return tuple(array[rows] for array in self.arrays)
-
-    def location(self, row: int) -> str:
-        """Where a row comes from: its number."""
-        return f"row {row}"
 
     def __repr__(self) -> str:
         arrays = ", ".join(f"{array.dtype}{list(array.shape)}" for array in self.arrays)
@@ -405,7 +397,7 @@ def check_array(
     source: Source, at: int, array: Array, name: str, columns: Sequence[str] | None, first: int
 ) -> None:
     """DataError for the first value that is not finite of an array from row `first` on."""
-    check_finite(array, name, columns, lambda row: location_in(source, at, first + row))
+    check_finite(array, name, columns, lambda row: source.location_in(at, first + row))
 
 
 def check_finite(

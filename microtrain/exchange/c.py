@@ -25,8 +25,6 @@ from ..train.evaluation import evaluating
 from ..train.models_and_losses import leaves
 from .c_files import Written, files_of, pieces, write_files
 
-__all__ = ["arrays_of", "export", "name_of", "variants", "written"]
-
 VECTORS, MOST = 8, 100_000  # test vectors, and numbers in all of them
 
 

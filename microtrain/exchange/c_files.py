@@ -18,14 +18,12 @@ from ..capture.standalone import HEAD, Standalone, array_of, comment, numbers
 from ..common.files import write_whole, writing
 from ..common.version import __version__
 
-__all__ = ["Extra", "Written", "c_type", "files_of", "flat", "pieces", "write_files"]
-
 C = {"float32": "float", "float64": "double", "bool": "uint8_t"}
 FORTRAN = {
     "float": "real(c_float)", "double": "real(c_double)", "uint8_t": "integer(c_int8_t)",
     "int8_t": "integer(c_int8_t)", "int32_t": "integer(c_int32_t)", "int64_t": "integer(c_int64_t)",
+    "int": "integer(c_int)", "char": "character(kind=c_char)", "void": "real(c_double)",
 }  # fmt: skip
-
 VALUES = {"reduce": "type(c_funptr), value :: reduce", "context": "type(c_ptr), value :: context"}
 
 HEADER = Template("""\
@@ -48,7 +46,7 @@ extern "C" {
 #define ${NAME}_BOUND $bound /* of what Python gives, times the largest output: see test_$name.c */
 $sizes$head
 /* Returns 0, or why there is no result: $codes */
-int $call($arguments);
+$main;
 $more
 #ifdef __cplusplus
 }
@@ -127,14 +125,38 @@ $compare    printf("$name: %d vectors, largest difference %.2g ", VECTORS, worst
 """)
 
 
-class Extra(NamedTuple):
-    """A further function of C: its prototype, words on it, the lines in it; as Fortran sees it."""
+class Function(NamedTuple):
+    """A function of C: what it returns, its name and arguments, words on it, the lines in it."""
 
-    head: str
+    result: str
+    name: str
+    arguments: Sequence[tuple[str, str]]
     about: str
     body: str
-    fortran: Sequence[str]
     constants: str = ""
+
+    @property
+    def head(self) -> str:
+        """Its prototype."""
+        return f"{self.result}{self.name}({', '.join(map(''.join, self.arguments))})"
+
+    def fortran(self) -> list[str]:
+        """Its interface in Fortran."""
+        kind = "subroutine" if self.result == "void " else "function"
+        given = ", ".join(argument for _, argument in self.arguments)
+        lines = [f"{kind} {self.name}({given}) &", f'    bind(c, name="{self.name}")', "  import"]
+        for type_, argument in self.arguments:
+            plain = type_.removeprefix("const ").rstrip(" *")
+            how = f"{FORTRAN.get(plain)}, value :: {argument}"
+            if type_.endswith("*"):
+                intent = "in" if type_.startswith("const ") else "inout"
+                how = f"{FORTRAN[plain]}, intent({intent}) :: {argument}(*)"
+            lines.append(f"  {VALUES.get(argument, how)}")
+        if kind == "function":
+            lines[1] += " result(found)"
+            found = "type(c_ptr)" if self.result.endswith("*") else FORTRAN[self.result.strip()]
+            lines.append(f"  {found} :: found")
+        return [*lines, f"end {kind} {self.name}"]
 
 
 @dataclass(frozen=True)
@@ -168,7 +190,7 @@ class Written:
     before: Sequence[str] = ()
     codes: str = "1: an index is out of bounds."
     notes: Sequence[str] = ()
-    extra: Sequence[Extra] = ()
+    extra: Sequence[Function] = ()
     weights: bool = False
     more: Sequence[tuple[str, str, str]] = ()
     last: Sequence[tuple[str, str, str]] = ()
@@ -177,20 +199,16 @@ class Written:
     begin: str = ""
 
     @property
-    def call(self) -> str:
-        """The name of the function."""
-        return f"{self.name}_{self.verb}"
-
-    @property
-    def arguments(self) -> list[tuple[str, str]]:
-        """Of each argument its type and its name."""
+    def main(self) -> Function:
+        """The function, without its lines."""
         found = [
             (f"const {c_type(dtype)} *", f"in{n}") for n, (dtype, *_) in enumerate(self.inputs)
         ]
         found += [(f"{c_type(dtype)} *", f"out{n}") for n, (dtype, *_) in enumerate(self.outputs)]
         found += [("const void *", "weights")] * self.weights
         found += [each[:2] for each in self.more]
-        return [*found, ("void *", "workspace"), *(each[:2] for each in self.last)]
+        found += [("void *", "workspace"), *(each[:2] for each in self.last)]
+        return Function("int ", f"{self.name}_{self.verb}", found, "", "")
 
 
 def pieces(kind: str, arrays: Sequence[Any], texts: Sequence[str], first: int) -> list[Any]:
@@ -218,20 +236,21 @@ def files_of(one: Written) -> dict[str, bytes]:
     ]
     about += [f"    {comment(note)}" for note in one.notes]
     declared = "".join(f"\n/* {comment(each.about)} */\n{each.head};\n" for each in one.extra)
-    arguments = ", ".join(f"{kind}{name}" for kind, name in one.arguments)
+    interfaces = [line for each in (one.main, *one.extra) for line in each.fortran()]
     names = {
-        "name": one.name, "NAME": one.name.upper(), "call": one.call, "version": __version__,
+        "name": one.name, "NAME": one.name.upper(), "call": one.main.name, "version": __version__,
         "title": comment(one.title), "workspace": max(one.code.workspace, ALIGNED),
         "doubles": max(one.code.workspace, ALIGNED) // 8, "bound": "1e-5" if single else "1e-10",
         "sizes": "\n".join(sizes * one.weights), "head": one.head, "codes": comment(one.codes),
-        "arguments": arguments, "state": one.fortran,
+        "main": one.main.head, "state": one.fortran,
+        "interfaces": "\n".join(f"    {line}" for line in interfaces),
         "about": "\n".join(f" * {line}" for line in about), "more": declared,
     }  # fmt: skip
     vectors, test = _test(one)
     found = {
-        "{}.c": _source(one, arguments, places),
+        "{}.c": _source(one, places),
         "{}.h": HEADER.substitute(names),
-        "{}.f90": FORTRAN_MODULE.substitute(names, interfaces=_interfaces(one)),
+        "{}.f90": FORTRAN_MODULE.substitute(names),
         "{}.mk": MAKEFILE.substitute(names),
         "{}_vectors.h": vectors,
         "test_{}.c": TEST.substitute(names, **test),
@@ -260,7 +279,7 @@ def _weights(code: Standalone) -> tuple[bytes, dict[str, int]]:
     return bytes(content), places
 
 
-def _source(one: Written, arguments: str, places: dict[str, int]) -> str:
+def _source(one: Written, places: dict[str, int]) -> str:
     code, constants, lines = one.code, [], list(one.before)
     for name, piece in code.constants.items():
         kind = "uint8" if piece.dtype.kind == "b" else DTYPES[piece.dtype]
@@ -275,30 +294,14 @@ def _source(one: Written, arguments: str, places: dict[str, int]) -> str:
         if short in used:
             body.insert(0, f"unsigned char *const {short} = {name};")
             used.add(name)
-    body[:0] = [f"(void){name};" for _, name in one.arguments if name not in used]
+    body[:0] = [f"(void){name};" for _, name in one.main.arguments if name not in used]
     text = "".join(f"{'' if line.startswith('#') else '    '}{line}\n" for line in body)
     return "\n".join(
         [f"/* {comment(one.title)}: see {one.name}.h. Written by microtrain {__version__}. */",
          HEAD, f'#include "{one.name}.h"\n', *constants, code.source,
          *(f"{each.constants}\n{each.head} {{\n{each.body}}}\n" for each in one.extra),
-         f"int {one.call}({arguments}) {{\n{text}}}\n"]
+         f"{one.main.head} {{\n{text}}}\n"]
     )  # fmt: skip
-
-
-def _interfaces(one: Written) -> str:
-    """The functions as Fortran sees them."""
-    given = ", ".join(argument for _, argument in one.arguments)
-    lines = [f"    function {one.call}({given}) &",
-             f'        bind(c, name="{one.call}") result(status)', "      import"]  # fmt: skip
-    for kind, argument in one.arguments:
-        plain = kind.removeprefix("const ").rstrip(" *")
-        fortran = FORTRAN.get(plain, "real(c_double)")
-        intent = "in" if kind.startswith("const ") else "inout"
-        how = f"{fortran}, intent({intent}) :: {argument}(*)"
-        lines.append(f"      {VALUES.get(argument, how)}")
-    lines += ["      integer(c_int) :: status", f"    end function {one.call}"]
-    lines += [f"    {line}" for each in one.extra for line in each.fortran]
-    return "\n".join(lines)
 
 
 def _test(one: Written) -> tuple[str, dict[str, str]]:

@@ -7,86 +7,28 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import default_dtype, float64, int64
+from ..backend import default_dtype
 from ..capture.standalone import string
-from ..creation import arange
 from ..data.tables.table import Fitted
 from ..errors import CaptureError, ConfigError
 from ..inference.model import TrainedModel
-from ..nn.functional import softmax
-from ..ops import cat, isnan, sigmoid, where
-from ..train.models_and_losses import one_prediction
 from .c import VECTORS, written
-from .c_files import Extra, Written
-from .predictor import Predictor
-
-__all__ = [
-    "RowPredictor", "checks", "columns_in_c", "functions_of", "meaning", "run_in_c", "vectors_of",
-]  # fmt: skip
+from .c_files import Function, Written
+from .predictor import Predictor, fill_of
 
 FINITE = "if (!isfinite({})) return 2;"
 
 
-class RowPredictor(Predictor):
-    """The same from raw rows of a table, float64, and with scores where a loss has no link."""
-
-    def __init__(self, model: TrainedModel) -> None:
-        super().__init__(model)
-        self.columns = columns_in_c(model)
-
-    def forward(self, *raw: Any) -> Any:
-        """Predictions, and of classes the probabilities, or else the scores.
-
-        Numbers are NaN where `predict` refuses an input or a score that is not finite.
-        """
-        model, inputs = self.model, self.inputs(raw)
-        outputs = one_prediction(self.module(*inputs))
-        refused = sum((x - x).sum() for x in (*inputs, outputs) if x.is_floating_point())
-        if model.classes is not None:
-            scores = outputs.to(float64)
-            second = softmax(scores, 1) if model.link == "softmax" else outputs
-            return outputs.argmax(1), (second + refused).to(second.dtype)
-        if model.link == "sigmoid":
-            return sigmoid(outputs.to(float64)) + refused
-        outputs = (outputs + refused).to(outputs.dtype)
-        return outputs if model.target_scaling is None else self.in_own_unit(outputs)
-
-    def inputs(self, raw: Sequence[Any]) -> list[Any]:
-        """What the module is given for raw rows."""
-        return super().inputs(self._encoded(raw[0]) if self.columns else raw)
-
-    def _encoded(self, row: Any) -> list[Any]:
-        """As `Encoder.encode`; a category is its number from 1 on, 0 an unknown one."""
-        inputs, codes = [], []
-        for number, fitted in enumerate(self.columns):
-            value = row[:, number : number + 1]
-            column = fitted.column
-            if column.missing is not None:
-                empty = isnan(value)
-                value = where(empty, float(_fill(fitted)), value)
-            if column.type == "category" and column.encode == "embedding":
-                codes.append(value)
-            elif column.type == "category":
-                known = arange(1, 1 + len(fitted.categories), dtype=float64)
-                inputs.append((value == known).to(float64))
-            else:
-                inputs.append(value)
-            if column.indicator:
-                inputs.append(empty.to(float64))
-        arrays = [cat(inputs, 1)] if inputs else []
-        return [*arrays, cat(codes, 1).to(int64)] if codes else arrays
-
-
 def run_in_c(model: TrainedModel, name: str, weights_file: bool) -> Written:
     """The function of a run; ConfigError for what has no form in C."""
-    columns, predictor = columns_in_c(model), RowPredictor(model)
+    columns = columns_in_c(model)
+    predictor = Predictor(model, columns)
     vectors = vectors_of(model, columns)
     before, notes = checks(columns, vectors), meaning(model, columns)
     inputs = ["the row, raw values" if not n else f"input {n}" for n in range(len(vectors))]
     second = "the probability of each class" if model.link == "softmax" else "scores of the classes"
-    own = (
-        "the probability" if model.link == "sigmoid" else "the prediction, in the target's own unit"
-    )
+    own = "the prediction, in the target's own unit"
+    own = "the probability" if model.link == "sigmoid" else own
     outputs = [own] if model.classes is None else ["the number of the class", second]
     try:
         with default_dtype(model.config.dtype):
@@ -125,7 +67,7 @@ def columns_in_c(model: TrainedModel) -> tuple[Fitted, ...]:
     return () if plain else found
 
 
-def functions_of(model: TrainedModel, name: str, columns: Sequence[Fitted]) -> list[Extra]:
+def functions_of(model: TrainedModel, name: str, columns: Sequence[Fitted]) -> list[Function]:
     """Those that name classes and number categories."""
     extra = [] if model.classes is None else [_classes(name, model.classes)]
     if any(fitted.column.type == "category" for fitted in columns):
@@ -133,18 +75,11 @@ def functions_of(model: TrainedModel, name: str, columns: Sequence[Fitted]) -> l
     return extra
 
 
-def _fill(fitted: Fitted) -> float | int:
-    """What stands for an empty cell: a number, or the number of a category."""
-    if fitted.column.type == "category":
-        return fitted._code[str(fitted.fill)]
-    return 0.0 if fitted.fill is None else float(fitted.fill)
-
-
 def _may_be_empty(fitted: Fitted) -> bool:
     """Whether a cell may be; what stands for it may be an unknown category, which is an error."""
     column = fitted.column
     strict = column.type == "category" and column.unknown == "error"
-    return column.missing is not None and not (strict and _fill(fitted) == 0)
+    return column.missing is not None and not (strict and fill_of(fitted) == 0)
 
 
 def vectors_of(model: TrainedModel, columns: Sequence[Fitted], count: int = VECTORS) -> list[Any]:
@@ -213,20 +148,17 @@ def _described(fitted: Fitted) -> str:
     return f"{fitted.name}{what.get(fitted.column.type, '')}{empty}"
 
 
-def _classes(name: str, classes: Any) -> Extra:
+def _classes(name: str, classes: Any) -> Function:
     texts = ", ".join(map(string, classes))
-    return Extra(
-        f"const char *{name}_class(int64_t number)",
+    return Function(
+        "const char *", f"{name}_class", [("int64_t ", "number")],
         "The name of a class in UTF-8; 0 for a number that is none.",
         f"    static const char *const names[] = {{{texts}}};\n"
         f"    return number >= 0 && number < {len(classes)} ? names[number] : 0;\n",
-        [f'function {name}_class(number) bind(c, name="{name}_class") result(text)', "  import",
-         "  integer(c_int64_t), value :: number", "  type(c_ptr) :: text",
-         f"end function {name}_class"],
     )  # fmt: skip
 
 
-def _categories(name: str, columns: Sequence[Fitted]) -> Extra:
+def _categories(name: str, columns: Sequence[Fitted]) -> Function:
     lines = ["    if (!text || !*text) return NAN;\n"]
     for n, fitted in enumerate(columns):
         if fitted.column.type == "category":
@@ -234,14 +166,9 @@ def _categories(name: str, columns: Sequence[Fitted]) -> Extra:
             lines += [f"        if (!strcmp(text, {string(each)})) return {code};\n"
                       for code, each in enumerate(fitted.categories, 1)]  # fmt: skip
             lines += ["    }\n"]
-    return Extra(
-        f"double {name}_category(int column, const char *text)",
+    return Function(
+        "double ", f"{name}_category", [("int ", "column"), ("const char *", "text")],
         "The number of a category, in UTF-8 and as it was written in training, for its column of a "
         "row: from 1 on; 0 for one that is unknown; NAN for an empty text.",
         "".join([*lines, "    return 0;\n"]),
-        [f"function {name}_category(column, text) &",
-         f'    bind(c, name="{name}_category") result(code)',
-         "  import", "  integer(c_int), value :: column",
-         "  character(kind=c_char), intent(in) :: text(*)", "  real(c_double) :: code",
-         f"end function {name}_category"],
     )  # fmt: skip

@@ -25,10 +25,9 @@ from ..train.models_and_losses import loss_of_rows
 from ..train.trainer import Trainer
 from .c import MOST, VECTORS
 from .c_files import Written
-from .c_run import RowPredictor, checks, columns_in_c, functions_of, meaning, vectors_of
+from .c_run import checks, columns_in_c, functions_of, meaning, vectors_of
 from .c_step import step_in_c, undoing
-
-__all__ = ["run_step_in_c"]
+from .predictor import Predictor
 
 OF_TRAINER = "train_step", "gradients", "update", "take_step"
 CODES = (
@@ -42,7 +41,8 @@ def run_step_in_c(model: TrainedModel, name: str, rows: int) -> Written:
 
     rows: of a step; 0: as many as the run takes.
     """
-    config, columns, predictor = model.config, columns_in_c(model), RowPredictor(model)
+    config, columns = model.config, columns_in_c(model)
+    predictor = Predictor(model, columns)
     train, module, clip = load_data_again(model).train, model.module.train(), config.train.clip_norm
     with default_dtype(config.dtype):
         loss, optimizer = build_loss(config), build_optimizer(config, [*module.parameters()])

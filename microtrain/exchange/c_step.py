@@ -25,9 +25,7 @@ from ..optim import Adagrad, Adam, Adamax
 from ..random import STREAM
 from ..train.models_and_losses import leaves
 from .c import arrays_of, name_of, variants
-from .c_files import Extra, Written, c_type, files_of, flat, pieces, write_files
-
-__all__ = ["export_step", "step_in_c", "undoing"]
+from .c_files import Function, Written, c_type, files_of, flat, pieces, write_files
 
 REDUCE = """
 /* Is given all gradients before they are used, `count` numbers of `bytes` each (float or double),
@@ -80,7 +78,7 @@ def export_step(step: Callable[..., Any], example: Any, path: str | os.PathLike[
 def step_in_c(
     name: str, step: Any, given: Sequence[Any], title: str,
     begin: Callable[[], None] = lambda: None, about: Any = ((), ()), notes: Sequence[str] = (),
-    extra: Sequence[Extra] = (), **more: Any,
+    extra: Sequence[Function] = (), **more: Any,
 ) -> Written:  # fmt: skip
     """A training step as C.
 
@@ -193,7 +191,7 @@ class _State:
     def _rate(self, run: Any) -> str:
         return f"*(float64 *)(kept + {self.rates[id(run.group)]})"
 
-    def functions(self) -> list[Extra]:
+    def functions(self) -> list[Function]:
         """The functions that set a state, and the rates in it."""
         name = self.name
         body = [f"    unsigned char *const kept = state;\n    memset(state, 0, {self.size});\n"]
@@ -222,20 +220,16 @@ class _State:
             inner = "".join(f"        {line}\n" for line in lines)
             rates.append(f"    if (group == {number}) {{\n{inner}    }}\n")
         unused = "" if self.rates else "    (void)kept, (void)group, (void)lr;\n"
-        state = ["  import", "  real(c_double), intent(inout) :: state(*)"]
+        state = "void *", "state"
         return [
-            Extra(
-                f"void {name}_init(void *state)", "Set a state to that in Python.", "".join(body),
-                [f'subroutine {name}_init(state) bind(c, name="{name}_init")', *state,
-                 f"end subroutine {name}_init"], "\n".join(constants),
+            Function(
+                "void ", f"{name}_init", [state], "Set a state to that in Python.",
+                "".join(body), "\n".join(constants),
             ),
-            Extra(
-                f"void {name}_rate(void *state, int group, double lr)",
+            Function(
+                "void ", f"{name}_rate", [state, ("int ", "group"), ("double ", "lr")],
                 "Set the learning rate of a parameter group, numbered from 0.",
                 "".join([*rates, unused]),
-                [f'subroutine {name}_rate(state, group, lr) bind(c, name="{name}_rate")', *state,
-                 "  integer(c_int), value :: group", "  real(c_double), value :: lr",
-                 f"end subroutine {name}_rate"],
             ),
         ]  # fmt: skip
 

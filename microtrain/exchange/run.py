@@ -22,8 +22,6 @@ from .c_run_step import run_step_in_c
 from .predictor import Predictor
 from .state import WRITERS, for_torch
 
-__all__ = ["export_run"]
-
 
 def export_run(
     model: TrainedModel, kind: str, output: str | None, force: bool, note: Callable[[str], None],

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from ..nn import Module
     from ..optim import Optimizer
 
-__all__ = ["load", "save"]
-
 Place = str | os.PathLike[str]
 
 

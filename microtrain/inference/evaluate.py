@@ -32,13 +32,11 @@ from ..train.rehearsal import build_metrics
 from ..train.run_data import load_data, load_once
 from ..train.trainer import Trainer
 from .files import read_rows, standard_input
-from .model import TrainedModel
+from .model import Note, TrainedModel
 from .saved import Saved, read_saved
 
 if TYPE_CHECKING:
     from ..distributed.communicator import Communicator
-
-__all__ = ["Evaluation", "evaluate_run", "load_data_again"]
 
 
 @dataclass
@@ -109,8 +107,7 @@ def evaluate_run(
     if data_file is not None:
         # Launchers give it to the first rank alone, whichever hosts there are.
         content = from_root(comm, standard_input) if data_file == "-" else None
-        read = partial(read_rows, data_file, model, warn, content)
-        data = share(comm, partial(load_file, model, data_file, read))
+        data = share(comm, partial(load_file, model, data_file, warn, content))
         datasets: dict[str, Source] = {data_file: data.train}
     else:
         data, its_hash = load_once(config, comm, partial(load_data_again, model))
@@ -169,14 +166,14 @@ def evaluate_run(
 
 
 def load_file(
-    model: TrainedModel, text: str, read: Callable[[], Source], found: Any = None
+    model: TrainedModel, text: str, note: Note, content: bytes | None, found: Any = None
 ) -> Prepared:
-    """What `read()` gives of `text`, prepared as what the model was trained on; DataError.
+    """What `read_rows` gives, prepared as what the model was trained on; DataError.
 
     found: what another rank of the host has found in the same rows.
     """
     return prepare(
-        read(), dtype=model.config.dtype, origin=text,
+        read_rows(text, model, note, content), dtype=model.config.dtype, origin=text,
         preprocessing=model.preprocessing, encoder=model.signature.table,
         target_scaling=model.target_scaling, found=found,
     )  # fmt: skip

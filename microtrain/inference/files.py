@@ -21,7 +21,7 @@ from ..common.spelling import did_you_mean
 from ..common.words import plural
 from ..config.document import cut_by_yaml
 from ..data import Encoder, Source
-from ..data.readers.csv import parse_csv, read_csv
+from ..data.readers.csv import read_csv
 from ..data.readers.npy import Column, Mapped, Stored
 from ..data.readers.npz import load_npz, map_npz
 from ..data.readers.parquet import ParquetRows, read_parquet
@@ -32,8 +32,6 @@ from ..data.tables.frame import Frame
 from ..data.tables.notation import Notation
 from ..errors import ConfigError, DataError
 from .model import Note, TrainedModel
-
-__all__ = ["check_ending", "read_inputs", "read_rows", "standard_input"]
 
 STORES = {".h5": hdf5_arrays, ".hdf5": hdf5_arrays, ".zarr": zarr_arrays, ".zip": zarr_arrays}
 TABLES = (".csv", ".tsv", ".txt", ".parquet")
@@ -65,10 +63,7 @@ def _ending(path: str | Path) -> str:
 
 
 def read_inputs(
-    text: str,
-    model: TrainedModel,
-    note: Note,
-    keep: Sequence[str],
+    text: str, model: TrainedModel, note: Note, keep: Sequence[str]
 ) -> tuple[Source | Frame, dict[str, Array]]:
     """The raw inputs of `model` in a file, and the columns to keep: ids, and those of `keep`.
 
@@ -106,8 +101,7 @@ def read_rows(text: str, model: TrainedModel, note: Note, content: bytes | None 
     Raises DataError for all that is wrong with the file, such as a class that the model does not
     have, ConfigError for names and keys that cannot be, or are missing.
     """
-    file = _File(text, "--data", model)
-    file.content = content
+    file = _File(text, "--data", model, content)
     weight, wanted = file.names["weight"], _weight(model)
     if wanted is not None and weight is None:
         raise ConfigError(f"--data {text}: the run counts rows by a weight; name one, too: weight")
@@ -213,10 +207,10 @@ class _File:
         content: of standard input; None: nobody has read it yet.
     """
 
-    content: bytes | None = None
-
-    def __init__(self, text: str, option: str, model: TrainedModel) -> None:
-        self.text, self.model, data = text, model, model.config.data
+    def __init__(
+        self, text: str, option: str, model: TrainedModel, content: bytes | None = None
+    ) -> None:
+        self.text, self.model, self.content, data = text, model, content, model.config.data
         keys = _keys(text, option) if text.startswith("{") else {}
         self.path = keys.pop("path", "") if keys else text
         written = {key: keys.pop(key) for key in WRITTEN if key in keys}
@@ -252,7 +246,7 @@ class _File:
         if self.path != "-":
             return None, read_csv(path, *as_written)
         content = standard_input() if self.content is None else self.content
-        return None, parse_csv("standard input", content, *as_written)
+        return None, read_csv("standard input", *as_written, content=content)
 
     def arrays(self, names: Sequence[str]) -> list[Any]:
         """Arrays by their names."""

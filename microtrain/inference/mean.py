@@ -19,16 +19,13 @@ from ..errors import ConfigError, DataError
 from .model import Note, TrainedModel, once, warn_user
 from .saved import Saved, read_saved
 
-__all__ = ["Pooled", "TrainedEnsemble", "load_all"]
-
 Array = NDArray[Any]
 
 
 def load_all(paths: Sequence[Any], trust: bool, checkpoint: str | int) -> TrainedEnsemble:
     """The mean of several runs; raises as `load`."""
-    return TrainedEnsemble(
-        [read_saved(path, checkpoint, trust=trust, warn=warn_user) for path in paths]
-    )
+    saved = [read_saved(path, checkpoint, trust=trust, warn=warn_user) for path in paths]
+    return TrainedEnsemble(saved)
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,6 @@ from ..train.model_state import load_model_arrays
 from ..train.models_and_losses import one_prediction
 from .saved import Saved, Signature
 
-__all__ = ["Note", "TrainedModel", "once", "warn_user"]
-
 Array = NDArray[Any]
 Note = Callable[[str], None]
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,18}")

@@ -23,8 +23,6 @@ from .files import check_ending, read_inputs
 from .mean import TrainedEnsemble
 from .model import TrainedModel, once
 
-__all__ = ["check_place", "predict_file", "write_output"]
-
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
 
@@ -110,10 +108,8 @@ def _csv(
 
 def _npz(kept: Arrays, blocks: Iterable[Arrays], classes: Arrays) -> bytes:
     """A .npz file of what is kept, what is predicted in blocks, and the names of classes."""
-    first, *others = blocks
-    found: dict[str, Any] = {
-        name: np.concatenate([first[name], *(each[name] for each in others)]) for name in first
-    }
+    every = [*blocks]
+    found: dict[str, Any] = {name: np.concatenate([b[name] for b in every]) for name in every[0]}
     file = io.BytesIO()
     np.savez(file, **(found | {**kept, **classes}))
     return file.getvalue()
@@ -140,9 +136,8 @@ def _columns(model: TrainedModel, found: Arrays, output: str, kept: Arrays) -> d
     """What becomes the columns of a table, by name."""
     prediction = found["prediction"]
     if prediction.ndim > 2:
-        raise ConfigError(
-            f"--output {output}: a prediction has shape {prediction.shape[1:]}; write .npz"
-        )
+        shape = prediction.shape[1:]
+        raise ConfigError(f"--output {output}: a prediction has shape {shape}; write .npz")
     chances = model.link is not None  # predictions that are numbers are probabilities as well
     table = _written(prediction, model, chances)
     names: Any = model.target_names or ("prediction",)

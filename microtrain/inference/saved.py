@@ -33,8 +33,6 @@ from ..errors import ConfigError, DataError
 from ..runs.checkpoint import MANIFEST, Checkpoint, load_checkpoint
 from ..runs.run import Run
 
-__all__ = ["Saved", "Signature", "read_saved"]
-
 Size = Annotated[StrictInt, Field(ge=1)]
 Names = tuple[StrictStr, ...]
 
@@ -184,9 +182,7 @@ def read_saved(
     off = ["train.compile=off"]
     if re.fullmatch(r"step-\d+", directory.name) or os.path.isfile(directory / MANIFEST):
         if which != "best":
-            raise ConfigError(
-                f"{path} is one checkpoint; name its run to choose checkpoint {which}"
-            )
+            raise ConfigError(f"{path} is one checkpoint; name its run to choose {which}")
         run, loaded, chosen, fell_back = None, load_checkpoint(directory), "", ""
         config = load_config(directory / "config.yaml", off, trust=trust)
     else:

@@ -24,16 +24,14 @@ from ..common.files import is_unicode, parse_object
 Array = NDArray[Any]
 
 _DTYPES = {
-    "BF16": np.uint16, "F64": np.float64, "F32": np.float32, "F16": np.float16, "BOOL": np.bool_,
-    "I64": np.int64, "I32": np.int32, "I16": np.int16, "I8": np.int8,
-    "U64": np.uint64, "U32": np.uint32, "U16": np.uint16, "U8": np.uint8,
+    "BF16": np.uint16, "BOOL": np.bool_, "U8": np.uint8, "I8": np.int8, "I16": np.int16,
+    "U16": np.uint16, "F16": np.float16, "I32": np.int32, "U32": np.uint32, "F32": np.float32,
+    "F64": np.float64, "I64": np.int64, "U64": np.uint64,
 }  # fmt: skip
 # What uint16 is written as is the last of its names.
 _CODES = {np.dtype(dtype): code for code, dtype in _DTYPES.items()}
-# Of equally long dtypes the later one comes first, as in the library's files.
-_RANKS = {code: -rank for rank, code in enumerate(
-    ("BOOL", "U8", "I8", "I16", "U16", "F16", "I32", "U32", "F32", "F64", "I64", "U64")
-)}  # fmt: skip
+# The last dtype comes first, as in the library's files.
+_RANKS = {code: -rank for rank, code in enumerate(_DTYPES)}
 _BLOCK = 2**22  # bytes that are hashed and written, or made C-ordered, at a time
 
 
@@ -57,25 +55,26 @@ def array_content(
 
     Raises TypeError, which begins with `kind`, for arrays of anything but numbers.
     """
-    entries: dict[str, dict[str, Any]] = {}
+    codes: dict[str, str] = {}
     for name, array in arrays.items():
         if not isinstance(name, str):
             raise TypeError(f"{kind}: array names are text, got {name!r}")
         if name == "__metadata__" or not is_unicode(name):
             raise TypeError(f"{kind}: safetensors cannot name an array {name!r}; rename it")
-        code = _CODES.get(_kept(array.dtype))
+        code = _CODES.get(np.dtype(array.dtype).newbyteorder("="))
         if code is None:
             raise TypeError(f"{kind}: cannot store {name}, an array of {array.dtype}")
-        entries[name] = {"dtype": code, "shape": list(array.shape)}
-    ordered = dict(
-        sorted(entries.items(), key=lambda item: (_RANKS[item[1]["dtype"]], item[0].encode()))
-    )
+        codes[name] = code
+    ordered = sorted(codes, key=lambda name: (_RANKS[codes[name]], name.encode()))
     end = 0
-    for name, entry in ordered.items():
-        begin, end = end, end + arrays[name].size * _kept(arrays[name].dtype).itemsize
-        entry["data_offsets"] = [begin, end]
-    about = {} if metadata is None else {"__metadata__": dict(sorted(metadata.items()))}
-    text = json.dumps({**about, **ordered}, ensure_ascii=False, separators=(",", ":"))
+    about: dict[str, Any] = (
+        {} if metadata is None else {"__metadata__": dict(sorted(metadata.items()))}
+    )
+    for name in ordered:
+        shape, begin = list(arrays[name].shape), end
+        end += arrays[name].nbytes
+        about[name] = {"dtype": codes[name], "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(about, ensure_ascii=False, separators=(",", ":"))
     header = text.encode(errors="strict")
     header += b" " * (-len(header) % 8)
 
@@ -164,7 +163,3 @@ def arrays_in(memory: NDArray[np.uint8]) -> dict[str, Array]:
 
 def _on_host(array: Any) -> Array:
     return to_host(array) if hasattr(array, "get") else np.asarray(array)
-
-
-def _kept(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    return np.dtype(dtype).newbyteorder("=")

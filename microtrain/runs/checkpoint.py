@@ -33,7 +33,6 @@ FORMAT = 4
 File = Literal["model.safetensors", "optimizer.safetensors", "state.json", "config.yaml"]
 FILES: tuple[File, ...] = get_args(File)
 MANIFEST = "manifest.json"
-_BLOCK = 2**22  # bytes that are read and hashed at a time
 _NAME = re.compile(r"step-(\d+)|\.step-(\d+)\.replaced")
 _WAS = re.compile(r"(damaged-)?step-\d+|\.step-\d+\.replaced")
 
@@ -266,9 +265,7 @@ def _arrays(content: NDArray[np.uint8], kind: str, order: list[str]) -> dict[str
     except ValueError as error:
         raise ValueError(f"{kind}.safetensors: its contents do not fit: {error}") from error
     if sorted(arrays) != sorted(order):
-        raise ValueError(
-            f"its {kind} has arrays {sorted(arrays)}, the manifest has {sorted(order)}"
-        )
+        raise ValueError(f"its {kind} has arrays {sorted(arrays)}, the manifest {sorted(order)}")
     return {name: arrays[name] for name in order}
 
 
@@ -305,24 +302,20 @@ def _read_manifest(path: Path) -> _Manifest:
 
 def _read_verified(path: Path, name: str, expected: _Entry) -> NDArray[np.uint8]:
     """The content of a file that is as the manifest says; ValueError for all else."""
-    digest = hashlib.sha256()
     try:
         with files.open_plain(path / name) as file:
             size = os.fstat(file.fileno()).st_size
             if size != expected.size:
                 raise ValueError(f"{name} has {size:,} bytes, the manifest says {expected.size:,}")
             memory = np.empty(size, np.uint8)
-            for begin in range(0, size, _BLOCK):
-                block = memory[begin : begin + _BLOCK]
-                if file.readinto(block.data) != block.size:
-                    raise ValueError(f"{name} became shorter while it was read")
-                digest.update(block.data)
+            if file.readinto(memory.data) != size:
+                raise ValueError(f"{name} became shorter while it was read")
     except OSError as error:
         raise ValueError(f"cannot read {name}: {error.strerror}") from error
-    if digest.hexdigest() != expected.sha256:
+    found, wanted = hashlib.sha256(memory.data).hexdigest(), expected.sha256
+    if found != wanted:
         raise ValueError(
-            f"{name} was changed: its sha256 starts {digest.hexdigest()[:12]}, the manifest says "
-            f"{expected.sha256[:12]}"
+            f"{name} was changed: its sha256 starts {found[:12]}, the manifest says {wanted[:12]}"
         )
     return memory
 

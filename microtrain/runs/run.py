@@ -311,9 +311,7 @@ class Run:
             return last, f"checkpoint of step {last.step:,}, the last", fell_back
         if (step := int(which)) not in paths:
             there = ", ".join(map(str, paths))
-            raise DataError(
-                f"the run {self.path} has no checkpoint of step {step}; there are {there}"
-            )
+            raise DataError(f"{self.path} has no checkpoint of step {step}; there are {there}")
         loaded = load_checkpoint(paths[step])
         self.own(loaded)
         return loaded, f"checkpoint of step {step:,}", ""

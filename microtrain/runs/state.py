@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
@@ -28,8 +27,7 @@ from ..common.files import is_unicode, typed
 from ..common.words import listed
 from ..random import get_rng_state, set_rng_state
 from ..tensor import TENSORS, Size, kind_of, wrap
-from .checkpoint import Checkpoint, Count, Number
-from .checkpoint import damaged as damaged_at
+from .checkpoint import Checkpoint, Count, Number, damaged
 
 Array = NDArray[Any]
 SCALARS = (str, int, float, bool, type(None))
@@ -270,14 +268,9 @@ def check_loop(
     groups: the parameter groups of the loop's optimizer, if it restores one.
     given: makes of the state what the loop gave; ValueError.
     """
-    with damaged(checkpoint):
+    with damaged(checkpoint.path, "in state.json, "):
         check_options(typed(_Loop, checkpoint.state).options, groups)
         given(checkpoint.state)
-
-
-def damaged(checkpoint: Checkpoint) -> AbstractContextManager[None]:
-    """A ValueError about the state of a checkpoint is a DataError that names it."""
-    return damaged_at(checkpoint.path, "in state.json, ")
 
 
 def check_options(stored: Options, groups: Sequence[dict[str, Any]]) -> None:

@@ -24,7 +24,7 @@ from ..config.schema import Config
 from ..creation import tensor
 from ..data import Prepared
 from ..data.rows import Preprocessing, TargetScaling, known_of_target, layout, targets
-from ..data.source import Source, blocks, location_in
+from ..data.source import Source, blocks
 from ..errors import ConfigError, DataError, noun_of
 from ..ops import cat
 from ..ops.loss.losses import mean_loss
@@ -245,7 +245,7 @@ def negative_count(rows: Source, loss: Any) -> str:
     at = len(layout(rows)[0])
     for first, arrays in blocks(rows):
         for row, *rest in np.argwhere(arrays[at] < 0)[:1].tolist():
-            return f"target at {location_in(rows, at, first + row)} is {arrays[at][(row, *rest)]:g}"
+            return f"target at {rows.location_in(at, first + row)} is {arrays[at][(row, *rest)]:g}"
     return ""
 
 

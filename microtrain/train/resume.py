@@ -35,6 +35,7 @@ from ..runs.checkpoint import (
     OtherFormat,
     OtherRun,
     config_of,
+    damaged,
     list_checkpoints,
     load_newest_checkpoint,
     peek_state,
@@ -42,7 +43,7 @@ from ..runs.checkpoint import (
 )
 from ..runs.directory import RunDirectory, newest_run
 from ..runs.run import Run
-from ..runs.state import Options, RandomState, RunState, check_options, damaged
+from ..runs.state import Options, RandomState, RunState, check_options
 from .build_run import take_initial_values
 from .model_state import checkpoint_from, share_arrays, take_over
 from .run import RANKS_FILE, STOP_FILE, TrainingRun
@@ -53,11 +54,10 @@ Choice = tuple[Path | None, str, int | None]
 
 
 def _are_sums(progress: list[str]) -> bool:
-    try:
+    with contextlib.suppress(OverflowError):
         _, weight = map(float.fromhex, progress)
-    except OverflowError:
-        return False
-    return weight >= 0
+        return weight >= 0
+    return False
 
 
 @dataclass
@@ -99,7 +99,7 @@ def check_run(checkpoint: Checkpoint, groups: Sequence[dict[str, Any]], skipping
     groups: the parameter groups of its optimizer.
     skipping: whether it skips updates that are not finite.
     """
-    with damaged(checkpoint):
+    with damaged(checkpoint.path, "in state.json, "):
         state = typed(_Run, checkpoint.state)
         if state.step != checkpoint.step:
             raise ValueError("step: not that of the manifest")

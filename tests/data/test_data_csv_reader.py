@@ -15,7 +15,7 @@ from pace import examples
 
 from microtrain.data import csv
 from microtrain.data.readers import csv as csv_reader
-from microtrain.data.readers.csv import parse_csv, read_csv
+from microtrain.data.readers.csv import read_csv
 from microtrain.data.tables.columns import Column, read_target, texts
 from microtrain.data.tables.frame import Frame, OnFile
 from microtrain.data.tables.notation import Notation
@@ -121,7 +121,7 @@ def test_every_way_reads_the_same(file, notation):
     found = []
     for way in WAYS:
         with by(*way):
-            found.append(all_of(lambda: parse_csv("t.csv", content, delimiter, notation)))
+            found.append(all_of(lambda: read_csv("t.csv", delimiter, notation, content=content)))
     assert found[1:] == found[:-1]
     try:
         expected = by_python(content, delimiter, notation)
@@ -145,7 +145,7 @@ def test_decimals_are_those_of_python(cells):
     content = ("a,b\n" + "".join(f"{c},{c}\n" for c in cells)).encode()
     for way in WAYS:
         with by(*way):
-            frame = parse_csv("t.csv", content)
+            frame = read_csv("t.csv", content=content)
         assert frame.floats("a").tobytes() == np.array([float(c) for c in cells]).tobytes()
 
 
@@ -154,7 +154,7 @@ def test_halves_between_two_numbers_are_rounded_as_python_does(way):
     cells = [f"{n}.{tail}" for n in range(1 << 52, (1 << 52) + 40) for tail in ("5", "50000", "25")]
     cells += [str((1 << 54) + k) for k in range(40)]
     with by(*way):
-        frame = parse_csv("t.csv", ("a,b\n" + "".join(f"{c},1\n" for c in cells)).encode())
+        frame = read_csv("t.csv", content=("a,b\n" + "".join(f"{c},1\n" for c in cells)).encode())
     assert frame.floats("a").tolist() == [float(c) for c in cells]
 
 
@@ -190,7 +190,7 @@ def test_a_file_that_grows_while_it_is_read_is_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize("way", WAYS)
 def test_an_integer_that_is_larger_than_all_floats_is_no_number(way):
     with by(*way):
-        frame = parse_csv("t.csv", b"a,b\n1,2\n" + b"1" * 400 + b",3\n")
+        frame = read_csv("t.csv", content=b"a,b\n1,2\n" + b"1" * 400 + b",3\n")
         assert frame.column("a").tolist() == ["1", "1" * 400]
         with pytest.raises(DataError, match=r't\.csv, line 3, column "a": expected a number'):
             frame.numbers("a")
@@ -198,7 +198,7 @@ def test_an_integer_that_is_larger_than_all_floats_is_no_number(way):
 
 def test_the_byte_that_is_no_text_is_named_behind_a_byte_order_mark():
     with pytest.raises(DataError, match="line 2: byte 0xe9 is not UTF-8"):
-        parse_csv("t.csv", b"\xef\xbb\xbfa,y\ncaf\xe9,2\n")
+        read_csv("t.csv", content=b"\xef\xbb\xbfa,y\ncaf\xe9,2\n")
 
 
 def test_columns_that_are_dropped_hold_anything(tmp_path):
@@ -279,6 +279,6 @@ def test_inputs_are_the_columns_around_the_target(tmp_path, way, target):
 def test_a_byte_order_mark_where_a_block_begins_is_a_text():
     for way in WAYS:
         with by(*way):
-            frame = parse_csv("t.csv", b"a,b\n" + b"1,22222\n" + b"\xef\xbb\xbf1,2\n" * 3)
+            frame = read_csv("t.csv", content=b"a,b\n" + b"1,22222\n" + b"\xef\xbb\xbf1,2\n" * 3)
         assert frame.floats("a") is None
         assert frame.column("a").tolist() == ["1"] + ["\ufeff1"] * 3

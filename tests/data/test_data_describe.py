@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from microtrain.data import Table
-from microtrain.data.readers.csv import parse_csv
+from microtrain.data.readers.csv import read_csv
 from microtrain.data.tables.dates import format_of
 from microtrain.data.tables.frame import Frame
 from microtrain.data.tables.propose import propose
@@ -20,7 +20,7 @@ def frame(name, cells, first=False):
     if first:
         rows = "".join(f"{cell},0.5,{i}\n" for i, cell in enumerate(map(json.dumps, cells)))
     names = (name, "other") if first else ("other", name)
-    return parse_csv("t.csv", f"{','.join(names)},y\n{rows}".encode())
+    return read_csv("t.csv", content=f"{','.join(names)},y\n{rows}".encode())
 
 
 CASES = [
@@ -194,7 +194,7 @@ def test_times_that_rise_are_no_row_numbers():
 
 
 def test_whole_numbers_that_are_the_one_input_are_numbers():
-    table = parse_csv("t.csv", b"a,y\n" + b"".join(b"%d,1\n" % i for i in range(30)))
+    table = read_csv("t.csv", content=b"a,y\n" + b"".join(b"%d,1\n" % i for i in range(30)))
     assert propose(table, "a").spec == ""
 
 
@@ -279,6 +279,6 @@ GOALS = [0] * 30 + [1] * 25 + [2] * 12 + [3] * 6 + [4, 5]
 )
 def test_what_a_target_holds(name, cells, kind):
     content = f"a,{name}\n" + "".join(f"1,{cell}\n" for cell in cells)
-    found = describe(parse_csv("t.csv", content.encode()), name)
+    found = describe(read_csv("t.csv", content=content.encode()), name)
     assert kind in found.found
     assert found.is_classes == (kind == "classes")

@@ -228,6 +228,16 @@ def test_train_alone_shares_the_memory_of_the_arrays():
     assert np.shares_memory(prepare((x, y), split={"train": 1.0}).train.arrays[0], x)
 
 
+@pytest.mark.parametrize("standardize", [False, True])
+def test_a_single_column_is_scaled_as_that_of_an_array(standardize):
+    x = np.arange(10.0)
+    source = FunctionSource(lambda rows: (x[rows], 2 * x[rows]), 10)
+    found, expected = (prepare(data, standardize=standardize) for data in (source, (x, 2 * x)))
+    assert found.preprocessing.to_json() == expected.preprocessing.to_json()
+    again = prepare(source, preprocessing=found.preprocessing)
+    np.testing.assert_array_equal(again.train.read(slice(10))[0], expected.train.arrays[0])
+
+
 def test_classes_weights_and_strata(tmp_path):
     x, _ = arrays()
     codes = (np.arange(N) % 4 == 0) + 2 * (np.arange(N) % 10 == 1)

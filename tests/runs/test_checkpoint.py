@@ -206,7 +206,7 @@ def edit_manifest(path, **changes):
             "manifest.json cannot be understood",
         ),
         ({"order": {"model": [1], "optimizer": []}}, "manifest.json cannot be understood"),
-        ({"order": {"model": [], "optimizer": []}}, "the manifest has \\[\\]"),
+        ({"order": {"model": [], "optimizer": []}}, "the manifest \\[\\]"),
     ],
 )
 def test_a_manifest_that_does_not_fit_is_refused(tmp_path, changes, message):

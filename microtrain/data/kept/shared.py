@@ -8,21 +8,19 @@ leaves nothing behind.
 from __future__ import annotations
 
 import contextlib
-import copy
 import ctypes
 import gc
 import mmap
 import os
+import pickle
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ...common.files import refusing
 from ...common.words import size
@@ -30,15 +28,12 @@ from ...distributed.agreement import from_root, settled
 from ...distributed.communicator import alone
 from ...errors import DataError
 from ..preparation.prepare import Prepared
-from ..preparation.split import PARTS
 from ..rows import is_lazy
+from ..source import ArrayDataset
 
 if TYPE_CHECKING:
     from ...distributed.communicator import Communicator
 
-__all__ = ["share"]
-
-Array = NDArray[Any]
 Load = Callable[..., Prepared]
 MEMORY: Final = ["/dev/shm"]  # where a file is memory; then comes the temporary directory
 ALIGNED: Final = 64  # bytes: a multiple of them is where an array begins
@@ -57,29 +52,22 @@ def during(variable: ContextVar[Any], value: Any) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Span:
-    """Where an array is in the file."""
-
-    start: int
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    order: Any
-
-
-@dataclass(frozen=True)
 class Parcel:
     """What the first rank of a host tells the others.
 
     Attributes:
         found: in rows that are read when they are used, of which there is no file.
-        rest: the data, in which a `Span` stands for each array.
-        path, length: of the file, in bytes.
+        rest: the data, pickled without the numbers of its arrays; empty where there is no file.
+        spans: first and last-plus-one byte in the file of the numbers of each array.
+        path: of the file.
+        notes: on its place.
     """
 
     found: Any
-    rest: Prepared | None = None
+    rest: bytes = b""
+    spans: Sequence[tuple[int, int]] = ()
     path: str = ""
-    length: int = 0
+    notes: tuple[str, ...] = ()
 
 
 def share(comm: Communicator, load: Load, *, everyone: bool = False) -> Prepared:
@@ -106,36 +94,26 @@ def _of_first(node: Communicator, load: Load, everyone: bool) -> Prepared:
     data = load() if everyone else None
     if data is not None and is_lazy(data.train):
         return data
+    numbers: list[PickleBuffer] = []  # of the arrays, on the first rank
 
     def first() -> Parcel:
         nonlocal data
         with alone(WHY):
             data = load() if data is None else data
-            return Parcel(data.found) if is_lazy(data.train) else _parcel(data)
+            return Parcel(data.found) if is_lazy(data.train) else _parcel(data, numbers)
 
     parcel = from_root(node, first)
-    if parcel.rest is None:
+    if not parcel.rest:
         return load(parcel.found) if data is None else data
-    own: list[Array] = []
-    if data is not None:
-        _with(data, own.append)
     del data
-    return _in_memory(node, parcel, own)
+    return _in_memory(node, parcel, numbers)
 
 
-def _in_memory(node: Communicator, parcel: Parcel, own: list[Array]) -> Prepared:
+def _in_memory(node: Communicator, parcel: Parcel, numbers: list[PickleBuffer]) -> Prepared:
     """The data of a parcel, with arrays in the file that all ranks map.
 
-    own: the arrays of this rank, if it has loaded them; each is freed once it is written.
+    numbers: of the arrays, on the first rank; each is freed once it is written.
     """
-    assert parcel.rest is not None
-
-    def mapped(span: Span) -> Array:
-        array = own.pop(0) if own else None
-        if array is not None and node.rank == 0:
-            _write(array, file, span, parcel)
-        return np.ndarray(span.shape, span.dtype, memory, span.start, order=span.order)
-
     with contextlib.ExitStack() as stack:
         try:
             with refusing("data", NOT_SEEN, DataError):
@@ -145,34 +123,28 @@ def _in_memory(node: Communicator, parcel: Parcel, own: list[Array]) -> Prepared
             if node.rank == 0:
                 os.unlink(parcel.path)
         stack.enter_context(alone(WHY))
-        memory = mmap.mmap(file.fileno(), parcel.length, access=mmap.ACCESS_READ)
-        data = _with(parcel.rest, mapped)
+        for start, _ in parcel.spans if numbers else ():
+            _write(numbers.pop(0), file, start, parcel)
+        memory = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        mapped = [memory[start:stop] for start, stop in parcel.spans]
+        data: Prepared = pickle.loads(parcel.rest, buffers=mapped)
         gc.collect()
         if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
             trim(0)  # glibc keeps what the preparation has freed
-    return data
+    return replace(data, notes=(*data.notes, *parcel.notes))
 
 
-def _with(data: Any, change: Callable[[Any], Any]) -> Prepared:
-    """The data with something different for each array, of which nothing is checked."""
-    parts = {name: copy.copy(getattr(data, name)) for name in PARTS}
-    for part in parts.values():
-        if part is not None:
-            part.arrays = tuple(map(change, part.arrays))
-    return replace(data, **parts)
-
-
-def _parcel(data: Prepared) -> Parcel:
-    """A new file, which takes no room yet, and what is where in it."""
-    length = 0
-
-    def span(array: Array) -> Span:
-        nonlocal length
+def _parcel(data: Prepared, numbers: list[PickleBuffer]) -> Parcel:
+    """A new file, which takes no room yet, what is where in it, and the `numbers` to be written."""
+    for part in (data.train, data.val, data.test):
+        if isinstance(part, ArrayDataset):  # what is not in one piece would be pickled
+            part.arrays = tuple(a if a.flags.forc else a.copy() for a in part.arrays)
+    rest = pickle.dumps(data, 5, buffer_callback=numbers.append)
+    spans, length, tried = list[tuple[int, int]](), 0, list[str]()
+    for each in numbers:
         start = -(-length // ALIGNED) * ALIGNED
-        length = start + array.nbytes
-        return Span(start, array.dtype, array.shape, "F" if array.flags.fnc else "C")
-
-    rest, tried = _with(data, span), list[str]()
+        length = start + each.raw().nbytes
+        spans.append((start, length))
     for directory in filter(os.path.isdir, (*MEMORY, tempfile.gettempdir())):
         total, _, free = shutil.disk_usage(directory)
         if total and free < length:
@@ -184,11 +156,10 @@ def _parcel(data: Prepared) -> Parcel:
             tried.append(f"{directory}: {error.strerror}")
             continue
         with open(file, "wb") as empty:
-            empty.truncate(length := max(length, 1))
+            empty.truncate(length)
         where = f"the ranks of a host share {size(length)} of data through a file in {directory}"
-        if tried:
-            rest = replace(rest, notes=(*rest.notes, f"{where}: {', '.join(tried)}"))
-        return Parcel(None, rest, path, length)
+        notes = (f"{where}: {', '.join(tried)}",) if tried else ()
+        return Parcel(None, rest, spans, path, notes)
     raise DataError(
         f"data: no room for the {size(length)} that the ranks of host {socket.gethostname()} "
         f"share: {', '.join(tried)}\nhint: name a directory with more in TMPDIR, give a container "
@@ -196,14 +167,14 @@ def _parcel(data: Prepared) -> Parcel:
     )
 
 
-def _write(array: Array, file: BinaryIO, span: Span, parcel: Parcel) -> None:
-    """Write an array into its place.
+def _write(numbers: PickleBuffer, file: BinaryIO, start: int, parcel: Parcel) -> None:
+    """Write the numbers of an array into their place.
 
     Room that is missing after all is an error of `write`; a mapped page without it would end the
     process.
     """
     where = f": {parcel.path}, through which the ranks of host {socket.gethostname()} share"
-    with refusing("data", f"{where} {size(parcel.length)} of data", DataError):
-        file.seek(span.start)
-        file.write(np.ascontiguousarray(array.T if span.order == "F" else array).data.cast("B"))
+    with refusing("data", f"{where} {size(parcel.spans[-1][1])} of data", DataError):
+        file.seek(start)
+        file.write(numbers.raw())
         file.flush()

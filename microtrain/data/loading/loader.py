@@ -26,8 +26,6 @@ from .order import TABLE, Ahead, Order, Permutation
 if TYPE_CHECKING:
     from ...distributed.communicator import Communicator
 
-__all__ = ["Batch", "DataLoader"]
-
 CACHED = 1 << 18  # bytes of batches that are made at once
 Pass = dict[int, Any]  # the order of the epoch that it has come to
 

@@ -167,9 +167,8 @@ class Ahead:
             return self._numbers(self._order[rows])
         if not 0 <= number - self._begin < len(self._rows):
             batches = np.arange(number, min(number + self._count, self._whole))
-            self._rows = self._numbers(
-                self._order[batches[:, None] * self._batch_size + self._within]
-            )
+            positions = batches[:, None] * self._batch_size + self._within
+            self._rows = self._numbers(self._order[positions])
             self._begin = number
         column = self._column[first]
         return self._rows[number - self._begin, column : column + rows.stop - rows.start]

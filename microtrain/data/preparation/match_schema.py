@@ -12,12 +12,10 @@ from ...common.spelling import did_you_mean
 from ...common.words import listed
 from ...errors import DataError
 from ..readers.npy import Stored
-from ..rows import Rows, layout
+from ..rows import Rows, as_trained, layout
 from ..source import RowNumbers, Source
 from ..tables.columns import Codes
 from ..tables.frame import missing
-
-__all__ = ["match_schema"]
 
 Array = NDArray[Any]
 
@@ -95,9 +93,6 @@ def match_schema(other: Source, data: Source, origin: str) -> Source:
 def _rows(source: Source) -> str:
     """Kinds and shapes of a row, in words."""
     inputs, target = layout(source)
-    shown = [
-        ("floats" if a.dtype.kind == "f" else "integers")
-        + f" {(1,) if a.ndim == 1 and a.dtype.kind == 'f' else a.shape[1:]}"
-        for a in (*inputs, target)
-    ]
+    arrays = [as_trained(each, each.dtype, column=True) for each in (*inputs, target)]
+    shown = [f"{'floats' if a.dtype.kind == 'f' else 'integers'} {a.shape[1:]}" for a in arrays]
     return listed(shown) + " and weights" * source.weighted

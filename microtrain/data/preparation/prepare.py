@@ -36,8 +36,6 @@ from ..tables.table import Encoder, Table
 from .match_schema import match_schema
 from .split import PartRows, split_rows, way_to_split
 
-__all__ = ["Prepared", "check_names", "prepare"]
-
 Array = NDArray[Any]
 Names = tuple[str, ...] | None
 Ends = list[tuple[Array, Array]]  # of each array, the least and largest values over its rows
@@ -165,7 +163,7 @@ def prepare(
     whole: Any = data if isinstance(data, Table) else checked(data, origin)
     if found is None:
         how = way_to_split(whole, origin, stratify, group, time, fold)
-        rows: Mapping[str, Any] = split_rows(len(whole), split, seed, origin, **how)
+        rows: Mapping[str, Any] = split_rows(len(whole), split, seed, origin, fold=fold, **how)
     else:
         rows = {name: part for name, (part, _) in found.items() if name not in (others or {})}
     notes = dict.fromkeys(getattr(whole, "notes", ()))  # each once, in order
@@ -174,15 +172,16 @@ def prepare(
             encoder, preprocessing = whole.fit(rows["train"], standardize)
         whole = checked(whole.arrays(encoder, notes.setdefault), origin)
     inputs, target = layout(whole)
+    first = as_trained(inputs[0], dtype, column=True)
     standardize = standardize if preprocessing is None else not preprocessing.is_identity
     if len(inputs) > 1 and standardize and encoder is None:
         raise ConfigError(
             f"{origin}: standardize works on one input array, this data has {len(inputs)}; "
             "standardize them in the component itself"
         )
-    if preprocessing is not None and preprocessing.mean.shape != inputs[0].shape[1:]:
+    if preprocessing is not None and preprocessing.mean.shape != first.shape[1:]:
         raise DataError(
-            f"{origin}: inputs have {inputs[0].shape[1:]} features a row, but the stored "
+            f"{origin}: inputs have {first.shape[1:]} features a row, but the stored "
             f"preprocessing is for {preprocessing.mean.shape}"
         )
     at, moments = len(inputs), list[int]()  # the target; arrays whose mean is wanted
@@ -232,7 +231,7 @@ def prepare(
         which = "training rows" if preprocessing is None else "rows"
         raise DataError(f"{origin}: the weights of all {which} are 0")
     if preprocessing is None:
-        identity = Preprocessing.identity(inputs[0])
+        identity = Preprocessing.identity(first)
         preprocessing = surveys["train"].standardizing(0, origin) if standardize else identity
     if scaled:
         train = surveys["train"]
@@ -299,12 +298,11 @@ class Survey:
     def standardizing(self, number: int, origin: str, log: bool = False) -> Preprocessing:
         """The map that gives an array of these rows, or its log(1 + x), mean 0 and deviation 1."""
         with np.errstate(over="ignore", invalid="ignore"):
-            mean, std = self.moments[number].mean_and_std()
+            mean, std = map(np.atleast_1d, self.moments[number].mean_and_std())
         if number == 0:
-            low, high = (end.astype(np.float64) for end in self.ends[0])
+            low, high = (np.atleast_1d(end).astype(np.float64) for end in self.ends[0])
             return Preprocessing.of_statistics(mean, std, low, high, origin)
         low, high = (np.log1p(end) if log else end for end in self.of_target())
-        mean, std = np.atleast_1d(mean), np.atleast_1d(std)
         return Preprocessing.of_statistics(mean, std, low, high, origin, "target")
 
 

@@ -23,8 +23,6 @@ from ..tables.columns import Column, dates, texts
 from ..tables.frame import missing
 from ..tables.table import Table
 
-__all__ = ["PARTS", "PartRows", "split_rows", "split_sizes"]
-
 PARTS = ("train", "val", "test")
 REGION = 1024  # rows that are split by themselves, at least
 KEPT = 2**24  # rows of all parts up to which the numbers of a part become a table
@@ -141,10 +139,8 @@ def way_to_split(
     fold: tuple[int, int] | None = None,
 ) -> dict[str, Any]:
     """What `split_rows` has to know; ConfigError where the data do not allow it."""
-    if fold is not None:
-        if time is not None:
-            raise ConfigError(f"{origin}: split takes folds or time, not both")
-        return {**way_to_split(data, origin, stratify, group, time), "fold": fold}
+    if fold is not None and time is not None:
+        raise ConfigError(f"{origin}: split takes folds or time, not both")
     if stratify + (group is not None) + (time is not None) > 1:
         raise ConfigError(f"{origin}: split takes one of stratify, group and time")
     if stratify:
@@ -185,13 +181,11 @@ def _values(table: Table, name: str, as_time: bool) -> NDArray[Any]:
         except DataError:
             if column.type == "date":
                 raise
-    try:
-        return frame.numbers(name)
-    except DataError as error:
-        raise DataError(
-            f"{error}\nhint: split.time takes numbers, and dates such as 2024-12-31; for other "
-            f'forms write columns: {{{name}: {{type: date, format: "%d/%m/%Y"}}}}'
-        ) from error
+    hint = (
+        "split.time takes numbers, and dates such as 2024-12-31; for other forms write columns: "
+        f'{{{name}: {{type: date, format: "%d/%m/%Y"}}}}'
+    )
+    return frame.numbers(name, hint)
 
 
 def split_rows(

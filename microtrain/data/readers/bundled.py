@@ -10,8 +10,6 @@ import numpy as np
 from ...errors import ConfigError, DataError, absent
 from ..source import ArrayDataset
 
-__all__ = ["sklearn"]
-
 Name = Literal["digits", "diabetes", "breast_cancer", "wine", "iris", "linnerud"]
 SETS = Path(__file__).parents[1] / "sets"  # digits and diabetes
 

@@ -34,8 +34,6 @@ from ..tables.notation import PLAIN, Notation
 from ..tables.table import Table, table_or_arrays
 from .csv_blocks import Read, blocks, by_numpy, by_pyarrow
 
-__all__ = ["parse_csv", "read_csv"]
-
 Array = NDArray[Any]
 Opening = Callable[[], contextlib.AbstractContextManager[BinaryIO]]
 Row = tuple[int, list[str]]  # the line on which it starts, and its cells
@@ -68,12 +66,13 @@ _BLANKS = re.compile(r'("(?:[^"]|"")*")|[ \t]+')
 
 
 def read_csv(
-    path: Path,
+    path: str | Path,
     delimiter: str = ",",
     notation: Notation = PLAIN,
     encoding: str = "utf-8",
     texts: Collection[str] | None = (),
     wanted: Callable[[str], bool] = lambda name: True,
+    content: bytes | None = None,
 ) -> Frame:
     """The table in a CSV file, white space around cells left out.
 
@@ -84,25 +83,14 @@ def read_csv(
         encoding: of the text, by a name that Python has for it.
         texts: names of columns to keep as texts, whatever their cells look like; None: all.
         wanted: which columns to keep, by name. Others stay in the file.
+        content: of the file, which `path` then names in errors; None: it is read.
 
     Raises DataError for a file that cannot be read or is not of this encoding, without a header or
     rows, or with rows of different lengths; ConfigError for a delimiter or an encoding that cannot
     be one.
     """
-    file = _File(path, partial(reading, path), delimiter, notation, encoding)
-    return file.frame(texts, wanted)
-
-
-def parse_csv(
-    origin: object,
-    content: bytes,
-    delimiter: str = ",",
-    notation: Notation = PLAIN,
-    encoding: str = "utf-8",
-) -> Frame:
-    """The table that is the content of a CSV file, as `read_csv`; origin names it in errors."""
-    file = _File(origin, partial(io.BytesIO, content), delimiter, notation, encoding)
-    return file.frame((), lambda _: True)
+    opening = partial(reading, Path(path)) if content is None else partial(io.BytesIO, content)
+    return _File(path, opening, delimiter, notation, encoding).frame(texts, wanted)
 
 
 def csv(

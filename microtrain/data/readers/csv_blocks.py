@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from ..tables.frame import EACH
 from ..tables.notation import NO_VALUE, Notation
 
-__all__ = ["Read", "blocks", "by_numpy", "by_pyarrow"]
-
 Array = NDArray[Any]
 Cells = tuple[list[str], Any]  # some texts, and for each row the index of its own
 # How many rows, and their numbers and texts; None: this column is not of numbers.

@@ -18,8 +18,6 @@ from ..tables.frame import WHITESPACE, Frame, shortened
 from ..tables.notation import BLANKS, Notation, is_empty
 from .csv import read_csv, require_text
 
-__all__ = ["dialect_of"]
-
 _SIGNS = "[$€£¥₹₽%‰]"
 _CURRENCY = f"(?:[A-Z]{{0,2}}{_SIGNS}|CHF|EUR|USD|GBP|SEK|NOK|DKK|PLN|CZK|JPY|kr|zł|Fr\\.)"
 _AMOUNT = re.compile(

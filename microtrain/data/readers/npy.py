@@ -64,9 +64,14 @@ def npy(
 
 
 class Column:
-    """One array of a source: in memory, under the name of the file that it was read from."""
+    """One array of a source: in memory, under the name of the file that it was read from.
+
+    Attributes:
+        kept: where it is kept after it was decoded; None: it is the user's file.
+    """
 
     shape: tuple[int, ...]
+    kept: Path | None = None
 
     def __init__(self, name: str, array: Any) -> None:
         self.name, self.shape, self.dtype, self._array = name, array.shape, array.dtype, array
@@ -84,7 +89,11 @@ class Column:
 
 
 class Stored(Source):
-    """Arrays in files as a source: inputs, the target, and with `weighted` the weights."""
+    """Arrays in files as a source: inputs, the target, and with `weighted` the weights.
+
+    Attributes:
+        kept: where what was decoded is kept.
+    """
 
     def __init__(
         self,
@@ -99,16 +108,11 @@ class Stored(Source):
             shapes = ", ".join(f"{column.name} {column.shape}" for column in columns)
             raise DataError(f"arrays have different numbers of rows: {shapes}")
         self._columns, self._length = columns, columns[0].shape[0]
+        self.kept = [column.kept for column in columns if column.kept is not None]
         self.feature_names = None if feature_names is None else tuple(feature_names)
         self.classes = None if classes is None else tuple(classes)
         self.target_name, self.weighted = target_name, weighted
         self._next_look = time.monotonic() + LOOK
-
-    @property
-    def kept(self) -> list[Path]:
-        """Where what was decoded is kept."""
-        places = (getattr(column, "kept", None) for column in self._columns)
-        return [place for place in places if place is not None]
 
     @property
     def names(self) -> list[str]:
@@ -139,13 +143,7 @@ class Stored(Source):
 
 
 class Mapped(Column):
-    """An array in one file, or in several one after another, mapped into memory.
-
-    Attributes:
-        kept: where it is kept after it was decoded; None: it is the user's file.
-    """
-
-    kept: Path | None = None
+    """An array in one file, or in several one after another, mapped into memory."""
 
     def __init__(self, name: str, paths: Sequence[Path], arrays: Sequence[Array]) -> None:
         self.name, self._paths, self._arrays = name, paths, arrays
@@ -249,16 +247,7 @@ def sign_of(path: Path) -> tuple[int, ...] | None:
 def map_npy(path: Path) -> Array:
     """The array of a .npy file; DataError for one that cannot be mapped."""
     with reading(path) as file:
-        return by_rows(read_npy(file, 0, str(path)), str(path))
-
-
-def by_rows(array: Array, where: str) -> Array:
-    if array.ndim > 1 and not array.flags.c_contiguous and array.flags.f_contiguous:
-        raise DataError(
-            f"{where} is in Fortran order, column after column, so that each row is spread over "
-            "the file; save it by rows: np.save(path, np.ascontiguousarray(array))"
-        )
-    return array
+        return read_npy(file, 0, str(path))
 
 
 def npy_header(dtype: np.dtype[Any], shape: Sequence[int]) -> bytes:
@@ -270,7 +259,7 @@ def npy_header(dtype: np.dtype[Any], shape: Sequence[int]) -> bytes:
 
 
 def read_npy(file: BinaryIO, start: int, where: str) -> Array:
-    """The array of numbers in .npy format that begins at a byte of an open file, mapped."""
+    """The rows of numbers in .npy format that begin at a byte of an open file, mapped."""
     file.seek(start)
     with readable(f"{where} is not a readable npy file"):
         version = npy_format.read_magic(file)
@@ -286,7 +275,13 @@ def read_npy(file: BinaryIO, start: int, where: str) -> Array:
     needed, size = dtype.itemsize * int(np.prod(shape, dtype=object)), file.seek(0, 2) - begin
     if size < needed:
         raise DataError(f"{where} is cut off: {size:,} bytes of numbers, expected {needed:,}")
-    return np.asarray(np.memmap(file, dtype, "r", begin, shape, "F" if fortran else "C"))
+    array = np.asarray(np.memmap(file, dtype, "r", begin, shape, "F" if fortran else "C"))
+    if array.ndim > 1 and not array.flags.c_contiguous:
+        raise DataError(
+            f"{where} is in Fortran order, column after column, so that each row is spread over "
+            "the file; save it by rows: np.save(path, np.ascontiguousarray(array))"
+        )
+    return array
 
 
 def check_numbers(where: str, shape: Sequence[Any], dtype: Any) -> None:

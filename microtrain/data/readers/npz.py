@@ -17,7 +17,7 @@ from ...errors import DataError
 from ..rows import in_memory as rows_in_memory
 from ..source import Source
 from ..tables.frame import missing
-from .npy import Column, Mapped, by_rows, read_npy
+from .npy import Column, Mapped, read_npy
 from .stores import source_of
 
 
@@ -91,4 +91,4 @@ def map_npz(path: Path, name: str) -> Mapped:
         file.seek(info.header_offset + 26)  # the lengths of the name and of what follows it
         name_bytes, extra = struct.unpack("<HH", file.read(4))
         start = info.header_offset + 30 + name_bytes + extra
-        return Mapped(where, [path], [by_rows(read_npy(file, start, where), where)])
+        return Mapped(where, [path], [read_npy(file, start, where)])

@@ -89,7 +89,10 @@ def parquet(
         wanted = stored.numbers([target])
     else:  # what is a class shows in all rows alone: this one column is read whole
         whole, classes = read_target(read_parquet(path, [target]), target, categorical)
-        wanted = stored.of(whole, [target, categorical])
+        wanted = Chunked(
+            str(path), whole.shape, whole.dtype, [0, len(whole)], lambda first, stop: whole, path,
+            [target, categorical],
+        )  # fmt: skip
     rows = [inputs, wanted] + ([] if weight is None else [stored.numbers(weight)])
     return Stored(
         mapped(rows, cache), feature_names=features, target_name=target, classes=classes,
@@ -150,18 +153,9 @@ class ParquetRows:
             where, (length, *shape), float64, self._bounds, load, self._path, what, self._path
         )
 
-    def of(self, whole: Array, what: Sequence[Any]) -> Chunked:
-        """A column that is in memory; `what` tells it from others of the file."""
-        where, bounds = str(self._path), [0, len(whole)]
-        return Chunked(
-            where, whole.shape, whole.dtype, bounds, lambda a, b: whole, self._path, what
-        )
-
 
 def read_parquet(
-    path: Path,
-    names: Sequence[str] | None = None,
-    notation: Notation = PLAIN,
+    path: Path, names: Sequence[str] | None = None, notation: Notation = PLAIN
 ) -> Frame:
     """The columns of a Parquet file, those of `names` that it has; None: all.
 

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from ...random import generator
 from ..source import ArrayDataset
 
-__all__ = ["synthetic_linear", "synthetic_random", "synthetic_relu"]
-
 Array = NDArray[np.float64]
 Count = Annotated[int, Ge(1)]
 Seed = Annotated[int, Ge(0)]

@@ -255,12 +255,11 @@ def read_target(
         return frame.numbers(name, hint).reshape(-1, 1).copy(), None
     array, among = frame.different(name)
     which = np.arange(len(array))[among]
-    each = Frame(frame.origin, [name], [array], frame.lines, notation=frame.notation)
     values = [*map(frame.value, array)]
     finite = [x for x in values if x is not None and math.isfinite(x)]
     if finite and not categorical:
         return frame.numbers(name, hint).reshape(-1, 1).copy(), None
-    cells = each.texts(name)
+    cells = [*map(text_of, as_cells(array))]
     bad = []
     for i, (x, cell) in enumerate(zip(values, cells, strict=True)):
         if not cell:

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from .columns import PARTS, Part, days
 
-__all__ = ["encoded", "format_of", "inputs_of", "varying"]
-
 VALUES = {"month": range(1, 13), "day_of_week": range(7), "hour": range(24)}  # an input each
 _MONTHS = "january february march april may june july august september october november december"
 _DAYS = "monday tuesday wednesday thursday friday saturday sunday"

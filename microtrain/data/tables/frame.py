@@ -8,6 +8,7 @@ guessed: a value is a finite number, or, in a target column, a name.
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import json
 import math
@@ -176,14 +177,9 @@ class Frame:
 
     def read_as(self, notation: Notation) -> Frame:
         """The same cells in another notation, of a file of which all are texts."""
-        return self._made_of(lambda column: column, self.lines, notation)
-
-    def _made_of(
-        self, change: Callable[[Any], Any], lines: Sequence[int] | None, notation: Notation
-    ) -> Frame:
-        pairs = [(name, change(each)) for name, all in self._columns.items() for each in all]
-        names, columns = zip(*pairs, strict=True)
-        return Frame(self.origin, names, columns, lines, notation, self.index)
+        other = copy.copy(self)
+        other.notation = notation
+        return other
 
     def rows(self, kept: NDArray[np.intp]) -> Frame:
         """A table of some of the rows, in order."""
@@ -200,8 +196,11 @@ class Frame:
             numbers = None if column.numbers is None else column.numbers[kept]
             return OnFile(len(kept), texts, numbers)
 
-        lines = None if self.lines is None else [self.lines[row] for row in kept.tolist()]
-        return self._made_of(some, lines, self.notation)
+        other = copy.copy(self)
+        other.lines = None if self.lines is None else [self.lines[row] for row in kept.tolist()]
+        other._rows = len(kept)
+        other._columns = {name: [*map(some, each)] for name, each in self._columns.items()}
+        return other
 
     def __len__(self) -> int:
         return self._rows

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from ...errors import ConfigError
 
-__all__ = ["PLAIN", "Notation", "grouped", "is_empty", "is_nothing", "number"]
-
 Array = NDArray[Any]
 # Texts that stand for no value in a column of numbers or dates, whatever their case.
 NO_VALUE = {

@@ -27,17 +27,6 @@ from .dates import format_of, varying
 from .frame import Counts, Frame, counted, shortened
 from .notation import EXACT, is_empty
 
-__all__ = [
-    "DIFFERENT",
-    "IS_ID",
-    "Proposal",
-    "advice",
-    "amount",
-    "are_codes",
-    "as_input",
-    "propose",
-]
-
 MOST_CATEGORIES = 30  # that become an input each, in any table
 ROWS_TO_EMBED = 10_000  # from which learned numbers do better; measured in docs/decisions.md
 DIFFERENT = "a different whole number in every row"
@@ -90,9 +79,8 @@ class Proposal:
     doubt: str = ""
 
 
-def are_codes(texts: Iterable[str]) -> bool:
+def are_codes(texts: Sequence[str]) -> bool:
     """Whether all are digits, with a zero before some of them: 007 is not a number."""
-    texts = [*texts]
     return all(map(str.isdigit, texts)) and any(text[0] == "0" != text for text in texts)
 
 
@@ -161,7 +149,7 @@ class _Column:
         if len(self.texts) <= MOST_CATEGORIES and self.counts.max(initial=0) >= 0.99 * self.filled:
             most = shortened(self.texts[int(self.counts.argmax())]) if self.texts else ""
             self.doubt = f'"{most}" in {self.counts.max(initial=0):,} of {plural(self.rows, "row")}'
-        self.is_code = any(x[0] == "0" != x for x in self.texts) and are_codes(self.texts)
+        self.is_code = are_codes(self.texts)
 
     def proposal(
         self, type: str, why: str, fill: str = "", absent: Iterable[str] = (), **keys: str
@@ -236,9 +224,8 @@ class _Column:
         return self.proposal("number", why, "median")
 
     def as_codes(self, why: str, **keys: str) -> Proposal:
-        return self.proposal(
-            "category", f"{why}; number, if they measure something", "none", **keys
-        )
+        why += "; number, if they measure something"
+        return self.proposal("category", why, "none", **keys)
 
     def _when(self, values: NDArray[np.float64]) -> str:
         """What numbers are that rise from row to row and seem to be times; else empty."""

@@ -35,8 +35,6 @@ from .columns import (
 from .dates import encoded, inputs_of
 from .frame import Frame, shortened, together
 
-__all__ = ["Encoder", "Fitted", "Table", "table_or_arrays"]
-
 Array = NDArray[Any]
 Rows = slice | NDArray[np.intp]
 Note = Callable[[str], None]

@@ -13,8 +13,6 @@ from .frame import Frame, counted, shortened
 from .notation import is_empty
 from .propose import DIFFERENT, IS_ID, MOST_CATEGORIES, Proposal, amount, are_codes, slips
 
-__all__ = ["Target", "absent_classes", "describe", "guess_target"]
-
 _FEW_CLASSES = 20
 _CLASSES = "target|label|class|species|diagnosis|category|type|group"
 _TARGET = re.compile(
