@@ -28,6 +28,9 @@ class Batch:
 
     times: int
 
+    def __str__(self) -> str:
+        return "batch" if self.times == 1 else f"{self.times}*batch"
+
 
 @dataclass
 class Value:
@@ -53,7 +56,7 @@ class Call:
     operation: str
     inputs: dict[str, Any]
     attributes: dict[str, Any]
-    results: list[int]
+    result: int
     layer: str
 
 
@@ -108,11 +111,10 @@ class Trace:
             result = run(**arguments)
         finally:
             self.depth -= 1
-        several = result if type(result) is tuple else (result,)
-        numbers = [self.add("result", one) for one in several]
+        number = self.add("result", result)
         taken = {PUBLIC.get(name, name) for name in given}
         attributes = {name: value for name, value in arguments.items() if name not in taken}
-        self.calls.append(Call(operation.name, refs, attributes, numbers, self.place()))
+        self.calls.append(Call(operation.name, refs, attributes, number, self.place()))
         return result
 
     def look(self, tensor: Any, what: str) -> None:
@@ -193,7 +195,7 @@ def compared(first: Trace, second: Trace, rows: tuple[int, int]) -> Trace:
         )
 
     for one, other in zip(first.calls, second.calls, strict=False):
-        if (one.operation, one.results) != (other.operation, other.results):
+        if (one.operation, one.result) != (other.operation, other.result):
             differ(f"which operations run ({one.operation}, {other.operation})", one)
         try:
             one.inputs = unified(one.inputs, other.inputs, rows)

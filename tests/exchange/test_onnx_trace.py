@@ -20,9 +20,9 @@ def test_a_trace_names_operations_their_inputs_and_layers():
     first, second = found.calls
     assert (first.operation, first.layer) == ("linear", "layer 0 (Linear)")
     assert first.inputs == {"input": Ref(0), "weight": Ref(1), "bias": Ref(2)}
-    assert (second.operation, second.inputs) == ("softmax", {"x": Ref(first.results[0])})
+    assert (second.operation, second.inputs) == ("softmax", {"x": Ref(first.result)})
     assert second.attributes == {"dim": 1}
-    assert found.outputs == second.results
+    assert found.outputs == [second.result]
 
 
 def test_threads_trace_at_once():
