@@ -242,14 +242,16 @@ def override(root: Node, text: str, problems: list[Problem]) -> Node:
         if keys[0] == "base":
             raise Astray("base is a key of the file; give the file that has it")
         way_out = f"; quote what is text: {shlex.quote(f'{path}={_as_text(value_text)}')}"
-        blank = "white space" if value_text and not value_text.strip() else None
-        if lost := blank or cut_by_yaml(value_text):
+        if lost := cut_by_yaml(value_text):
             raise Astray(f"YAML would not keep {lost}{way_out}")
         value = parse(value_text, source, problems, path=path, column=len(text) - len(value_text))
         if value is None:
             if value_text[0] not in "[{'\"" or len(value_text) == 1:
                 problems[-1] = replace(problems[-1], message=problems[-1].message + way_out)
             return root
+        stripped = value_text.strip(" \t")
+        if stripped != value_text and (value.value or "") == stripped:
+            raise Astray(f"YAML would not keep white space around the text{way_out}")
         whole = Place(source, 1, start, len(path))
         last = Place(source, 1, start + len(path) - len(keys[-1]), len(keys[-1]))
         return assign(root, path, replace(value, key=last), whole)
