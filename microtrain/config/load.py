@@ -249,9 +249,8 @@ def override(root: Node, text: str, problems: list[Problem]) -> Node:
             if value_text[0] not in "[{'\"" or len(value_text) == 1:
                 problems[-1] = replace(problems[-1], message=problems[-1].message + way_out)
             return root
-        stripped = value_text.strip(" \t")
-        if stripped != value_text and (value.value or "") == stripped:
-            raise Astray(f"YAML would not keep white space around the text{way_out}")
+        if value_text.endswith((" ", "\t")) and (value.value or "") == value_text.strip(" \t"):
+            raise Astray(f"YAML would not keep white space after the text{way_out}")
         whole = Place(source, 1, start, len(path))
         last = Place(source, 1, start + len(path) - len(keys[-1]), len(keys[-1]))
         return assign(root, path, replace(value, key=last), whole)

@@ -218,10 +218,9 @@ def _drawn(node: Node, draw: int, order: int) -> Node:
         one: Node = node.value[int(numbers.integers(len(node.value)))]
         return replace(one, key=node.key)
     log, low, high = _range(node)
-    share = float(numbers.random())
-    value = low * (high / low) ** share if log else low + (high - low) * share
-    if isinstance(low, int) and isinstance(high, int):
-        top = high + 1
-        value = low * (top / low) ** share if log else low + (top - low) * share
+    whole = isinstance(low, int) and isinstance(high, int)
+    top, share = high + whole, float(numbers.random())
+    value = low * (top / low) ** share if log else low + (top - low) * share
+    if whole:
         return replace(node, value=min(high, math.floor(value)))
     return replace(node, value=min(max(float(f"{value:.4g}"), low), high))  # readable in a table

@@ -183,7 +183,7 @@ def _location(problem: Problem, file: str) -> str:
     place = problem.place
     if place is None:
         return printable(file)
-    return f"{printable(str(place))}:{place.column}" if place.source.is_file else place.source.name
+    return printable(str(place)) + f":{place.column}" * place.source.is_file
 
 
 def _excerpt(problem: Problem) -> list[str]:
