@@ -24,7 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from ..common.spelling import did_you_mean
+from ..common.files import nearby
 from ..common.words import quoted
 from ..errors import ConfigError
 from .components import absolute
@@ -191,11 +191,7 @@ def unreadable(path: Path, name: str, error: Exception) -> str:
     if os.path.isdir(path):
         return f"{name} is a directory; name a YAML file in it"
     if isinstance(error, FileNotFoundError):
-        near = ""
-        if os.path.isdir(path.parent):
-            files = sorted(map(str, path.parent.glob("*.y*ml")))
-            near = did_you_mean(str(path), files)
-        return f"there is no file {name}{near}"
+        return f"there is no file {name}{nearby(path, '*.y*ml')}"
     reason = getattr(error, "strerror", None) or str(error)
     return f"cannot read {name}: {reason}"
 
