@@ -133,9 +133,8 @@ def _traced(model: Module, inputs: tuple[Any, ...], run: Callable[..., Any] | No
                 f"rows; got shapes {[tuple(x.shape) for x in inputs]}"
             )
     rows = inputs[0].shape[0] + 1  # of two or more: what broadcasts one row would look constant
-    named = dict([*model.named_parameters(), *model.named_buffers()])
     with evaluating(model), np.errstate(all="ignore"):
-        passes = [trace(model, _rows(inputs, n), named, run) for n in (rows, rows + 1, 1)]
+        passes = [trace(model, _rows(inputs, n), run) for n in (rows, rows + 1, 1)]
     found = compared(passes[0], passes[1], (rows, rows + 1))
     _check_one_row(found, passes[2])
     return found
