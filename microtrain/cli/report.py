@@ -33,7 +33,7 @@ def report(runs: tuple[str, ...], output: str | None, trust: bool) -> None:
     """
     from microtrain.errors import ConfigError, DataError
 
-    from ..report.page import write_report, write_runs
+    from ..report.page import report_html, runs_html, write_page
     from ..report.record import read_records
 
     records = read_records(runs)
@@ -41,7 +41,8 @@ def report(runs: tuple[str, ...], output: str | None, trust: bool) -> None:
     if len(runs) > 1 or record.sweep is not None:
         if len(runs) == 1 and record.sweep is not None:
             output = output or str(record.sweep.path / "report.html")
-        click.echo(write_runs(records, output))
+        # Not beside the runs: there it would be one of `runs/*`.
+        click.echo(write_page(runs_html(records), output or "report.html"))
         return
     try:
         predictions = _predict(runs[0], trust)
@@ -49,7 +50,8 @@ def report(runs: tuple[str, ...], output: str | None, trust: bool) -> None:
             note = "Predictions of this kind cannot be shown here."
     except (ConfigError, DataError) as error:
         note = f"There are no predictions to show: {str(error).splitlines()[0]}"
-    click.echo(write_report(record, output, predictions, note))
+    page = report_html(record, predictions, note)
+    click.echo(write_page(page, output or record.path / "report.html"))
 
 
 def _predict(run: str, trust: bool) -> Predictions | None:
