@@ -38,20 +38,19 @@ def report(runs: tuple[str, ...], output: str | None, trust: bool) -> None:
 
     records = read_records(runs)
     record, predictions, note = records[0], None, ""
-    if len(runs) > 1 or record.sweep is not None:
-        if len(runs) == 1 and record.sweep is not None:
-            output = output or str(record.sweep.path / "report.html")
-        # Not beside the runs: there it would be one of `runs/*`.
-        click.echo(write_page(runs_html(records), output or "report.html"))
-        return
-    try:
-        predictions = _predict(runs[0], trust)
-        if predictions is None:
-            note = "Predictions of this kind cannot be shown here."
-    except (ConfigError, DataError) as error:
-        note = f"There are no predictions to show: {str(error).splitlines()[0]}"
-    page = report_html(record, predictions, note)
-    click.echo(write_page(page, output or record.path / "report.html"))
+    sweep = record.sweep if len(runs) == 1 else None
+    if len(runs) > 1 or sweep is not None:
+        # Of several here: beside the runs it would be one of `runs/*`.
+        page, folder = runs_html(records), f"{sweep.path}/" if sweep else ""
+    else:
+        try:
+            predictions = _predict(runs[0], trust)
+            if predictions is None:
+                note = "Predictions of this kind cannot be shown here."
+        except (ConfigError, DataError) as error:
+            note = f"There are no predictions to show: {str(error).splitlines()[0]}"
+        page, folder = report_html(record, predictions, note), f"{record.path}/"
+    click.echo(write_page(page, output or f"{folder}report.html"))
 
 
 def _predict(run: str, trust: bool) -> Predictions | None:
