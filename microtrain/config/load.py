@@ -247,9 +247,8 @@ def override(root: Node, text: str, problems: list[Problem]) -> Node:
             return root
         if value_text.endswith((" ", "\t")) and (value.value or "") == value_text.strip(" \t"):
             raise Astray(f"YAML would not keep white space after the text{way_out}")
-        whole = Place(source, 1, start, len(path))
         last = Place(source, 1, start + len(path) - len(keys[-1]), len(keys[-1]))
-        return assign(root, path, replace(value, key=last), whole)
+        return assign(root, path, replace(value, key=last))
     except Astray as error:
         problems.append(Problem(path, str(error), Place(source, 1, 1, len(path))))
         return root

@@ -96,9 +96,9 @@ def _with_folds(root: Node, folds: Node) -> Node:
     if data is None:  # which is said where it is checked
         return root
     if isinstance(data.value, dict) and "split" not in data.value:
-        root = assign(root, "data.split.train", replace(folds, value=1.0), folds.place)
-    root = assign(root, "data.split.folds", folds, folds.place)
-    return assign(root, FOLD, replace(folds, value=0), folds.place)
+        root = assign(root, "data.split.train", replace(folds, value=1.0))
+    root = assign(root, "data.split.folds", folds)
+    return assign(root, FOLD, replace(folds, value=0))
 
 
 def _checked(
@@ -109,7 +109,7 @@ def _checked(
     config = None
     try:
         for path, value in values.items():
-            root = assign(root, path, value, value.place)
+            root = assign(root, path, value)
         config = checked(root, own, trust=trust)
     except Astray as error:
         own.append(Problem("sweep", str(error), node.where))
@@ -148,7 +148,7 @@ def _combinations(
                         found = describe(value.plain())
                         raise ValueError(f"expected a list of values, got {found}")
                     _range(value)
-                assign(root, path, value, value.place)
+                assign(root, path, value)
             except ValueError as error:
                 problems.append(Problem(join(f"sweep.{name}", path), str(error), place))
     number = 1 if count is None else count.value
