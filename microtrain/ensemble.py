@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from .autograd.grad_mode import no_grad
 from .backend import owner_of, to_host
 from .capture import compile
 from .capture.scan import Scan, scan_of
@@ -31,9 +30,9 @@ from .optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from .optim.optimizer import Optimizer
 from .random import get_rng_state, go_to, set_rng_state, standing
 from .tensor import Tensor, wrap
+from .train.evaluation import evaluating
 
 TURN = 4096  # steps of one member before the next has its turn; their rows are kept for all
-ATTEMPTS = 8  # calls after which a step that was captured once must have been captured again
 
 
 class Ensemble:
@@ -391,14 +390,12 @@ class _Group:
     def turn(self, member: _Member, keep: bool = True) -> Iterator[None]:
         """Inside, the model and the optimizer are those of a member; so is the random stream."""
         before = standing()
+        self._take(member)
         try:
-            self._take(member)
-            try:
-                yield
-            finally:
-                if keep:
-                    member.keep(self.model, self.optimizer)
+            yield
         finally:
+            if keep:
+                member.keep(self.model, self.optimizer)
             go_to(before)
 
     def _take(self, member: _Member) -> None:
@@ -579,12 +576,9 @@ def _is_plain(part: tuple[str, Any]) -> bool:
 
 def _evaluated(model: Any, function: Callable[[Any], Any]) -> Any:
     """`function(model)` in evaluation mode, without gradients; what it draws is not missed."""
-    training, before = {m: m.training for m in model.modules()}, standing()
+    before = standing()
     try:
-        model.eval()
-        with no_grad():
+        with evaluating(model):
             return function(model)
     finally:
-        for module, flag in training.items():
-            module.training = flag
         go_to(before)

@@ -33,23 +33,24 @@ def report(runs: tuple[str, ...], output: str | None, trust: bool) -> None:
     """
     from microtrain.errors import ConfigError, DataError
 
-    from ..report.page import write_report, write_runs
+    from ..report.page import report_html, runs_html, write_page
     from ..report.record import read_records
 
     records = read_records(runs)
     record, predictions, note = records[0], None, ""
     sweep = record.sweep if len(runs) == 1 else None
     if len(runs) > 1 or sweep is not None:
-        place = None if sweep is None else str(sweep.path / "report.html")
-        click.echo(write_runs(records, output or place))
-        return
-    try:
-        predictions = _predict(runs[0], trust)
-        if predictions is None:
-            note = "Predictions of this kind cannot be shown here."
-    except (ConfigError, DataError) as error:
-        note = f"There are no predictions to show: {str(error).splitlines()[0]}"
-    click.echo(write_report(record, output, predictions, note))
+        # Of several here: beside the runs it would be one of `runs/*`.
+        page, folder = runs_html(records), f"{sweep.path}/" if sweep else ""
+    else:
+        try:
+            predictions = _predict(runs[0], trust)
+            if predictions is None:
+                note = "Predictions of this kind cannot be shown here."
+        except (ConfigError, DataError) as error:
+            note = f"There are no predictions to show: {str(error).splitlines()[0]}"
+        page, folder = report_html(record, predictions, note), f"{record.path}/"
+    click.echo(write_page(page, output or f"{folder}report.html"))
 
 
 def _predict(run: str, trust: bool) -> Predictions | None:

@@ -294,7 +294,8 @@ def reading(path: Path) -> Iterator[BinaryIO]:
         with open_plain(path) as file:
             yield file
     except FileNotFoundError:
-        raise DataError(f"there is no file {path}{_nearby(path)}") from None
+        where = "" if path.is_absolute() else f" (looked for {path.absolute()})"
+        raise DataError(f"there is no file {path}{where}{nearby(path)}") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         raise DataError(f"cannot read {path}: {getattr(error, 'strerror', error)}") from error
 
@@ -329,12 +330,9 @@ def writing(what: object, way_out: str = "") -> Iterator[None]:
         raise LaunchError(f"cannot write {what}: {why}{way_out}") from error
 
 
-def _nearby(path: Path) -> str:
-    where = "" if path.is_absolute() else f" (looked for {path.absolute()})"
-    near = ""
-    with contextlib.suppress(OSError):  # there is no such folder either
-        near = did_you_mean(path.name, sorted(other.name for other in path.parent.iterdir()))
-    return where + near
+def nearby(path: Path, pattern: str = "*") -> str:
+    """`; did you mean NAME?`, of what lies where a file is looked for that is not there."""
+    return did_you_mean(path.name, sorted(other.name for other in path.parent.glob(pattern)))
 
 
 def library(name: str, path: Path, extra: str) -> Any:

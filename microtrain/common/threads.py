@@ -57,28 +57,20 @@ def launch_environment(environ: Mapping[str, str] = os.environ) -> Launch:
     step themselves, and the ranks they start inherit the step's variables.
     """
     if "OMPI_COMM_WORLD_SIZE" in environ:
-        return _launch(
-            ("openmpi", "Open MPI's mpirun"),
-            rank=_number(environ, "OMPI_COMM_WORLD_RANK"),
-            size=_number(environ, "OMPI_COMM_WORLD_SIZE"),
-            local_rank=_number(environ, "OMPI_COMM_WORLD_LOCAL_RANK"),
-            local_size=_number(environ, "OMPI_COMM_WORLD_LOCAL_SIZE"),
-        )
+        names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+        numbers = [_number(environ, f"OMPI_COMM_WORLD_{name}") for name in names]
+        return _launch("openmpi", "Open MPI's mpirun", *numbers)
     in_step = _in_slurm_step(environ)
     # `srun --mpi=pmi2` sets PMI_SIZE as well, but only hydra's mpirun counts the local ranks.
     if "PMI_SIZE" in environ and ("MPI_LOCALNRANKS" in environ or not in_step):
         intel = "I_MPI_MPIRUN" in environ
-        return _launch(
-            ("intel", "Intel MPI's mpirun") if intel else ("mpich", "MPICH's mpirun"),
-            rank=_number(environ, "PMI_RANK"),
-            size=_number(environ, "PMI_SIZE"),
-            local_rank=_number(environ, "MPI_LOCALRANKID"),
-            local_size=_number(environ, "MPI_LOCALNRANKS"),
-        )
+        kind, name = ("intel", "Intel MPI's mpirun") if intel else ("mpich", "MPICH's mpirun")
+        names = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+        return _launch(kind, name, *(_number(environ, each) for each in names))
     if in_step:
         return _slurm_launch(environ)
     if "PMIX_RANK" in environ:
-        return _launch(("pmix", "a PMIx launcher"), rank=_number(environ, "PMIX_RANK"), size=None)
+        return _launch("pmix", "a PMIx launcher", _number(environ, "PMIX_RANK"), size=None)
     return Launch()
 
 
@@ -90,7 +82,8 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
 
 
 def _launch(
-    kind_and_name: tuple[str, str],
+    kind: str,
+    launcher: str,
     rank: int | None,
     size: int | None,
     local_rank: int | None = None,
@@ -99,12 +92,11 @@ def _launch(
     num_nodes: int | None = None,
 ) -> Launch:
     """A Launch with what follows from the rest filled in."""
-    kind, name = kind_and_name
     if size == 1:
-        return Launch(kind, launcher=name)
+        return Launch(kind, launcher=launcher)
     if size is not None and size == local_size:
         node_rank, num_nodes = 0, 1
-    return Launch(kind, rank or 0, size, local_rank, local_size, node_rank, num_nodes, name)
+    return Launch(kind, rank or 0, size, local_rank, local_size, node_rank, num_nodes, launcher)
 
 
 def _in_slurm_step(environ: Mapping[str, str]) -> bool:
@@ -126,7 +118,8 @@ def _slurm_launch(environ: Mapping[str, str]) -> Launch:
     for count, repeat in re.findall(r"(\d+)(?:\(x(\d+)\))?", per_node):
         tasks += [int(count)] * int(repeat or 1)
     return _launch(
-        ("slurm", "srun"),
+        "slurm",
+        "srun",
         rank=_number(environ, "SLURM_PROCID"),
         size=size,
         local_rank=_number(environ, "SLURM_LOCALID"),

@@ -12,7 +12,7 @@ from ..common.words import quoted
 from .components import load
 from .registered import REGISTERED
 from .schema import Config, Wrong
-from .texts import Duration, Measure
+from .texts import Measure
 
 
 def contradictions(config: Config) -> Wrong:
@@ -20,14 +20,21 @@ def contradictions(config: Config) -> Wrong:
 
     A key of `config` that is None has a problem already: what reads it is not asked.
     """
-    reads = {
-        _monitors: (config.data, config.metrics, config.checkpoint, config.callbacks),
-        _durations: (config.train, config.checkpoint, config.log),
-        _device: (config.distributed, config.device),
-    }
-    for rule, values in reads.items():
-        if None not in values:
-            yield from rule(config)
+    if None not in (config.data, config.metrics, config.checkpoint, config.callbacks):
+        yield from _monitors(config)
+    if None not in (config.train, config.checkpoint, config.log):
+        spans = {
+            "train.eval_every": config.train.eval_every,
+            "checkpoint.every": config.checkpoint.every,
+            "log.every": config.log.every,
+        }
+        for path, span in spans.items():
+            if config.train.duration.unit == "min" and span.endswith("%"):
+                way_out = "give epochs or steps, or minutes"
+                yield path, f"{span} of {config.train.duration} is not a number of steps; {way_out}"
+    if config.device == "cpu" and getattr(config.distributed, "backend", "") == "nccl":
+        message = "nccl adds up gradients on GPUs, but device is cpu; set device to cuda"
+        yield "distributed.backend", message
 
 
 def _monitors(config: Config) -> Wrong:
@@ -85,23 +92,3 @@ def mode_missing(config: Config, higher: bool | None) -> str:
         return f"the highest {monitored} is best: set checkpoint.mode to max"
     way_out = "set checkpoint.mode, or give the function an attribute higher_is_better"
     return f"is the highest or the lowest {monitored} best? It does not say; {way_out}"
-
-
-def _durations(config: Config) -> Wrong:
-    """A percentage has a whole."""
-    whole = config.train.duration
-    spans = {
-        "train.eval_every": config.train.eval_every,
-        "checkpoint.every": config.checkpoint.every,
-        "log.every": config.log.every,
-    }
-    for path, span in spans.items():
-        if whole.unit == "min" and isinstance(span, Duration) and span.unit == "%":
-            way_out = "give epochs or steps, or minutes"
-            yield path, f"{span} of {whole} is not a number of steps; {way_out}"
-
-
-def _device(config: Config) -> Wrong:
-    if config.distributed.backend == "nccl" and config.device == "cpu":
-        message = "nccl adds up gradients on GPUs, but device is cpu; set device to cuda"
-        yield "distributed.backend", message

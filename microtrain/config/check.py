@@ -174,20 +174,17 @@ class _Checker:
         name = node.value.get("type", node)
         imported = _absolute(name)
         target = self._load(f"{path}.type", kind, name, node.value)
-        if target is None:  # there is a problem already
-            keys = _Keys(own, kind, open_ended=True)
-        else:
-            settable = components.settable(target, imported)
-            if kind not in LISTS:
-                self.known.append((path, settable))
-            keys = _Keys(
-                {**own, **settable, **own},
-                name.value,
-                True,
-                components.FILLED_IN.get(kind, ()),
-                components.is_open_ended(target),
-                finite=not components.is_import_path(imported),
-            )
+        settable = {} if target is None else components.settable(target, imported)
+        if kind not in LISTS:
+            self.known.append((path, settable))
+        keys = _Keys(
+            own | settable | own,
+            kind if target is None else name.value,
+            target is not None,
+            components.FILLED_IN.get(kind, ()),
+            target is None or components.is_open_ended(target),  # None: there is a problem already
+            finite=not components.is_import_path(imported),
+        )
         if kind == "data":
             parameters = {
                 k: p.replace(default=None) for k, p in keys.parameters.items() if k not in own
@@ -197,9 +194,9 @@ class _Checker:
         if target is None or not self._is_right(path):
             return None
         of_section = {key: arguments.pop(key) for key in own if key in arguments}
-        for key, parameter in keys.parameters.items():
-            from_run = key in keys.filled_in or key in own
-            if key not in arguments and not from_run and is_plain(default := parameter.default):
+        for key, parameter in settable.items():
+            known = key in arguments or key in keys.filled_in or key in own
+            if not known and is_plain(default := parameter.default):
                 arguments[key] = list(default) if isinstance(default, tuple) else default
         self.sections[path] = made = cls(
             kind=kind, arguments=arguments, **of_section | {"type": imported}

@@ -23,6 +23,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import annotated_types
 
+from ..common.files import nearby
 from ..common.spelling import did_you_mean
 from ..common.words import quoted
 from ..errors import ConfigError
@@ -351,10 +352,7 @@ def _import_file(path: Path) -> Any:
     if name in sys.modules:
         return sys.modules[name]
     if not os.path.isfile(path):
-        way_out = ""
-        if os.path.isdir(path.parent):
-            way_out = did_you_mean(path.name, sorted(p.name for p in path.parent.glob("*.py")))
-        raise ConfigError(f"there is no file {path}{way_out}")
+        raise ConfigError(f"there is no file {path}{nearby(path, '*.py')}")
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))  # as for a script: files beside it can be imported
     spec = importlib.util.spec_from_file_location(name, path)

@@ -38,7 +38,7 @@ _WORDS = {
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # what PyYAML counts as one
 
 
-_BLANK = " \t\r\n"
+_BLANK = " \t"
 _MARKS = ("&", "*", "!", "%", "|", ">")  # of anchors, aliases, tags, directives and blocks
 
 
@@ -115,24 +115,19 @@ def cut_by_yaml(text: str) -> str | None:
 
     A file may have comments and several lines; what a shell has quoted is meant as it stands.
     """
-    at, is_text = 0, False
+    if _LINE_BREAK.search(text):
+        return "a line break"
+    at = 0
     try:
         for token in yaml.scan(text):
-            start, end = token.start_mark, token.end_mark
-            if isinstance(token, yaml.StreamEndToken) or text[at : start.index].strip(_BLANK):
-                break
-            mark = text[start.index : end.index].partition("\n")[0]
+            start, end = token.start_mark.index, token.end_mark.index
+            if text[at:start].strip(_BLANK):
+                break  # a comment
+            mark = text[start:end]
             if mark.startswith(_MARKS) or mark in ("---", "..."):
                 return f"the mark {quoted(mark)}"
-            if isinstance(token, yaml.ScalarToken):
-                if start.line != end.line:
-                    return "a line break"
-                is_text = token.plain and text.strip(_BLANK) == token.value
-            at = max(at, end.index)
-        is_text = is_text and isinstance(scalar(text.strip(_BLANK)), str)
-        if is_text and (text[at:] or _LINE_BREAK.match(text.lstrip(" \t"))):
-            return "white space around the text"
-    except (yaml.YAMLError, ValueError):
+            at = max(at, end)
+    except yaml.YAMLError:
         return None  # it is told of where it is read
     rest = text[at:].strip(_BLANK)
     return f"{quoted(rest)}, which it skips" if rest else None

@@ -24,7 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from ..common.spelling import did_you_mean
+from ..common.files import nearby
 from ..common.words import quoted
 from ..errors import ConfigError
 from .components import absolute
@@ -191,11 +191,7 @@ def unreadable(path: Path, name: str, error: Exception) -> str:
     if os.path.isdir(path):
         return f"{name} is a directory; name a YAML file in it"
     if isinstance(error, FileNotFoundError):
-        near = ""
-        if os.path.isdir(path.parent):
-            files = sorted(map(str, path.parent.glob("*.y*ml")))
-            near = did_you_mean(str(path), files)
-        return f"there is no file {name}{near}"
+        return f"there is no file {name}{nearby(path, '*.y*ml')}"
     reason = getattr(error, "strerror", None) or str(error)
     return f"cannot read {name}: {reason}"
 
@@ -242,17 +238,17 @@ def override(root: Node, text: str, problems: list[Problem]) -> Node:
         if keys[0] == "base":
             raise Astray("base is a key of the file; give the file that has it")
         way_out = f"; quote what is text: {shlex.quote(f'{path}={_as_text(value_text)}')}"
-        blank = "white space" if value_text and not value_text.strip() else None
-        if lost := blank or cut_by_yaml(value_text):
+        if lost := cut_by_yaml(value_text):
             raise Astray(f"YAML would not keep {lost}{way_out}")
         value = parse(value_text, source, problems, path=path, column=len(text) - len(value_text))
         if value is None:
             if value_text[0] not in "[{'\"" or len(value_text) == 1:
                 problems[-1] = replace(problems[-1], message=problems[-1].message + way_out)
             return root
-        whole = Place(source, 1, start, len(path))
+        if value_text.endswith((" ", "\t")) and (value.value or "") == value_text.strip(" \t"):
+            raise Astray(f"YAML would not keep white space after the text{way_out}")
         last = Place(source, 1, start + len(path) - len(keys[-1]), len(keys[-1]))
-        return assign(root, path, replace(value, key=last), whole)
+        return assign(root, path, replace(value, key=last))
     except Astray as error:
         problems.append(Problem(path, str(error), Place(source, 1, 1, len(path))))
         return root

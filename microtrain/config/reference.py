@@ -138,19 +138,9 @@ def argument_docs(target: Callable[..., Any]) -> dict[str, str]:
 
 
 def _args_section(text: str) -> dict[str, str]:
-    _, _, after = text.partition("Args:\n")
-    meanings: dict[str, str] = {}
-    names: list[str] = []
-    for line in after.splitlines():
-        entry = re.match(r"    (\w+(?:, \w+)*): (.*)", line)
-        if entry:
-            names = entry[1].split(", ")
-            meanings |= dict.fromkeys(names, entry[2])
-        elif line.startswith("     ") and names:
-            meanings |= {name: f"{meanings[name]} {line.strip()}" for name in names}
-        else:
-            break
-    return meanings
+    section = text.partition("Args:\n")[2].partition("\n\n")[0]
+    entries = re.findall(r"^    (\w+(?:, \w+)*): (.*(?:\n     .*)*)", section, re.MULTILINE)
+    return {name: " ".join(said.split()) for names, said in entries for name in names.split(", ")}
 
 
 def json_schema() -> dict[str, Any]:

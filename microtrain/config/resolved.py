@@ -30,7 +30,6 @@ _WORDS = ("null", "true", "false")
 # A line with a whole number and a comment. Members of a sweep differ in such lines, so their texts
 # are alike with 0 in place of the numbers, and to parse one takes as long as a hundred steps.
 _COUNT = re.compile(r"^( *[a-z_]+: )([0-9]{1,15})(?= +# )", re.MULTILINE)
-_READ_BACK = [""]  # the last text, of those that are alike, which is read back as it is meant
 
 
 def resolved_yaml(config: Config) -> str:
@@ -72,11 +71,9 @@ def whole_yaml(config: Config) -> str:
     from .document import MAX_BYTES  # only where a run is begun
 
     text = resolved_yaml(config)
-    if (alike := _COUNT.sub(r"\g<1>0", text)) in _READ_BACK:
-        return text
     try:
         size = len(text.encode())
-        _tree(text, Path("config.yaml"))
+        read_settings(text, Path("config.yaml"))
     except (DataError, UnicodeEncodeError) as error:
         raise ConfigError(f"{_UNWRITABLE}: {error}") from error
     if size > MAX_BYTES:
@@ -84,7 +81,6 @@ def whole_yaml(config: Config) -> str:
             f"{_UNWRITABLE}: it takes {size:,} bytes of YAML, of at most {MAX_BYTES:,}; "
             "name files instead of writing values out"
         )
-    _READ_BACK[:] = [alike]
     return text
 
 
@@ -142,7 +138,7 @@ def read_settings(text: str, path: Path) -> dict[str, Setting]:
     found = ((number, _COUNT.match(line)) for number, line in enumerate(lines_of(text), 1))
     counts = {number: int(count[2]) for number, count in found if count}
     with contextlib.suppress(DataError):  # which does not name the file
-        known = _alike(_COUNT.sub(r"\g<1>0", text))
+        known = _settings(_COUNT.sub(r"\g<1>0", text), Path("config.yaml"))
         own = {key: each for key, each in known.items() if each.line in counts and each.value == 0}
         if len(own) == len(counts):  # else a number is part of another value
             return known | {k: s._replace(value=counts[s.line]) for k, s in own.items()}
@@ -150,13 +146,15 @@ def read_settings(text: str, path: Path) -> dict[str, Setting]:
 
 
 @functools.lru_cache(8)
-def _alike(text: str) -> dict[str, Setting]:
-    return _settings(text, Path("config.yaml"))
-
-
 def _settings(text: str, path: Path) -> dict[str, Setting]:
-    root = _tree(text, path)
-    lines = root.place.source.lines
+    from .document import lines_of, parse  # only where a run is read
+
+    problems: list[Problem] = []
+    lines = lines_of(text)
+    root = parse(text, Source(str(path), lines, path.parent), problems)
+    if root is None or problems or not isinstance(root.value, dict):
+        why = problems[0].message if problems else "expected keys and values"
+        raise DataError(f"damaged file: {path}: {why}")
     settings: dict[str, Setting] = {}
 
     def walk(path: str, node: Node) -> None:
@@ -170,18 +168,6 @@ def _settings(text: str, path: Path) -> dict[str, Setting]:
 
     walk("", root)
     return settings
-
-
-def _tree(text: str, path: Path) -> Node:
-    """The tree of a resolved configuration; DataError for what is not YAML or not a mapping."""
-    from .document import lines_of, parse  # only where a run is read
-
-    problems: list[Problem] = []
-    root = parse(text, Source(str(path), lines_of(text), path.parent), problems)
-    if root is None or problems or not isinstance(root.value, dict):
-        why = problems[0].message if problems else "expected keys and values"
-        raise DataError(f"damaged file: {path}: {why}")
-    return root
 
 
 def as_yaml(value: Any) -> str:

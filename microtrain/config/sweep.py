@@ -21,7 +21,7 @@ from .check import checked, checked_section
 from .document import scalar
 from .schema import Config, Member, Members, Sweep
 from .texts import Measure
-from .tree import Node, Problem, assign, describe, join
+from .tree import Astray, Node, Problem, assign, describe, join
 
 __all__ = ["members"]
 
@@ -42,12 +42,18 @@ def members(root: Node, problems: list[Problem], *, trust: bool | None = None) -
     sweep = checked_section("sweep", node, problems)
     if sweep is None:
         return None
+    if sweep.folds:
+        try:
+            root = _with_folds(root, node.value["folds"])
+        except Astray:  # data or data.split is not what it should be
+            checked(root, problems, trust=trust)
+            return None
     combinations = list(_combinations(node, sweep, root, problems))
     folds = sweep.folds or 1
     seeds = sweep.seeds if isinstance(sweep.seeds, list) else range(sweep.seeds)
     found: list[Member] = []
     for setting, values in enumerate([] if problems else combinations):
-        config = _checked(root, node, sweep, values, problems, trust)
+        config = _checked(root, values, node, problems, trust)
         if config is None:
             continue
         plain = {path: value.plain() for path, value in values.items()}
@@ -84,41 +90,31 @@ def _in_different_units(configs: Sequence[Config]) -> str:
     return ""
 
 
+def _with_folds(root: Node, folds: Node) -> Node:
+    """The tree of the first fold; Astray where there is no place for it."""
+    data = root.value.get("data")
+    if data is None:  # which is said where it is checked
+        return root
+    if isinstance(data.value, dict) and "split" not in data.value:
+        root = assign(root, "data.split.train", replace(folds, value=1.0))
+    root = assign(root, "data.split.folds", folds)
+    return assign(root, FOLD, replace(folds, value=0))
+
+
 def _checked(
-    root: Node,
-    node: Node,
-    sweep: Sweep,
-    values: Mapping[str, Node],
-    problems: list[Problem],
-    trust: bool | None,
+    root: Node, values: Mapping[str, Node], node: Node, problems: list[Problem], trust: bool | None
 ) -> Config | None:
     """The configuration with these values; problems that others have had are not said again."""
     own: list[Problem] = []
+    config = None
     try:
-        tree = _assigned(root, node, sweep, values)
-    except ValueError as error:
-        config = None
-        if checked(root, own, trust=trust) is not None:
-            own.append(Problem("sweep", str(error), node.where))
-    else:
-        config = checked(tree, own, trust=trust)
+        for path, value in values.items():
+            root = assign(root, path, value)
+        config = checked(root, own, trust=trust)
+    except Astray as error:
+        own.append(Problem("sweep", str(error), node.where))
     problems += [each for each in own if each not in problems]
     return config
-
-
-def _assigned(root: Node, node: Node, sweep: Sweep, values: Mapping[str, Node]) -> Node:
-    """The tree with these values, and with folds; ValueError where a key leads nowhere."""
-    tree = root
-    data = tree.value.get("data")
-    if sweep.folds and data is not None:
-        folds = node.value["folds"]
-        if isinstance(data.value, dict) and "split" not in data.value:
-            tree = assign(tree, "data.split.train", replace(folds, value=1.0), folds.place)
-        tree = assign(tree, "data.split.folds", folds, folds.place)
-        tree = assign(tree, FOLD, replace(folds, value=0), folds.place)
-    for path, value in values.items():
-        tree = assign(tree, path, value, value.place)
-    return tree
 
 
 def _with(config: Config, own: Mapping[str, Any]) -> Config:
@@ -152,7 +148,7 @@ def _combinations(
                         found = describe(value.plain())
                         raise ValueError(f"expected a list of values, got {found}")
                     _range(value)
-                assign(root, path, value, value.place)
+                assign(root, path, value)
             except ValueError as error:
                 problems.append(Problem(join(f"sweep.{name}", path), str(error), place))
     number = 1 if count is None else count.value
@@ -218,10 +214,9 @@ def _drawn(node: Node, draw: int, order: int) -> Node:
         one: Node = node.value[int(numbers.integers(len(node.value)))]
         return replace(one, key=node.key)
     log, low, high = _range(node)
-    share = float(numbers.random())
-    value = low * (high / low) ** share if log else low + (high - low) * share
-    if isinstance(low, int) and isinstance(high, int):
-        top = high + 1
-        value = low * (top / low) ** share if log else low + (top - low) * share
+    whole = isinstance(low, int) and isinstance(high, int)
+    top, share = high + whole, float(numbers.random())
+    value = low * (top / low) ** share if log else low + (top - low) * share
+    if whole:
         return replace(node, value=min(high, math.floor(value)))
     return replace(node, value=min(max(float(f"{value:.4g}"), low), high))  # readable in a table

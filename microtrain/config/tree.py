@@ -110,19 +110,18 @@ def _spelled_out(node: Node) -> Node:
     return replace(node, value={"type": Node(node.value, node.place, node.key or node.place)})
 
 
-def assign(root: Node, path: str, value: Node, place: Place) -> Node:
-    """The tree with `value` at a dotted path; what is new in between is at `place`.
+def assign(root: Node, path: str, value: Node) -> Node:
+    """The tree with `value` at a dotted path; what is new in between is where its key is.
 
-    Raises ValueError, whose text says why, where the path leads nowhere.
+    Raises Astray, whose text says why, where the path leads nowhere.
     """
-    return with_components(_assign(root, "", path.split("."), value, place))
+    return with_components(_assign(root, "", path.split("."), value))
 
 
-def _assign(node: Node, path: str, keys: list[str], value: Node, place: Place) -> Node:
+def _assign(node: Node, path: str, keys: list[str], value: Node) -> Node:
     """A copy of `node`, which is at `path`, with the value at `keys` below it.
 
-    It is a copy because an alias elsewhere keeps the old value. What is new in between is at
-    `place`.
+    It is a copy because an alias elsewhere keeps the old value.
     """
     if not keys:
         return value
@@ -133,7 +132,7 @@ def _assign(node: Node, path: str, keys: list[str], value: Node, place: Place) -
             there = f"the items 0 to {count - 1}" if count else "no items"
             raise Astray(f"{path} has {there}; give it whole: {path}='[...]'")
         items = list(node.value)
-        items[int(key)] = _assign(items[int(key)], f"{path}.{key}", below, value, place)
+        items[int(key)] = _assign(items[int(key)], f"{path}.{key}", below, value)
         return replace(node, value=items)
     if not isinstance(node.value, dict):
         raise Astray(f"{path} is {describe(node.value)} without keys")
@@ -142,10 +141,9 @@ def _assign(node: Node, path: str, keys: list[str], value: Node, place: Place) -
         key, below = ".".join(keys[: dotted[0]]), keys[dotted[0] :]
     child = node.value.get(key)
     if child is None or (child.value is None and below):
+        place = value.key or value.place
         child = Node([] if key in LISTS else {}, place, place)
-    return replace(
-        node, value={**node.value, key: _assign(child, join(path, key), below, value, place)}
-    )
+    return replace(node, value={**node.value, key: _assign(child, join(path, key), below, value)})
 
 
 # What is wrong, in words
@@ -183,7 +181,7 @@ def _location(problem: Problem, file: str) -> str:
     place = problem.place
     if place is None:
         return printable(file)
-    return f"{printable(str(place))}:{place.column}" if place.source.is_file else place.source.name
+    return printable(str(place)) + f":{place.column}" * place.source.is_file
 
 
 def _excerpt(problem: Problem) -> list[str]:

@@ -40,44 +40,38 @@ def _axes(s: Step) -> list[int]:
 
 
 def _reduce(kind: str, s: Step) -> str:
-    if not s.shape("x"):
-        return s.node("Identity", s.cast("x", s.dtype))
-    keep = int(bool(s.attributes.get("keepdim")))
-    return s.node(kind, s.cast("x", s.dtype), s.ints(_axes(s)), keepdims=keep)
+    return s.node(kind, s.cast("x", s.dtype), _axes(s), keepdims=s.keep)
 
 
 def _var(s: Step) -> str:
     """The variance, as the mean of squared differences."""
-    x, axes, keep = s["x"], s.ints(_axes(s)), int(bool(s.attributes["keepdim"]))
-    count = 1
-    for axis in _axes(s):
-        size = s.shape("x")[axis]
-        if not isinstance(size, int):
-            s.refuse("a variance over the rows")
-        count *= size
+    x, axes = s["x"], _axes(s)
+    sizes = [s.shape("x")[axis] for axis in axes]
+    if not all(isinstance(size, int) for size in sizes):
+        s.refuse("a variance over the rows")
     centered = s.node("Sub", x, s.node("ReduceMean", x, axes, keepdims=1))
-    total = s.node("ReduceSum", s.node("Mul", centered, centered), axes, keepdims=keep)
-    return s.node("Div", total, s.number(count - s.attributes["correction"]))
+    total = s.node("ReduceSum", s.node("Mul", centered, centered), axes, keepdims=s.keep)
+    return s.node("Div", total, math.prod(sizes) - s.attributes["correction"])
 
 
 def _norm(s: Step) -> str:
-    p, least, keep = s.attributes["p"], s.attributes["least"], int(bool(s.attributes["keepdim"]))
+    p, least = s.attributes["p"], s.attributes["least"]
     if p not in (1, 2):
         s.refuse(f"a norm with p={p} has no ONNX form; those with 1 and 2 have")
-    found = s.node(f"ReduceL{int(p)}", s["x"], s.ints(_axes(s)), keepdims=keep)
-    return s.node("Max", found, s.number(least)) if least else found
+    found = s.node(f"ReduceL{int(p)}", s["x"], _axes(s), keepdims=s.keep)
+    return s.node("Max", found, least) if least else found
 
 
 def _argmax(kind: str, s: Step) -> str:
-    dim, keep = s.attributes["dim"], int(bool(s.attributes["keepdim"]))
-    flat = s["x"] if dim is not None else s.node("Reshape", s["x"], s.ints([-1]))
-    return s.node(kind, flat, axis=dim or 0, keepdims=keep)
+    dim = s.attributes["dim"]
+    flat = s["x"] if dim is not None else s.node("Reshape", s["x"], [-1])
+    return s.node(kind, flat, axis=dim or 0, keepdims=s.keep)
 
 
 def _clamp(s: Step) -> str:
     x, low, high = s["x"], s.attributes["min"], s.attributes["max"]
-    x = x if low is None else s.node("Max", x, s.number(low))
-    return x if high is None else s.node("Min", x, s.number(high))
+    x = x if low is None else s.node("Max", x, low)
+    return x if high is None else s.node("Min", x, high)
 
 
 def _where(s: Step) -> str:
@@ -88,62 +82,59 @@ def _where(s: Step) -> str:
 def _elu(s: Step) -> str:
     x, alpha = s["x"], s.attributes["alpha"]
     scale, slope = s.attributes["scale"], s.attributes["input_scale"]
-    low = s.node("Mul", s.node("Min", x, s.number(0)), s.number(slope))
-    low = s.node("Mul", s.node("Sub", s.node("Exp", low), s.number(1)), s.number(alpha * scale))
-    return s.node("Add", s.node("Mul", s.node("Max", x, s.number(0)), s.number(scale)), low)
+    low = s.node("Exp", s.node("Mul", s.node("Min", x, 0), slope))
+    low = s.node("Mul", s.node("Sub", low, 1), alpha * scale)
+    return s.node("Add", s.node("Mul", s.node("Max", x, 0), scale), low)
 
 
 def _leaky_relu(s: Step) -> str:
-    x = s["x"]
-    low = s.node("Mul", s.node("Min", x, s.number(0)), s.number(s.attributes["negative_slope"]))
-    return s.node("Add", s.node("Max", x, s.number(0)), low)
+    low = s.node("Mul", s.node("Min", s["x"], 0), s.attributes["negative_slope"])
+    return s.node("Add", s.node("Max", s["x"], 0), low)
 
 
 def _soft(s: Step, z: str) -> str:
     """`max(z, 0) + log(1 + exp(-|z|))`, which does not overflow."""
     small = s.node("Exp", s.node("Neg", s.node("Abs", z)))
-    log = s.node("Log", s.node("Add", small, s.number(1)))
-    return s.node("Add", s.node("Max", z, s.number(0)), log)
+    return s.node("Add", s.node("Max", z, 0), s.node("Log", s.node("Add", small, 1)))
 
 
 def _softplus(s: Step) -> str:
-    beta, x = s.attributes["beta"], s["x"]
-    z = s.node("Mul", x, s.number(beta))
-    found = s.node("Div", _soft(s, z), s.number(beta))
-    if s.attributes["threshold"] == math.inf:
+    beta, threshold = s.attributes["beta"], s.attributes["threshold"]
+    z = s.node("Mul", s["x"], beta)
+    found = s.node("Div", _soft(s, z), beta)
+    if threshold == math.inf:
         return found
-    return s.node("Where", s.node("Greater", z, s.number(s.attributes["threshold"])), x, found)
+    return s.node("Where", s.node("Greater", z, threshold), s["x"], found)
 
 
 def _gated(s: Step, gate: str) -> str:
     """`x * gate`, and 0 for -inf."""
-    return s.node("Mul", s.node("Max", s["x"], s.number(np.finfo(s.dtype).min)), gate)
+    return s.node("Mul", s.node("Max", s["x"], np.finfo(s.dtype).min), gate)
 
 
 def _gelu(s: Step) -> str:
-    erf = s.node("Erf", s.node("Mul", s["x"], s.number(math.sqrt(0.5))))
-    return _gated(s, s.node("Mul", s.node("Add", erf, s.number(1)), s.number(0.5)))
+    erf = s.node("Erf", s.node("Mul", s["x"], math.sqrt(0.5)))
+    return _gated(s, s.node("Mul", s.node("Add", erf, 1), 0.5))
 
 
 def _gelu_tanh(s: Step) -> str:
     x = s["x"]
-    cube = s.node("Mul", s.node("Mul", x, x), s.node("Mul", x, s.number(0.044715)))
-    inner = s.node("Mul", s.node("Add", x, cube), s.number(math.sqrt(2 / math.pi)))
-    tanh = s.node("Add", s.node("Tanh", inner), s.number(1))
-    return _gated(s, s.node("Mul", tanh, s.number(0.5)))
+    cube = s.node("Mul", s.node("Mul", x, x), s.node("Mul", x, 0.044715))
+    tanh = s.node("Tanh", s.node("Mul", s.node("Add", x, cube), math.sqrt(2 / math.pi)))
+    return _gated(s, s.node("Mul", s.node("Add", tanh, 1), 0.5))
 
 
 def _hardswish(s: Step) -> str:
-    x = s.node("Max", s["x"], s.number(-3))
-    gate = s.node("Min", s.node("Add", x, s.number(3)), s.number(6))
-    return s.node("Mul", x, s.node("Div", gate, s.number(6)))
+    x = s.node("Max", s["x"], -3)
+    gate = s.node("Min", s.node("Add", x, 3), 6)
+    return s.node("Mul", x, s.node("Div", gate, 6))
 
 
 def _softmax(kind: str, s: Step) -> str:
     if s.shape("x"):
         return s.node(kind, s["x"], axis=s.attributes["dim"])
-    line = s.node(kind, s.node("Reshape", s["x"], s.ints([1])), axis=0)  # of one number
-    return s.node("Reshape", line, s.ints([]))
+    line = s.node(kind, s.node("Reshape", s["x"], [1]), axis=0)  # of one number
+    return s.node("Reshape", line, [])
 
 
 def _round(s: Step) -> str:
@@ -157,20 +148,19 @@ def _sum_to(s: Step) -> str:
     shape, wanted = s.shape("x"), s.attributes["shape"]
     lead = len(shape) - len(wanted)
     axes = [i for i, n in enumerate(shape) if i < lead or (wanted[i - lead] == 1 and n != 1)]
-    summed = s.node("ReduceSum", s["x"], s.ints(axes), keepdims=1) if axes else s["x"]
-    return s.node("Reshape", summed, s.graph.shape(wanted))
+    summed = s.node("ReduceSum", s["x"], axes, keepdims=1) if axes else s["x"]
+    return s.node("Reshape", summed, wanted)
 
 
 def _cumsum(s: Step) -> str:
-    axis = s.graph.constant(np.array(s.attributes["dim"], np.int64))
+    axis = np.array(s.attributes["dim"], np.int64)
     return s.node("CumSum", s.cast("x", s.dtype), axis, reverse=int(s.attributes["reverse"]))
 
 
 def _any(kind: str, s: Step) -> str:
     """A reduction of zeros and ones."""
-    keep = int(bool(s.attributes.get("keepdim")))
     ones = s.to(s.cast("x", np.bool_), np.int32)
-    return s.to(s.node(kind, ones, s.ints(_axes(s)), keepdims=keep), np.bool_)
+    return s.to(s.node(kind, ones, _axes(s), keepdims=s.keep), np.bool_)
 
 
 UNARY = """abs:Abs acos:Acos acosh:Acosh asin:Asin asinh:Asinh atan:Atan atanh:Atanh ceil:Ceil
@@ -193,13 +183,13 @@ TABLE: dict[str, Rule] = {
     "isnan": lambda s: s.node("IsNaN", s["x"]),
     "isinf": lambda s: s.node("IsInf", s["x"]),
     "rsqrt": lambda s: s.node("Reciprocal", s.node("Sqrt", s.cast("x", s.dtype))),
-    "exp2": lambda s: s.node("Pow", s.number(2), s.cast("x", s.dtype)),
-    "expm1": lambda s: s.node("Sub", s.node("Exp", s.cast("x", s.dtype)), s.number(1)),
-    "log1p": lambda s: s.node("Log", s.node("Add", s.cast("x", s.dtype), s.number(1))),
-    "log2": lambda s: s.node("Div", s.node("Log", s["x"]), s.number(math.log(2))),
-    "log10": lambda s: s.node("Div", s.node("Log", s["x"]), s.number(math.log(10))),
-    "erfc": lambda s: s.node("Sub", s.number(1), s.node("Erf", s["x"])),
-    "pow_scalar": lambda s: s.node("Pow", s["x"], s.number(s.attributes["exponent"])),
+    "exp2": lambda s: s.node("Pow", 2, s.cast("x", s.dtype)),
+    "expm1": lambda s: s.node("Sub", s.node("Exp", s.cast("x", s.dtype)), 1),
+    "log1p": lambda s: s.node("Log", s.node("Add", s.cast("x", s.dtype), 1)),
+    "log2": lambda s: s.node("Div", s.node("Log", s["x"]), math.log(2)),
+    "log10": lambda s: s.node("Div", s.node("Log", s["x"]), math.log(10)),
+    "erfc": lambda s: s.node("Sub", 1, s.node("Erf", s["x"])),
+    "pow_scalar": lambda s: s.node("Pow", s["x"], s.attributes["exponent"]),
     "ne": lambda s: s.node("Not", s.node("Equal", *s.operands("x", "y"))),
     "logical_and": _logic("And"),
     "logical_or": _logic("Or"),
@@ -228,10 +218,10 @@ TABLE: dict[str, Rule] = {
     "softmax": partial(_softmax, "Softmax"),
     "softplus": _softplus,
     "std": lambda s: s.node("Sqrt", _var(s)),
-    "sum_rows": lambda s: s.node("ReduceSum", s["x"], s.ints([0]), keepdims=0),
+    "sum_rows": lambda s: s.node("ReduceSum", s["x"], [0], keepdims=0),
     "sum_to_size": _sum_to,
     "to": lambda s: s.to(s["x"], s.dtype),
     "var": _var,
     "where": _where,
-    "zeros_like": lambda s: s.node("Expand", s.number(0), s.graph.shape(s.result.shape)),
+    "zeros_like": lambda s: s.node("Expand", 0, s.result.shape),
 }

@@ -17,7 +17,7 @@ from ..nn import Module
 from ..tensor import TENSORS, kind_of, wrap
 from ..train.evaluation import evaluating
 from . import elementwise, layers
-from .graph import BATCH, OPSET, Graph, Step
+from .graph import OPSET, Graph, Step
 from .trace import Batch, Trace, compared, trace
 
 __all__ = ["export", "graph_of"]
@@ -82,29 +82,28 @@ def graph_of(
     except ImportError as error:
         raise ConfigError(f"ONNX files need onnx: {absent('onnx', 'onnx', error)}") from error
     found = _traced(model, inputs, run)
-    graph = Graph(found)
-    names = _names("input", len(inputs), input_names)
-    graph.row_source = names[0]
-    graph.taken = {*names, *OWN, *_names("output", len(found.outputs), output_names)}
-    for number, name in enumerate(names):
-        graph.names[number] = name
+    given = _names("input", len(inputs), input_names)
+    wanted = _names("output", len(found.outputs), output_names)
+    graph = Graph(found, given, {*given, *OWN, *wanted})
     for call in found.calls:
-        (number,) = call.results
-        if call.operation not in RULES:
-            graph.deferred[number] = call  # where nobody uses the result, it is of no account
-        else:
-            graph.names[number] = RULES[call.operation](Step(graph, call))
+        if call.operation in RULES:  # of another the result may be of no account
+            graph.names[call.result] = RULES[call.operation](Step(graph, call))
     results = [graph.value(number) for number in found.outputs]
-    outputs = _outputs(graph, results, output_names, labels)
-    infos = [_info(name, dtype, shape) for name, (dtype, shape) in outputs.items()]
-    given = [
-        _info(name, found.values[number].array.dtype, found.values[number].shape)
-        for number, name in enumerate(names)
-    ]
+    ends = [found.values[number] for number in (*range(len(given)), *found.outputs)]
+    kinds = [value.array.dtype for value in ends]
+    if labels is not None:
+        kept = labels if labels.dtype == np.int64 else labels.astype(object)
+        results[0] = graph.node("Gather", graph.constant(kept, "classes"), results[0])
+        kinds[len(given)] = kept.dtype
+    for name, result in zip(wanted, results, strict=True):
+        graph.node("Identity", result, name=name)
+    shapes = (value.shape for value in ends)
+    infos = [*map(_info, (*given, *wanted), kinds, shapes)]
+    first, last = infos[: len(given)], infos[len(given) :]
     read = {name for node in graph.nodes for name in node.input}
     constants = [value for name, value in graph.initializers.items() if name in read]
     proto = onnx.helper.make_model(
-        onnx.helper.make_graph(graph.nodes, type(model).__name__, given, infos, constants),
+        onnx.helper.make_graph(graph.nodes, type(model).__name__, first, last, constants),
         opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=8,
         producer_name="microtrain", producer_version=__version__,
     )  # fmt: skip
@@ -134,9 +133,8 @@ def _traced(model: Module, inputs: tuple[Any, ...], run: Callable[..., Any] | No
                 f"rows; got shapes {[tuple(x.shape) for x in inputs]}"
             )
     rows = inputs[0].shape[0] + 1  # of two or more: what broadcasts one row would look constant
-    named = dict([*model.named_parameters(), *model.named_buffers()])
     with evaluating(model), np.errstate(all="ignore"):
-        passes = [trace(model, _rows(inputs, n), named, run) for n in (rows, rows + 1, 1)]
+        passes = [trace(model, _rows(inputs, n), run) for n in (rows, rows + 1, 1)]
     found = compared(passes[0], passes[1], (rows, rows + 1))
     _check_one_row(found, passes[2])
     return found
@@ -170,28 +168,5 @@ def _rows(inputs: tuple[Any, ...], count: int) -> tuple[Any, ...]:
 def _info(name: str, dtype: Any, shape: Sequence[Any]) -> Any:
     from onnx import helper
 
-    sizes = [symbol(size) for size in shape]
-    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    return helper.make_tensor_value_info(name, kind, sizes)
-
-
-def symbol(size: Any) -> Any:
-    """A size as a graph has it: a number, or the name of one that follows the rows."""
-    if not isinstance(size, Batch):
-        return size
-    return BATCH if size.times == 1 else f"{size.times}*{BATCH}"
-
-
-def _outputs(
-    graph: Graph, results: list[str], given: Sequence[str] | None, labels: Any
-) -> dict[str, tuple[Any, Any]]:
-    names = _names("output", len(results), given)
-    values = [graph.trace.values[number] for number in graph.trace.outputs]
-    kinds = [(value.array.dtype, value.shape) for value in values]
-    if labels is not None:
-        kept = labels if labels.dtype == np.int64 else labels.astype(object)
-        results[0] = graph.node("Gather", graph.constant(kept, "classes"), results[0])
-        kinds[0] = kept.dtype, kinds[0][1]
-    for name, result in zip(names, results, strict=True):
-        graph.rename(result, name)
-    return dict(zip(names, kinds, strict=True))
+    sizes = [str(size) if isinstance(size, Batch) else size for size in shape]
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(dtype), sizes)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Collection, Sequence
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,39 +12,39 @@ from ..backend import to_host
 from .trace import Batch, Call, Ref, Trace
 
 OPSET = 18  # onnxruntime 1.14 and later
-BATCH = "batch"  # the name of the symbolic size
+
+# Of a node: the name of a value, a number, a list of whole numbers (axes, sizes), an array.
+Input: TypeAlias = str | float | Sequence[int | Batch] | NDArray[Any]
 
 
 class Graph:
     """The nodes of a trace; names are those of ONNX values.
 
-    Attributes:
+    Args:
         trace: what is translated.
+        inputs: names of its inputs; the first size of each is the number of rows.
+        taken: names that no parameter may have.
+
+    Attributes:
         names: of the values of the trace that have a node, by number.
     """
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, inputs: Sequence[str], taken: Collection[str]) -> None:
         import onnx
 
-        self.onnx, self.trace = onnx, trace
+        self.onnx, self.trace, self.taken = onnx, trace, taken
         self.nodes: list[Any] = []
         self.initializers: dict[str, Any] = {}
-        self.names: dict[int, str] = {}
-        self.deferred: dict[int, Call] = {}  # whose user makes their nodes
-        self._batch = ""
-        self.row_source = ""  # an input, whose first size is the number of rows
-        self.taken: set[str] = set()  # names that no parameter may have
+        self.names: dict[int, str] = dict(enumerate(inputs))
 
-    def node(self, kind: str, *inputs: str, outputs: int = 1, **attributes: Any) -> str:
+    def node(
+        self, kind: str, *inputs: str, outputs: int = 1, name: str = "", **attributes: Any
+    ) -> str:
         """A new node; the name of its first output (others: `.1`, `.2`)."""
-        name = f"{kind.lower()}_{len(self.nodes)}"
+        name = name or f"{kind.lower()}_{len(self.nodes)}"
         names = [name, *(f"{name}.{i}" for i in range(1, outputs))]
         self.nodes.append(self.onnx.helper.make_node(kind, [*inputs], names, name, **attributes))
         return name
-
-    def rename(self, value: str, name: str) -> None:
-        """Give the output of the graph `value` its name."""
-        self.nodes.append(self.onnx.helper.make_node("Identity", [value], [name], name))
 
     def cast(self, value: str, dtype: Any) -> str:
         """A value in another dtype."""
@@ -58,36 +58,28 @@ class Graph:
         self.initializers[name] = self.onnx.numpy_helper.from_array(array, name)
         return name
 
-    def ints(self, values: Sequence[int]) -> str:
-        """A constant list of whole numbers, as axes and sizes are given."""
-        return self.constant(np.array(values, np.int64))
+    def sizes(self, values: Sequence[int | Batch]) -> str:
+        """A list of whole numbers, such as axes or sizes; computed where one follows the rows."""
+        if not any(isinstance(size, Batch) for size in values):
+            return self.constant(np.array(values, np.int64))
+        parts = [self._rows(v) if isinstance(v, Batch) else self.sizes([v]) for v in values]
+        return self.node("Concat", *parts, axis=0)
 
-    def shape(self, sizes: Sequence[int | Batch]) -> str:
-        """A list of sizes, computed where one follows the rows."""
-        if not any(type(size) is Batch for size in sizes):
-            return self.ints(sizes)  # type: ignore[arg-type]
-        return self.node("Concat", *(self._size(size) for size in sizes), axis=0)
-
-    def _size(self, size: int | Batch) -> str:
-        if not isinstance(size, Batch):
-            return self.ints([size])
-        if not self._batch:
-            self._batch = self.node("Shape", self.row_source, start=0, end=1)
-        if size.times == 1:
-            return self._batch
-        return self.node("Mul", self._batch, self.ints([size.times]))
+    def _rows(self, size: Batch) -> str:
+        rows = self.node("Shape", self.names[0], start=0, end=1)
+        return rows if size.times == 1 else self.node("Mul", rows, self.sizes([size.times]))
 
     def value(self, number: int) -> str:
         """The name of a value; constants and parameters get theirs when first used."""
         if number not in self.names:
             value = self.trace.values[number]
-            if number in self.deferred:
-                call = self.deferred[number]
+            if value.kind == "result":
+                call = next(call for call in self.trace.calls if call.result == number)
                 Step(self, call).refuse(f"the operation {call.operation} has no ONNX form")
             array: NDArray[Any] = to_host(value.array)
             if any(type(size) is Batch for size in value.shape):
                 one = self.constant(array.reshape(-1)[:1].reshape(()))
-                self.names[number] = self.node("Expand", one, self.shape(value.shape))
+                self.names[number] = self.node("Expand", one, self.sizes(value.shape))
             else:
                 name = "" if value.name in self.taken else value.name
                 self.names[number] = self.constant(array, name)
@@ -98,11 +90,23 @@ class Step:
     """One call while it is translated: `step["x"]` is the name of its input `x`."""
 
     def __init__(self, graph: Graph, call: Call) -> None:
-        self.graph, self.call = graph, call
-        self.node, self.ints, self.to = graph.node, graph.ints, graph.cast
+        self.graph, self.call, self.to = graph, call, graph.cast
         self.attributes = call.attributes
-        self.result = graph.trace.values[call.results[0]]
+        self.result = graph.trace.values[call.result]
         self.dtype: np.dtype[Any] = self.result.array.dtype
+        self.keep = int(bool(self.attributes.get("keepdim")))
+
+    def node(self, kind: str, *inputs: Input, **attributes: Any) -> str:
+        """A new node; an input that is a number is a constant in the dtype of the result."""
+        return self.graph.node(kind, *map(self._name, inputs), **attributes)
+
+    def _name(self, given: Input) -> str:
+        if isinstance(given, str):
+            return given
+        if isinstance(given, list | tuple | range):
+            return self.graph.sizes(given)
+        array = given if isinstance(given, np.ndarray) else np.array(given, self.dtype)
+        return self.graph.constant(array)
 
     def value(self, name: str) -> Any:
         """The input `name` as a value of the trace; None where there is none."""
@@ -149,7 +153,3 @@ class Step:
             if numbers and common.kind != "f":
                 common = np.dtype(np.float64)
         return [self.cast(name, common) for name in names]
-
-    def number(self, value: float) -> str:
-        """A constant number in the dtype of the result."""
-        return self.graph.constant(np.array(value, self.dtype))

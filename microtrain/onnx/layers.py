@@ -26,7 +26,7 @@ def _expand(s: Step) -> str:
     wanted = s.attributes["shape"]
     lead = len(wanted) - len(s.shape("x"))
     sizes = [1 if i >= lead and s.shape("x")[i - lead] == n else n for i, n in enumerate(wanted)]
-    return s.node("Expand", s["x"], s.graph.shape(sizes))
+    return s.node("Expand", s["x"], sizes)
 
 
 def _cat(s: Step) -> str:
@@ -39,54 +39,43 @@ def _cat(s: Step) -> str:
 
 
 def _index(s: Step) -> str:
-    """NumPy's basic index, or one array of row numbers behind full slices."""
+    """NumPy's basic index, or one array of row numbers among slices."""
     index = s.attributes["index"]
     index = list(index) if isinstance(index, tuple) else [index]
     if any(part is Ellipsis for part in index):
         at = next(i for i, part in enumerate(index) if part is Ellipsis)
         used = sum(part is not None for part in index) - 1
         index[at : at + 1] = [slice(None)] * (len(s.shape("x")) - used)
-    cuts: list[tuple[Any, ...]] = []  # start, stop, axis, step
-    dropped, added, gathered = [], [], []
-    axis = out = 0
+    arrays = [part for part in index if type(part) in ARRAYS]
+    if arrays and sum(isinstance(part, int) for part in index) + len(arrays) > 1:
+        s.refuse("an index of several arrays")
+    found, axis = s["x"], 0  # which of the dimensions of `found` is next
     for part in index:
         if part is None:
-            added.append(out)
-            out += 1
-            continue
-        if isinstance(part, slice):
+            found = s.node("Unsqueeze", found, [axis])
+            axis += 1
+        elif isinstance(part, slice):
             step = 1 if part.step is None else part.step
             first, last = (0, END) if step > 0 else (END, -END)
             start = first if part.start is None else part.start
-            if (part.start, part.stop, step) != (None, None, 1):
-                cuts.append((start, last if part.stop is None else part.stop, axis, step))
-            out += 1
-        elif isinstance(part, int):
-            cuts.append((part, part + 1 or END, axis, 1))
-            dropped.append(axis)
-        elif type(part) in ARRAYS and part.dtype.kind in "iu":
-            gathered.append((axis, to_host(part)))
-            out += part.ndim
+            stop = last if part.stop is None else part.stop
+            if not (isinstance(start, int) and isinstance(stop, int)):
+                s.refuse("a slice up to the number of rows")
+            if part != slice(None):
+                found = s.node("Slice", found, [start], [stop], [axis], [step])
+            axis += 1
+        elif isinstance(part, int) or (type(part) in ARRAYS and part.dtype.kind in "iu"):
+            numbers = np.array(part) if isinstance(part, int) else to_host(part)
+            found = s.node("Gather", found, numbers, axis=axis)
+            axis += numbers.ndim
         else:
             s.refuse(f"an index of {type(part).__name__}")
-        axis += 1
-    if not all(isinstance(n, int) for cut in cuts for n in cut):
-        s.refuse("a slice up to the number of rows")
-    found = s.node("Slice", s["x"], *map(s.ints, zip(*cuts, strict=True))) if cuts else s["x"]
-    if len(gathered) > 1 or (gathered and (dropped or added)):
-        s.refuse("an index of several arrays")
-    if gathered:
-        return s.node("Gather", found, s.graph.constant(gathered[0][1]), axis=gathered[0][0])
-    if dropped:
-        found = s.node("Squeeze", found, s.ints(dropped))
-    if added:
-        found = s.node("Unsqueeze", found, s.ints(added))
-    return found if found != s["x"] else s.node("Identity", found)
+    return found
 
 
 def _permute(s: Step) -> str:
     dims = s.attributes["dims"]
-    return s.node("Transpose", s["x"], perm=dims) if dims else s.node("Identity", s["x"])
+    return s.node("Transpose", s["x"], perm=dims) if dims else s["x"]
 
 
 def _pad(s: Step) -> str:
@@ -97,18 +86,16 @@ def _pad(s: Step) -> str:
     if any(p < 0 for pair in pairs for p in pair):
         starts = [max(0, -low) for low, _ in pairs]
         stops = [-max(0, -high) or END for _, high in pairs]
-        axes = range(lead, lead + len(pairs))
-        found = s.node("Slice", found, s.ints(starts), s.ints(stops), s.ints(axes))
+        found = s.node("Slice", found, starts, stops, range(lead, lead + len(pairs)))
     before = [0] * lead + [max(0, low) for low, _ in pairs]
     after = [0] * lead + [max(0, high) for _, high in pairs]
     if not any(before + after):
-        return s.node("Identity", found)
-    return s.node("Pad", found, s.ints(before + after), s.number(s.attributes["value"]))
+        return found
+    return s.node("Pad", found, before + after, s.attributes["value"])
 
 
 def _trilu(upper: int, s: Step) -> str:
-    offset = s.graph.constant(np.array(s.attributes["diagonal"], np.int64))
-    return s.node("Trilu", s["x"], offset, upper=upper)
+    return s.node("Trilu", s["x"], np.array(s.attributes["diagonal"], np.int64), upper=upper)
 
 
 # Layers -------------------------------------------------------------------------------------------
@@ -127,12 +114,12 @@ def _standardize(s: Step) -> str:
     """Layer, group and batch norm by their formula: the statistics of what `shape` leaves out."""
     shape, wanted = s.shape("input"), s.attributes["shape"]
     lead = len(shape) - len(wanted)
-    axes = s.ints([i for i in range(len(shape)) if i < lead or wanted[i - lead] == 1])
+    axes = [i for i in range(len(shape)) if i < lead or wanted[i - lead] == 1]
     x = s["input"]
     if s.attributes["center"]:
         x = s.node("Sub", x, s.node("ReduceMean", x, axes, keepdims=1))
     variance = s.node("ReduceMean", s.node("Mul", x, x), axes, keepdims=1)
-    root = s.node("Sqrt", s.node("Add", variance, s.number(s.attributes["eps"])))
+    root = s.node("Sqrt", s.node("Add", variance, s.attributes["eps"]))
     found = s.node("Div", x, root)
     found = s.node("Mul", found, s["weight"]) if s.has("weight") else found
     return s.node("Add", found, s["bias"]) if s.has("bias") else found
@@ -159,23 +146,23 @@ def _by_product(s: Step, g: Geometry, bias: list[str]) -> str:
     x, (_, channels, *sizes), (outputs, *_) = s["input"], s.shape("input"), s.shape("weight")
     if any(map(any, g.padding)):
         low, high = zip(*g.padding, strict=True)
-        x = s.node("Pad", x, s.ints([0, 0, *low, 0, 0, *high]), s.number(0))
+        x = s.node("Pad", x, [0, 0, *low, 0, 0, *high], 0)
     wide = [n + sum(p) for n, p in zip(sizes, g.padding, strict=True)]
     found = g.places(sizes)
     taps = np.indices(g.kernel).reshape(len(wide), -1, 1)
     starts = np.indices(found).reshape(len(wide), 1, -1)
     scale = [np.reshape(v, (-1, 1, 1)) for v in (g.dilation, g.stride)]
     places = np.ravel_multi_index(tuple(taps * scale[0] + starts * scale[1]), wide)
-    columns = s.node("Reshape", x, s.ints([-1, channels, math.prod(wide)]))
-    columns = s.node("Gather", columns, s.graph.constant(places), axis=2)
+    columns = s.node("Reshape", x, [-1, channels, math.prod(wide)])
+    columns = s.node("Gather", columns, places, axis=2)
     taken = channels // g.groups * math.prod(g.kernel)
-    columns = s.node("Reshape", columns, s.ints([-1, g.groups, taken, math.prod(found)]))
-    weight = s.node("Reshape", s["weight"], s.ints([g.groups, outputs // g.groups, taken]))
+    columns = s.node("Reshape", columns, [-1, g.groups, taken, math.prod(found)])
+    weight = s.node("Reshape", s["weight"], [g.groups, outputs // g.groups, taken])
     product = s.node("MatMul", weight, columns)
     if bias:
-        each = s.node("Reshape", bias[0], s.ints([g.groups, outputs // g.groups, 1]))
+        each = s.node("Reshape", bias[0], [g.groups, outputs // g.groups, 1])
         product = s.node("Add", product, each)
-    return s.node("Reshape", product, s.ints([-1, outputs, *found]))
+    return s.node("Reshape", product, [-1, outputs, *found])
 
 
 def _transposed(s: Step) -> str:
@@ -204,7 +191,7 @@ def _max_along(s: Step) -> str:
             dilations=along(dilation),
         )  # fmt: skip
     taps = (
-        s.ints([at for places in runs for at in places[min(i, len(places) - 1)]])
+        [at for places in runs for at in places[min(i, len(places) - 1)]]
         for i in range(max(map(len, runs)))
     )
     return s.node("Max", *(s.node("Gather", x, tap, axis=axis) for tap in taps))
@@ -214,15 +201,11 @@ def _window_sum(s: Step) -> str:
     kernel, stride, x = s.attributes["kernel"], s.attributes["stride"], s["input"]
     if s.dtype != np.float64:  # for which onnxruntime has no AveragePool
         mean = s.node("AveragePool", x, kernel_shape=kernel, strides=stride)
-        return s.node("Mul", mean, s.number(math.prod(kernel)))
+        return s.node("Mul", mean, math.prod(kernel))
     for axis, (k, step) in enumerate(zip(kernel, stride, strict=True), start=2):
         size = s.shape("input")[axis]
         ends = [i + (size - k) // step * step + 1 for i in range(k)]
-        parts = [
-            s.node("Slice", x, s.ints([i]), s.ints([ends[i]]), s.ints([axis]), s.ints([step]))
-            for i in range(k)
-        ]
-        x = s.node("Sum", *parts)
+        x = s.node("Sum", *(s.node("Slice", x, [i], [ends[i]], [axis], [step]) for i in range(k)))
     return x
 
 
@@ -232,24 +215,23 @@ def _resample(s: Step) -> str:
     after = (1,) * (len(s.shape("x")) - axis - 1)
     parts = []
     for number, taps in enumerate(s.attributes["taps"]):
-        part = s.node("Gather", s["x"], s.ints(taps), axis=axis)
+        part = s.node("Gather", s["x"], taps, axis=axis)
         if weights is not None:
             factors = np.reshape(np.array(weights[number], s.dtype), (-1, *after))
-            part = s.node("Mul", part, s.graph.constant(factors))
+            part = s.node("Mul", part, factors)
         parts.append(part)
     return s.node("Sum", *parts) if len(parts) > 1 else parts[0]
 
 
 def _topk(s: Step) -> str:
     """The indices, which are the second output."""
-    count, largest = s.ints([s.attributes["k"]]), int(s.attributes["largest"])
-    axis = s.attributes["dim"]
-    return s.graph.node("TopK", s["x"], count, outputs=2, axis=axis, largest=largest) + ".1"
+    axis, largest = s.attributes["dim"], int(s.attributes["largest"])
+    return s.node("TopK", s["x"], [s.attributes["k"]], outputs=2, axis=axis, largest=largest) + ".1"
 
 
 def _one_hot(s: Step) -> str:
-    classes = s.graph.constant(np.arange(s.attributes["classes"], dtype=s.value("x").array.dtype))
-    return s.to(s.node("Equal", s.node("Unsqueeze", s["x"], s.ints([-1])), classes), s.dtype)
+    classes = np.arange(s.attributes["classes"], dtype=s.value("x").array.dtype)
+    return s.to(s.node("Equal", s.node("Unsqueeze", s["x"], [-1]), classes), s.dtype)
 
 
 # Where the rows of a gate stand here, in ONNX's order: i o f c, and z r h.
@@ -264,15 +246,15 @@ def _recurrent(s: Step) -> str:
     if s.has("stopped"):
         s.refuse("a packed sequence has no ONNX form")
     size = s.shape("hidden")[1]
-    rows = s.ints([i for gate in order for i in range(gate * size, (gate + 1) * size)])
+    rows = [i for gate in order for i in range(gate * size, (gate + 1) * size)]
 
     def gates(*names: str) -> str:
         parts = [s.node("Gather", s[name], rows, axis=0) for name in names]
         joined = parts[0] if len(parts) == 1 else s.node("Concat", *parts, axis=0)
-        return s.node("Unsqueeze", joined, s.ints([0]))
+        return s.node("Unsqueeze", joined, [0])
 
     def state(name: str) -> str:
-        return s.node("Unsqueeze", s[name], s.ints([0]))
+        return s.node("Unsqueeze", s[name], [0])
 
     bias = gates("b_ih", "b_hh") if s.has("b_ih") else ""
     given = [s["input"], gates("w_ih"), gates("w_hh"), bias, "", state("hidden")]
@@ -284,17 +266,17 @@ def _recurrent(s: Step) -> str:
     else:
         more["activations"] = [kind.capitalize()]
     outputs = 3 if kind == "lstm" else 2
-    all_steps = s.graph.node(op, *given, outputs=outputs, **more)
+    all_steps = s.node(op, *given, outputs=outputs, **more)
     # ONNX gives (steps, directions, samples, size) and (directions, samples, size).
-    last = f"{all_steps}.2" if kind == "lstm" else s.node("Mul", state("hidden"), s.number(0))
-    parts = [state("hidden"), s.node("Squeeze", all_steps, s.ints([1])), last]
+    last = f"{all_steps}.2" if kind == "lstm" else s.node("Mul", state("hidden"), 0)
+    parts = [state("hidden"), s.node("Squeeze", all_steps, [1]), last]
     return s.node("Concat", *(reversed(parts) if reverse else parts), axis=0)
 
 
 def _flip(s: Step) -> str:
     dims: Sequence[int] = s.attributes["dims"]
-    ends = [[-1] * len(dims), [-END] * len(dims), [*dims], [-1] * len(dims)]
-    return s.node("Slice", s["x"], *map(s.ints, ends))
+    back = [-1] * len(dims)
+    return s.node("Slice", s["x"], back, [-END] * len(dims), dims, back)
 
 
 TABLE: dict[str, Callable[[Step], str]] = {
@@ -314,7 +296,7 @@ TABLE: dict[str, Callable[[Step], str]] = {
     "permute": _permute,
     "recurrent": _recurrent,
     "resample": _resample,
-    "reshape": lambda s: s.node("Reshape", s["x"], s.graph.shape(s.attributes["shape"])),
+    "reshape": lambda s: s.node("Reshape", s["x"], s.attributes["shape"]),
     "select": _index,
     "topk": _topk,
     "tril": partial(_trilu, 0),

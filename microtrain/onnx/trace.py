@@ -16,6 +16,7 @@ import numpy as np
 
 from ..backend import LIBRARIES, to_host
 from ..capture.looks import look
+from ..nn import Module
 from ..ops.coercion import PUBLIC, version_of
 from ..ops.registry import tracing
 from ..tensor import TENSORS
@@ -27,6 +28,9 @@ class Batch:
     """A size that is `times` the number of rows."""
 
     times: int
+
+    def __str__(self) -> str:
+        return "batch" if self.times == 1 else f"{self.times}*batch"
 
 
 @dataclass
@@ -53,7 +57,7 @@ class Call:
     operation: str
     inputs: dict[str, Any]
     attributes: dict[str, Any]
-    results: list[int]
+    result: int
     layer: str
 
 
@@ -108,11 +112,10 @@ class Trace:
             result = run(**arguments)
         finally:
             self.depth -= 1
-        several = result if type(result) is tuple else (result,)
-        numbers = [self.add("result", one) for one in several]
+        number = self.add("result", result)
         taken = {PUBLIC.get(name, name) for name in given}
         attributes = {name: value for name, value in arguments.items() if name not in taken}
-        self.calls.append(Call(operation.name, refs, attributes, numbers, self.place()))
+        self.calls.append(Call(operation.name, refs, attributes, number, self.place()))
         return result
 
     def look(self, tensor: Any, what: str) -> None:
@@ -133,21 +136,15 @@ class Trace:
         raise RuntimeError(f"cannot export {self.place()}: {why}")
 
 
-def trace(
-    model: Any,
-    inputs: tuple[Any, ...],
-    named: dict[str, Any],
-    run: Callable[..., Any] | None = None,
-) -> Trace:
-    """One pass of `model` over Tensors, or of `run`, which calls it; `named` has its parameters and
-    buffers by name.
+def trace(model: Module, inputs: tuple[Any, ...], run: Callable[..., Any] | None = None) -> Trace:
+    """One pass of `model` over Tensors, or of `run`, which calls it.
 
     Raises RuntimeError for what no graph can say, and whatever the model raises.
     """
     found = Trace()
     for number, tensor in enumerate(inputs):
         found.add("input", tensor, str(number))
-    for name, tensor in named.items():
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if id(tensor._array) not in found.known:  # a tied one has several names
             found.add("parameter", tensor, name)
     with _layers(model, found), tracing(found):
@@ -162,16 +159,15 @@ def trace(
 
 
 @contextlib.contextmanager
-def _layers(model: Any, trace: Trace) -> Iterator[None]:
+def _layers(model: Module, trace: Trace) -> Iterator[None]:
     """Keep in `trace` which layer is running."""
     with contextlib.ExitStack() as hooks:
         for name, module in model.named_modules():
             label = f"layer {name} ({type(module).__name__})" if name else type(module).__name__
             push: Any = lambda *_, label=label: trace.layers.append(label)  # noqa: E731
+            pop: Any = lambda *_: trace.layers.pop() and None  # noqa: E731
             hooks.enter_context(module.register_forward_pre_hook(push))
-            hooks.enter_context(
-                module.register_forward_hook(lambda *_: trace.layers.pop() and None)
-            )
+            hooks.enter_context(module.register_forward_hook(pop))
         yield
 
 
@@ -193,7 +189,7 @@ def compared(first: Trace, second: Trace, rows: tuple[int, int]) -> Trace:
         )
 
     for one, other in zip(first.calls, second.calls, strict=False):
-        if (one.operation, one.results) != (other.operation, other.results):
+        if (one.operation, one.result) != (other.operation, other.result):
             differ(f"which operations run ({one.operation}, {other.operation})", one)
         try:
             one.inputs = unified(one.inputs, other.inputs, rows)

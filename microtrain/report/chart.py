@@ -10,6 +10,7 @@ script that knows the scales. Here lines stretch and text does not.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -226,9 +227,8 @@ _STYLES: dict[str, dict[str, Any]] = {
     "test": {"color": COLORS["test"], "lw": 1.9},
     "plain": {"color": INK, "lw": 1.4, "ls": (0, (5, 4))},
 }
-# Okabe and Ito's colors, which people who see colors otherwise can tell apart, black left out.
-_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-_MORE_COLORS = ("#222222", "#8c564b")
+# Okabe and Ito's colors, which people who see colors otherwise can tell apart; two more at the end.
+_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222", "#8c564b")
 _LINES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (9, 3)))
 
 
@@ -278,13 +278,11 @@ def draw(charts: Sequence[Chart], title: str = "", note: str = "") -> Figure:
 
 def _styles_of_runs(runs: Sequence[str], many: bool) -> dict[str, dict[str, Any]]:
     """A color for each run; of many also a kind of line."""
-    colors = (*_COLORS, *_MORE_COLORS) if many else _COLORS
-    styles: dict[str, dict[str, Any]] = {}
-    for i, run in enumerate(runs):
-        styles[run] = {"color": colors[i % len(colors)]}
-        if many:
-            styles[run] |= {"ls": _LINES[i // len(colors) % len(_LINES)], "lw": 1.4}
-    return styles
+    looks = itertools.cycle(itertools.product(_LINES, _COLORS))
+    return {
+        run: {"color": color} | ({"ls": line, "lw": 1.4} if many else {})
+        for run, (line, color) in zip(runs, looks, strict=False)
+    }
 
 
 def plots_folder(run: Path) -> Path:

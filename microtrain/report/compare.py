@@ -110,12 +110,15 @@ def first_difference(records: Sequence[Run]) -> dict[str, Any] | None:
     """
     parts: list[tuple[int, str, list[str]]] = []  # of each split the first: step, split, columns
     lacking: list[int] = []
+    own = dict.fromkeys(name for record in records for name in record.history.fields)
+    # What the clock does not change, in the order in which it is told.
+    fields = ["loss", *(name for name in own if name not in RESERVED), "epoch", "samples"]
     for split in SPLITS:
         steps = [record.history.series(split, "step")[0] for record in records]
         shared = functools.reduce(np.intersect1d, steps)
         lacking += [int(lost[0]) for each in steps if len(lost := np.setdiff1d(each, shared))]
         firsts: dict[str, int] = {}
-        for name in _compared(records):
+        for name in fields:
             first, *rest = (_bits(record.history, split, name, shared) for record in records)
             other = sum((first != each for each in rest), np.zeros(len(shared), bool))
             if other.any():
@@ -127,12 +130,6 @@ def first_difference(records: Sequence[Run]) -> dict[str, Any] | None:
         step, _, columns = min(parts)
         return {"step": step, "columns": columns}
     return {"step": min(lacking), "columns": []} if lacking else None
-
-
-def _compared(records: Sequence[Run]) -> list[str]:
-    """The fields of a row that the clock does not change, in the order in which they are told."""
-    fields = dict.fromkeys(name for record in records for name in record.history.fields)
-    return ["loss", *(name for name in fields if name not in RESERVED), "epoch", "samples"]
 
 
 def _bits(history: History, split: str, name: str, steps: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -189,9 +189,7 @@ def listing(paths: Sequence[Path], warn: Callable[[str], None]) -> list[Column]:
         columns.append(Column(test, values, 4 if name == "loss" else 7, direction(runs, test)))
     return [
         *columns,
-        Column(
-            "seconds", [info.timings.get("train_s") for info in infos], 5, show="{:,.1f}".format
-        ),
+        _seconds(runs, 5),
         Column("ranks", [info.ranks for info in infos]),
         Column("started", [info.started for info in infos]),
         Column("path", [str(run.path) for run in runs]),
@@ -202,6 +200,11 @@ def listing(paths: Sequence[Path], warn: Callable[[str], None]) -> list[Column]:
 def _steps(run: Run) -> int | None:
     """Steps taken, also of a run that is under way or was killed."""
     return run.info.steps if run.info.steps is not None else run.history.last_step
+
+
+def _seconds(runs: Sequence[Run], weight: float) -> Column:
+    values = [run.info.timings.get("train_s") for run in runs]
+    return Column("seconds", values, weight, show="{:,.1f}".format)
 
 
 # microtrain compare of more than two --------------------------------------------------------------
@@ -224,9 +227,7 @@ def table_of_runs(records: Sequence[Run]) -> list[Column]:
         *setting_columns(settings, records),
         *_measures(records, monitor),
         Column("steps", [_steps(record) for record in records], 2),
-        Column(
-            "seconds", [r.info.timings.get("train_s") for r in records], 1, show="{:,.1f}".format
-        ),
+        _seconds(records, 1),
         Column("params_sha256", [record.info.params_sha256 for record in records]),
         Column("error", [record.info.error for record in records]),
         Column("path", [str(record.path) for record in records]),

@@ -36,50 +36,23 @@ from .groups import Comparison
 from .predictions import Predictions, counted, predict_rows
 
 
-def write_report(
-    run: str | Path | Run,
-    output: str | Path | None = None,
-    predictions: Predictions | None = None,
-    note: str = "",
-) -> Path:
-    """Write the report of a run and return its path; the file is whole or not there.
+def write_page(page: str, path: str | Path) -> Path:
+    """Write what `report_html` or `runs_html` gives; the file is whole or not there.
 
-    Args:
-        run: a record, or what `Run.read` takes: the run directory, or `<runs>/<name>`.
-        output: the file; report.html in the run directory by default.
-        predictions: what `predict_rows` gives.
-        note: why there are none.
-
-    Raises DataError for a damaged run, LaunchError without jinja2 or where the file cannot be
-    written.
+    Returns its path. Raises LaunchError where it cannot be written.
     """
-    record = run if isinstance(run, Run) else Run.read(run)
-    path = record.path / "report.html" if output is None else Path(os.path.expanduser(output))
-    return _written(report_html(record, predictions, note), path)
-
-
-def write_runs(records: Sequence[Run], output: str | Path | None = None) -> Path:
-    """Write one page of several runs side by side and return its path, as `write_report` does.
-
-    It is report.html in the working directory by default: a file beside runs would be one of
-    `runs/*`.
-    """
-    path = Path("report.html" if output is None else os.path.expanduser(output))
-    return _written(runs_html(records), path)
-
-
-def _written(page: str, path: Path) -> Path:
+    path = Path(os.path.expanduser(path))
     with writing(f"the report {path}", ELSEWHERE):
         write_whole(path, page.encode(errors="backslashreplace"))
     return path
 
 
-def write_plots(run: str | Path | Run, predictions: Predictions | None = None) -> list[Path]:
+def write_plots(record: Run, predictions: Predictions | None = None) -> list[Path]:
     """Write plots/loss.png and, of one feature, plots/fit.png; returns the paths.
 
     Raises LaunchError without matplotlib or where a file cannot be written.
     """
-    record, pictures = run if isinstance(run, Run) else Run.read(run), {}
+    pictures = {}
     if "loss" in record.fields:
         pictures["loss.png"] = draw(curves([record], ["loss"]), record.name)
     if predictions is not None and predictions.fit is not None:
@@ -108,11 +81,14 @@ def final_report(
             predictions = predict_rows(model, data, device, named, record.setting("loss.type"))
     except Exception as error:
         note = f"There are no predictions to show: {type(error).__name__}: {error}"
-    to_write: dict[str, Callable[[], object]] = {
-        "report": lambda: write_report(record or run, None, predictions, note)
-    }
-    if data is not None:
-        to_write["plots"] = lambda: write_plots(record or run, predictions)
+
+    def write_report() -> None:
+        page = report_html(record or Run.read(run), predictions, note)
+        write_page(page, run / "report.html")
+
+    to_write: dict[str, Callable[[], object]] = {"report": write_report}
+    if record is not None:
+        to_write["plots"] = functools.partial(write_plots, record, predictions)
     problems = []
     for what, write_it in to_write.items():
         try:
@@ -125,7 +101,13 @@ def final_report(
 
 @np.errstate(all="ignore")  # what is not finite is shown as such
 def report_html(record: Run, predictions: Predictions | None = None, note: str = "") -> str:
-    """The page of a run as text. Raises LaunchError without jinja2."""
+    """The page of a run as text. Raises LaunchError without jinja2.
+
+    Args:
+        record: the run.
+        predictions: what `predict_rows` gives.
+        note: why there are none.
+    """
     matrix, about = None, ""
     if (counts := record.info.classes) is not None:
         matrix = counted(counts)

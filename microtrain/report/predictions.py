@@ -29,6 +29,7 @@ from .chart import MOST_POINTS, Chart, Curve
 
 Array = NDArray[Any]
 Line = tuple[Sequence[float], float]  # weights, bias
+Told = Mapping[str, Sequence[str]]  # columns of texts by name
 
 ROWS = 2000
 _CLASSES = 20  # of a confusion matrix that can be read
@@ -183,20 +184,22 @@ def predict_rows(
         classes = data.classes
         if classes is None or len(classes) != prediction.shape[1]:
             classes = tuple(str(code) for code in range(prediction.shape[1]))
-        guess, sure = prediction.argmax(axis=1), loss == "cross_entropy"
-        return _classified((rows, named), truth, guess, prediction, sure, classes, given)
+        logits = loss == "cross_entropy"
+        told = _wrong_classes(truth, prediction.argmax(axis=1), prediction, logits, classes)
+        return Predictions(rows, named, mistakes=worst(*told, given))
     if truth.ndim != 2 or prediction.shape != truth.shape:
         return None
     if (scaling := data.target_scaling) is not None:
         truth, prediction = scaling.inverse(truth), scaling.predictions(prediction)
-    if loss == "bce" and truth.shape[1] == 1 and np.isin(truth, (0, 1)).all():
-        truth, guess = truth[:, 0].astype(np.int64), (prediction[:, 0] > 0).astype(np.int64)
-        return _classified((rows, named), truth, guess, prediction, True, ("0", "1"), given)
     values, target = (truth[:, 0], prediction[:, 0]), dataset.target_name or "target"
+    if loss == "bce" and truth.shape[1] == 1 and np.isin(truth, (0, 1)).all():
+        codes = (values[0].astype(np.int64), (values[1] > 0).astype(np.int64))
+        told = _wrong_classes(*codes, prediction, True, ("0", "1"))
+        return Predictions(rows, named, mistakes=worst(*told, given))
     if len(inputs) > 1 or data.in_features != 1 or truth.shape[1] != 1:
         if truth.shape[1] > 1:
             rows += f", the first of {truth.shape[1]} targets"
-        far = _far(*values, given)
+        far = worst(*_errors(*values), given)
         return Predictions(rows, named, parity=parity(*values, target), mistakes=far)
     names = (dataset.feature_names or ("x",))[0], target
     true = (dataset.truth["weights"], dataset.truth["bias"]) if dataset.truth else None
@@ -204,16 +207,13 @@ def predict_rows(
     return Predictions(rows, named, fit=chart)
 
 
-def _classified(
-    about: tuple[str, str],
-    truth: Array,
-    guess: Array,
-    scores: Array,
-    are_logits: bool,
-    classes: Sequence[str],
-    given: Given,
-) -> Predictions:
-    """Of class codes, those that were guessed, and the scores, perhaps logits of probabilities."""
+def _wrong_classes(
+    truth: Array, guess: Array, scores: Array, are_logits: bool, classes: Sequence[str]
+) -> tuple[Array, Told]:
+    """How sure each wrong guess was, and what is told of the rows.
+
+    Of class codes, those that were guessed, and the scores, perhaps logits of probabilities.
+    """
     known = (truth >= 0) & (truth < len(classes))
     at = np.arange(len(guess)), guess
     if are_logits:  # ranked by what does not round to 1
@@ -228,16 +228,15 @@ def _classified(
         "predicted": [texts[code] for code in guess.tolist()],
         kind: shown,
     }
-    badness = np.where(known & (guess != truth), 1 + sure.argsort(kind="stable").argsort(), 0)
-    mistakes = worst(badness, told, given)
-    return Predictions(*about, mistakes=mistakes)
+    rank = 1 + sure.argsort(kind="stable").argsort()
+    return np.where(known & (guess != truth), rank, 0), told
 
 
-def _far(truth: Array, predicted: Array, given: Given) -> Mistakes | None:
-    """The rows of a regression with the largest errors."""
+def _errors(truth: Array, predicted: Array) -> tuple[Array, Told]:
+    """The errors of a regression, and what is told of the rows."""
     error = np.abs(predicted - truth)
     told = {"truth": column(truth), "predicted": column(predicted), "error": column(error)}
-    return worst(np.where(np.isfinite(error), error, np.inf), told, given)
+    return np.where(np.isfinite(error), error, np.inf), told
 
 
 def counted(counts: ClassCounts) -> Confusion:
@@ -311,7 +310,7 @@ def _equation(name: str, line: Line | None) -> str:
 # The rows that are predicted worst
 
 
-def worst(badness: Array, told: Mapping[str, Sequence[str]], given: Given) -> Mistakes | None:
+def worst(badness: Array, told: Told, given: Given) -> Mistakes | None:
     """The rows of the highest `badness`; None where there is none above zero.
 
     Args:

@@ -143,13 +143,13 @@ CUT = {
     "\ufeffa": "which it skips", "&a b": "the mark", "*a": "the mark", "!t a": "the mark",
     "{a: !t b}": "the mark", "[&a b]": "the mark", "a\nb": "a line break", "a\x85b": "a line break",
     "a\u2028b": "a line break", "a\u2029b": "a line break", "a\rb": "a line break",
-    "'a\nb'": "a line break", '"a\nb"': "a line break", "|\n a": "the mark",
+    "'a\nb'": "a line break", '"a\nb"': "a line break", "|\n a": "a line break",
     "|": "the mark", ">": "the mark", "|-": "the mark",
-    "[a\n b]": "a line break", "--- a": "the mark", "a\n...": "the mark", "...": "the mark",
-    "%YAML 1.1\n--- a": "the mark", "a ": "white space", "a\n": "white space",
-    "\na": "white space", "\t": "white space", " ": "white space",
+    "[a\n b]": "a line break", "--- a": "the mark", "a\n...": "a line break", "...": "the mark",
+    "%YAML 1.1\n--- a": "a line break", "a ": "white space", "a\n": "a line break",
+    "\na": "a line break", " ": "white space",
 }  # fmt: skip
-UNREADABLE = [",", "*", "@x", "%", "`a", "[", "{", "a: b: c", "'", "]"]
+UNREADABLE = [",", "*", "@x", "%", "`a", "[", "{", "a: b: c", "'", "]", "\t"]
 
 
 @pytest.mark.parametrize("text", [*CUT, *UNREADABLE])

@@ -381,7 +381,7 @@ def test_the_nodes_of_an_operation_give_its_values(monkeypatch, name: str, sampl
 
     def traced(model, inputs, run):
         with mt.no_grad():
-            return trace(model, inputs, {})
+            return trace(model, inputs)
 
     monkeypatch.setattr("microtrain.onnx.exporter._traced", traced)
     inputs = tuple(map(tensor, given))

@@ -179,8 +179,9 @@ def test_the_pictures_of_a_run(tmp_path):
     run = make_run(tmp_path)
     x = np.arange(4.0)
     predictions = Predictions("rows", fit=fit(x, x, x))
-    assert write_plots(run) == [run / "plots" / "loss.png"]
-    assert write_plots(run, predictions) == [run / "plots" / "loss.png", run / "plots" / "fit.png"]
+    record, plots = Run.read(run), run / "plots"
+    assert write_plots(record) == [plots / "loss.png"]
+    assert write_plots(record, predictions) == [plots / "loss.png", plots / "fit.png"]
     assert sorted(path.name for path in (run / "plots").iterdir()) == ["fit.png", "loss.png"]
     for path in (run / "plots").iterdir():
         assert path.read_bytes().startswith(PNG)
@@ -188,7 +189,7 @@ def test_the_pictures_of_a_run(tmp_path):
 
 def test_nothing_to_draw_is_no_file(tmp_path):
     run = make_run(tmp_path, losses=())
-    assert write_plots(run) == []
+    assert write_plots(Run.read(run)) == []
     assert not (run / "plots").exists()
 
 
@@ -196,7 +197,7 @@ def test_a_file_in_the_way_is_named(tmp_path):
     run = make_run(tmp_path)
     (run / "plots").write_text("mine")
     with pytest.raises(LaunchError, match=r"cannot write the plot .*loss\.png"):
-        write_plots(run)
+        write_plots(Run.read(run))
 
 
 def test_another_ending_is_refused(tmp_path):

@@ -22,8 +22,7 @@ from microtrain.report.page import (
     final_report,
     report_html,
     runs_html,
-    write_report,
-    write_runs,
+    write_page,
 )  # fmt: skip
 from microtrain.report.predictions import Given, Predictions, fit, worst
 from microtrain.report.record import read_records
@@ -73,6 +72,10 @@ class Checked(HTMLParser):
 
 def page_of(run, predictions=None, **options):
     return report_html(Run.read(run), predictions, **options)
+
+
+def write_report(run, path=None):
+    return write_page(page_of(run), path or run / "report.html")
 
 
 def test_every_text_of_a_run_is_escaped(tmp_path):
@@ -192,7 +195,7 @@ def test_several_runs_stand_side_by_side(tmp_path, monkeypatch):
         make_run(tmp_path, "fast", losses=(3.0, 1.0, 0.5), lr=0.3, data_hash="a"),
         make_run(tmp_path, "none", losses=(), status="failed", data_hash="a"),
     ]
-    path = write_runs(read_records(runs))
+    path = write_page(runs_html(read_records(runs)), "report.html")
     assert path.absolute() == tmp_path / "here" / "report.html"
     page = path.read_text()
     heads = re.findall("<th>([^<]*)</th>", page.partition("<h2>Runs</h2>")[2])
@@ -221,7 +224,7 @@ def test_several_runs_stand_side_by_side(tmp_path, monkeypatch):
 
 def test_runs_without_rows_have_their_tables(tmp_path):
     runs = [make_run(tmp_path, name, losses=()) for name in "ab"]
-    page = write_runs(read_records(runs), tmp_path / "both.html").read_text()
+    page = write_page(runs_html(read_records(runs)), tmp_path / "both.html").read_text()
     assert "No row of metrics was written" in page
     assert page.count("<td>finished</td>") == 2
 

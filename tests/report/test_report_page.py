@@ -11,9 +11,10 @@ import pytest
 from test_plot_command import make_run
 
 from microtrain.common.threads import LAUNCH
-from microtrain.report.page import write_report, write_runs
+from microtrain.report.page import report_html, runs_html, write_page
 from microtrain.report.predictions import Predictions, fit
 from microtrain.report.record import read_records
+from microtrain.runs.run import Run
 
 pytest.importorskip("jinja2")
 
@@ -62,7 +63,7 @@ def report(request, tmp_path_factory):
         losses, info = [], {"status": "running", "exit_code": None, "steps": None}
     name = NASTY.replace("/", "-")
     run = make_run(folder, name, losses=losses, lr=f"{json.dumps(NASTY)}  # {NASTY}", **info)
-    return write_report(run, folder / "report.html", predictions)
+    return write_page(report_html(Run.read(run), predictions), folder / "report.html")
 
 
 def requests(page):
@@ -190,7 +191,7 @@ def runs(tmp_path_factory):
     names = [NASTY.replace("/", "-"), "b", "c"]
     losses = [[3.0, 2.0, i] for i in (1.0, 0.5, 0.25)]
     made = [make_run(folder, n, losses=x) for n, x in zip(names, losses, strict=True)]
-    return write_runs(read_records(made), folder / "report.html")
+    return write_page(runs_html(read_records(made)), folder / "report.html")
 
 
 @pytest.mark.parametrize("width, dark", [(360, True), (1200, False)])
