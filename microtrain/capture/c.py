@@ -1,9 +1,9 @@
 """Units as C: a loop over elements, a sum or a product is a function of its own.
 
 A function is given the words of a table, most of them addresses, so its text knows no memory: units
-that differ in nothing else, as those of equal layers, are one function. What BLAS does or NumPy's
-own inner loops is a function of runtime.c, which finds sizes in its words as well. A loop over time
-is a sequence of units whose words move on.
+that differ in nothing else, as those of equal layers, are one function. A large product or a
+convolution is a function of a file of its own, which finds sizes in its words as well. A loop over
+time is a sequence of units whose words move on.
 
 Sums are those of the text, NaN and infinities go the way they go in NumPy. Functions of one number
 are those of functions.c.
@@ -44,7 +44,7 @@ from .fusion import (
 )
 from .program import Program, arrays_in
 from .rows import Rows
-from .time_loops import Applied, Loop
+from .time_loops import Loop
 
 HEAD = """\
 #include <math.h>
@@ -450,18 +450,6 @@ class Writer:
         own = [m, n, k, *steps[0], *steps[1], steps[2][0], self._room(0, room, size), room]
         return call("product", [a, b, out], own, 160 // size)
 
-    def applied(self, unit: Applied) -> tuple[str, list[str]]:
-        x, out = unit.reads[0], unit.writes[0]
-        size = out.dtype.itemsize
-        dims = [list(dim) for dim in zip(x.shape, x.strides, out.strides, strict=True)]
-        while len(dims) > 1 and all(dims[-2][n] == dims[-1][n] * dims[-1][0] for n in (1, 2)):
-            n = dims.pop()
-            dims[-1] = [dims[-1][0] * n[0], *n[1:]]
-        *outer, (count, x_step, out_step) = dims or [[1, 1, 1]]
-        own = [*unit.routine, count, x_step * size, out_step * size]
-        far = [(n, s * size, u * size, 0) for n, s, u in outer]
-        return self._call("apply", [x.array, out.array], own, far)
-
     def scatter(self, unit: Scatter) -> tuple[str, list[str]]:
         target, index, values = unit.target, unit.index, unit.values
         p, i, v = (self.of(place.array) for place in (target, index, values))
@@ -714,8 +702,6 @@ def work(unit: Unit) -> int:
         return unit.count * sum(map(work, unit.body_units))
     if isinstance(unit, Rows):
         return unit.count * sum(map(work, unit.parts))
-    if isinstance(unit, Applied):
-        return int(unit.lines[0].out.size)
     return math.prod(unit.shape) if isinstance(unit, Elements) else 1
 
 
@@ -800,7 +786,6 @@ _BY_TYPE = {
     Reduction: "reduction",
     Product: "product",
     Scatter: "scatter",
-    Applied: "applied",
     Rows: "rows",
     Convolution: "convolution",
     Check: "check",
