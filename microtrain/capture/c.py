@@ -29,7 +29,6 @@ from . import c_compiler, convolutions, fusion
 from .elements import DTYPES, literal, meant
 from .explain import flops_of, size
 from .fusion import (
-    Call,
     Check,
     Convolution,
     Draws,
@@ -179,8 +178,8 @@ class Writer:
         return self._names[head + body]
 
     def lines_of(self, unit: Unit) -> tuple[str, list[str]]:
-        """The function of C that does a unit, or else the lines of one."""
-        return getattr(self, _BY_TYPE[type(unit)])(unit)
+        """The function of C that does a unit, or else the lines of one; by a method of its name."""
+        return getattr(self, type(unit).__name__.lower())(unit)
 
     def loop(self, name: str, count: int, work: int) -> str:
         """The outermost loop of a unit, `work` elements in all: its turns may be shared."""
@@ -371,50 +370,60 @@ class Writer:
     def product(self, unit: Product) -> tuple[str, list[str]]:
         if not fusion.small(unit, self.products):
             return self._product_of(unit)
-        a, b, out = arrays = unit.a, unit.b, unit.out
-        turns = [d for d in range(out.ndim - 2) if out.shape[d] != 1]
-        starts = [
-            _index({f"n{d}": array.strides[d] // array.itemsize for d in turns}) for array in arrays
-        ]
+        one, single = unit.out.shape[-2:] == (1, 1), unit.out.dtype == np.float32
+        arrays = _along_memory(unit.a, unit.b, unit.out)
+        return "", self.sums(*arrays, 16 if one else None, "float64" if single else "")
+
+    def sums(
+        self, a: Any, b: Any, out: Any, lanes: int | None, kind: str = "", at_once: int = 1
+    ) -> list[str]:
+        """Loops for a product.
+
+        Args:
+            lanes: how many terms a sum has at least that becomes several, of this `kind`.
+            at_once: terms that are added to a row at once.
+        """
         (m, k), n, t = a.shape[-2:], b.shape[-1], DTYPES[out.dtype]
-        p, q, r = self.of(a), self.of(b), self.of(out)
         (ai, ap), (bp, bj), (oi, oj) = (
-            [s // array.itemsize for s in array.strides[-2:]] for array in arrays
+            [s // v.itemsize * (size > 1) for s, size in zip(v.strides, v.shape, strict=True)][-2:]
+            for v in (a, b, out)
         )
-        if m > 1 and n > 1 and not (bj == 1 and oj == 1) and ai == 1 and oi == 1:
-            # The transposed product runs along memory.
-            p, q, m, n, starts = q, p, n, m, [starts[1], starts[0], starts[2]]
-            (ai, ap), (bp, bj), (oi, oj) = (bj, bp), (ap, ai), (oj, oi)
-        x, y, z = starts
-        around = [_for(f"n{d}", out.shape[d]) for d in turns]
-        if m == 1 and n == 1 and k >= 16:
-
-            def term(r: str) -> str:
-                return f"{p}[{_sum(x, _times(r, ap))}] * {q}[{_sum(y, _times(r, bp))}]"
-
-            wide = "float64" if t == "float32" else t
-            return "", _nested(around, [*_lanes(k, term, wide), f"{r}[{z}] = a;"])
+        p, q, r = map(self.of, (a, b, out))
+        goal = f"{r}[{_sum(_outer(out), _times('i', oi), _times('c', oj))}]"
         # A loop of one turn is none.
-        rows, columns, deep = (
-            [_for(name, count)] * (count != 1) for name, count in (("i", m), ("j", n), ("k", k))
-        )
-        i, j, v = ("i" if m > 1 else "0"), ("j" if n > 1 else "0"), ("k" if k > 1 else "0")
-        goal, left, right = (
-            f"{name}[{_sum(start, *(_times(*s) for s in steps if s[0] != '0'))}]"
-            for name, start, steps in (
-                (r, z, ((i, oi), (j, oj))), (p, x, ((i, ai), (v, ap))), (q, y, ((v, bp), (j, bj)))
-            )
-        )  # fmt: skip
-        if k == 1:
-            inner = _nested(rows + columns, [f"{goal} = {left} * {right};"], True)
+        rows, columns = ([_for(name, size)] * (size > 1) for name, size in (("i", m), ("c", n)))
+
+        def left(at: str) -> str:
+            return f"{p}[{_sum(_outer(a), _times('i', ai), _times(at, ap))}]"
+
+        def right(at: str) -> str:
+            return f"{q}[{_sum(_outer(b), _times(at, bp), _times('c', bj))}]"
+
+        def term(at: str) -> str:
+            return f"{left(at)} * {right(at)}"
+
+        if k == 1 and at_once == 1:
+            lines = _nested(rows + columns, [f"{goal} = {term('k')};"], True)
         elif n > 1 and bj == 1 and oj == 1:
-            zero = _nested(columns, [f"{goal} = 0;"], True)
-            add = _nested(columns, [f"{goal} += a * {right};"], True)
-            inner = _nested(rows, [*zero, *_nested(deep, [f"const {t} a = {left};", *add])])
+            lines = _nested(columns, [f"{goal} = 0;"], True)
+            whole = k // at_once * at_once if at_once > 1 else 0
+            if whole:
+                places = [f"(k + {u})" for u in range(at_once)]
+                each = [f"const {t} a{u} = {left(place)};" for u, place in enumerate(places)]
+                pairs = [f"a{u} * {right(place)}" for u, place in enumerate(places)]
+                more = f"{goal} += ({' + '.join(pairs[:2])}) + ({' + '.join(pairs[2:])});"
+                each += _nested(columns, [more], True)
+                lines += _nested([_for("k", whole, step=at_once)], each)
+            if k > whole:
+                each = _nested(columns, [f"{goal} += a * {right('k')};"], True)
+                lines += _nested([_for("k", k, whole)], [f"const {t} a = {left('k')};", *each])
+            lines = _nested(rows, lines)
         else:
-            dot = [f"{t} a = 0;", *_nested(deep, [f"a += {left} * {right};"]), f"{goal} = a;"]
-            inner = _nested(rows + columns, dot)
-        return "", _nested(around, inner)
+            dot = [f"{t} a = 0;", *_nested([_for("k", k)], [f"a += {term('k')};"])]
+            if lanes is not None and k >= lanes:
+                dot = _lanes(k, term, kind or t)
+            lines = _nested(rows + columns, [*dot, f"{goal} = a;"])
+        return _nested(_matrices(out), lines)
 
     def convolution(self, unit: Convolution) -> tuple[str, list[str]]:
         line = unit.lines[0]
@@ -705,6 +714,26 @@ def work(unit: Unit) -> int:
     return math.prod(unit.shape) if isinstance(unit, Elements) else 1
 
 
+def _along_memory(a: Any, b: Any, out: Any) -> tuple[Any, Any, Any]:
+    """The factors of a product and itself, transposed where that one runs along memory."""
+    size, (ai, _), (_, bj), (oi, oj) = out.itemsize, *(v.strides[-2:] for v in (a, b, out))
+    along = (bj == oj == size) or 1 in out.shape[-2:]
+    if not along and ai == oi == size:
+        a, b, out = (v.swapaxes(-1, -2) for v in (b, a, out))
+    return a, b, out
+
+
+def _matrices(array: Any) -> list[str]:
+    """Loops over the matrices of an array."""
+    return [_for(f"n{d}", n) for d, n in enumerate(array.shape[:-2]) if n != 1]
+
+
+def _outer(array: Any) -> str:
+    """The text of where in an array a matrix begins."""
+    steps = zip(array.strides[:-2], array.shape[:-2], strict=True)
+    return _index({f"n{d}": s // array.itemsize for d, (s, n) in enumerate(steps) if n != 1})
+
+
 def _read(lines: list[str], used: set[str]) -> list[str]:
     """Lines without the values that nothing behind reads; `used`: those that are, which grow."""
     kept = []
@@ -779,17 +808,3 @@ def _checked(index: str, length: int, bad: str = "return 1;") -> list[str]:
         f"if ({index} < 0) {index} += {length};",
         f"if ({index} < 0 || {index} >= {length}) {bad}",
     ]
-
-
-_BY_TYPE = {
-    Elements: "elements",
-    Reduction: "reduction",
-    Product: "product",
-    Scatter: "scatter",
-    Rows: "rows",
-    Convolution: "convolution",
-    Check: "check",
-    Draws: "draws",
-    Gather: "gather",
-    Call: "call",
-}

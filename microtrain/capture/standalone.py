@@ -18,7 +18,20 @@ from numpy.lib.stride_tricks import as_strided
 from ..backend import owner_of
 from ..errors import CaptureError
 from . import fusion
-from .c import Word, Writer, _checked, _for, _index, _lanes, _nested, _sum, _times, mathematics
+from .c import (
+    Word,
+    Writer,
+    _along_memory,
+    _checked,
+    _for,
+    _index,
+    _matrices,
+    _nested,
+    _outer,
+    _sum,
+    _times,
+    mathematics,
+)  # fmt: skip
 from .elements import DTYPES
 from .fusion import Call, Product, Unit, units_of
 from .plan import reuse
@@ -288,60 +301,27 @@ class _Writer(Writer):
         return kind == "constant" or (kind == "state" and self.state is None)
 
     def _product_of(self, unit: Product) -> tuple[str, list[str]]:
-        a, b, out = unit.a, unit.b, unit.out
+        a, b, out = arrays = _along_memory(unit.a, unit.b, unit.out)
         (m, k), n = a.shape[-2:], b.shape[-1]
-        steps = [[s // v.itemsize for s in v.strides[-2:]] for v in (a, b, out)]
-        along = (steps[1][1] == 1 or n == 1) and (steps[2][1] == 1 or n == 1)
-        if not along and steps[0][0] == steps[2][0] == 1:  # the transposed product
-            a, b, out = (v.swapaxes(-1, -2) for v in (b, a, out))
-            m, n, steps = n, m, [[s // v.itemsize for s in v.strides[-2:]] for v in (a, b, out)]
-        (ai, ap), (bp, bj), (oi, oj) = steps
-        turns = [d for d in range(out.ndim - 2) if out.shape[d] != 1]
-        x, y, z = (
-            _index({f"n{d}": v.strides[d] // v.itemsize for d in turns}) for v in (a, b, out)
-        )
-        p, q, r = self.of(a), self.of(b), self.of(out)
-        t, rows, columns = DTYPES[out.dtype], _for("i", m), _for("c", n)
-        goal = f"{r}[{_sum(z, _times('i', oi), _times('c', oj))}]"
-
-        def term(at: str) -> str:
-            left = f"{p}[{_sum(x, _times('i', ai), _times(at, ap))}]"
-            return f"{left} * {q}[{_sum(y, _times(at, bp), _times('c', bj))}]"
-
-        if n > 1 and bj == 1 and oj == 1:
-            left = f"{p}[{_sum(x, _times('i', ai), _times('(k + {})', ap))}]"
-            right = f"{q}[{_sum(y, _times('(k + {})', bp), 'c')}]"
-            names = [f"const {t} a{u} = {left.format(u)};" for u in range(AT_ONCE)]
-            pairs = [f"a{u} * {right.format(u)}" for u in range(AT_ONCE)]
-            more = f"{goal} += ({' + '.join(pairs[:2])}) + ({' + '.join(pairs[2:])});"
-            whole = k // AT_ONCE * AT_ONCE
-            lines = _nested([columns], [f"{goal} = 0;"], True)
-            if whole:
-                each = [*names, *_nested([columns], [more], True)]
-                lines += _nested([_for("k", whole, step=AT_ONCE)], each)
-            if k > whole:
-                one = _nested([columns], [f"{goal} += a * {right.replace('(k + {})', 'k')};"], True)
-                value = f"const {t} a = {left.replace('(k + {})', 'k')};"
-                lines += _nested([_for("k", k, whole)], [value, *one])
-            lines = _nested([rows], lines)
-        elif k >= 8:
-            lines = _nested([rows, columns], [*_lanes(k, term, t), f"{goal} = a;"])
-        else:
-            dot = [f"{t} a = 0;", *_nested([_for("k", k)], [f"a += {term('k')};"])]
-            lines = _nested([rows, columns], [*dot, f"{goal} = a;"])
-        found = [fusion.matrix(v) for v in (a, b, out)]
+        lines, found = self.sums(a, b, out, 8, at_once=AT_ONCE), [*map(fusion.matrix, arrays)]
         if m * n * k >= BLAS_FROM and all(found) and found[2] and not found[2][0]:
             turned = [f"Cblas{'Trans' if one and one[0] else 'NoTrans'}" for one in found[:2]]
             places = [
-                f"{_sum(name, at)}, {one and one[1]}"
-                for name, at, one in zip((p, q, r), (x, y, z), found, strict=True)
+                f"{_sum(self.of(v), _outer(v))}, {one and one[1]}"
+                for v, one in zip(arrays, found, strict=True)
             ]
             call = (
-                f"cblas_{'s' if t == 'float32' else 'd'}gemm(CblasRowMajor, {', '.join(turned)}, "
-                f"{m}, {n}, {k}, 1, {places[0]}, {places[1]}, 0, {places[2]});"
+                f"cblas_{'s' if out.itemsize == 4 else 'd'}gemm(CblasRowMajor, "
+                f"{', '.join(turned)}, {m}, {n}, {k}, 1, {places[0]}, {places[1]}, 0, {places[2]});"
             )
-            lines = ["#ifdef USE_CBLAS", call, "#else", *lines, "#endif"]
-        return "", _nested([_for(f"n{d}", out.shape[d]) for d in turns], lines)
+            lines = [
+                "#ifdef USE_CBLAS",
+                *_nested(_matrices(out), [call]),
+                "#else",
+                *lines,
+                "#endif",
+            ]
+        return "", lines
 
     # What NumPy does in a step --------------------------------------------------------------------
 
