@@ -7,7 +7,7 @@ host but what talks to other ranks; the random words of a step are copied to it 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,9 @@ from ..common.stack_frames import REPLAY, generated
 from ..random import forward_numbers, forward_words
 from . import cuda_graphs, fusion
 from .cuda_kernels import THREADS, Kernel, options
-from .numpy_executor import Text, in_pieces
+from .numpy_executor import Text, in_one_piece
 from .plan import move, moved, reuse
-from .program import DRAWS, Line, Program, PythonCall, works_on
+from .program import DRAWS, Line, Program, works_on
 
 
 def executor(program: Program) -> tuple[Callable[[], None], Text]:
@@ -30,7 +30,7 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
     """
     words = Words.of(program)
     text = _Text(program, words)
-    program.lines[:] = [each for line in program.lines for each in _in_one_piece(line, program)]
+    program.lines[:] = [each for line in program.lines for each in in_one_piece(line, program)]
     units = fusion.units_of(program, False)
     lines = [line for unit in units for line in unit.lines]
     text.places = reuse(program, [fusion.works_on(unit) for unit in units], lines)
@@ -45,23 +45,6 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
         else:
             text.line(unit.lines[0])
     return text.function(), text
-
-
-def _in_one_piece(line: Line | PythonCall, program: Program) -> Iterable[Line | PythonCall]:
-    """`line` behind the copies that CuPy's products would make, which share loops and memory so."""
-    if isinstance(line, Line) and line.name in ("dot", "matmul"):
-        args = []
-        for array in line.args:
-            batched = array.ndim > 2 and 0 not in array.strides and not array.flags.c_contiguous
-            if in_pieces(array) or batched:
-                whole = program.xp.empty(array.shape, array.dtype)
-                program.kinds[id(whole)] = "made"
-                program.memory.append(whole)
-                yield Line("copyto", (whole, array), whole, {}, line.where, line.what)
-                array = whole
-            args.append(array)
-        line.args = tuple(args)
-    yield line
 
 
 class _Text(Text):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,8 @@ _NAME = re.compile(r"\b(?:input|state|c|b)\d+\b")
 
 def executor(program: Program) -> tuple[Callable[[], None], Text]:
     """A function that replays `program`, and its text."""
-    lines = [part for line in program.lines for part in parts_of(line)]
+    parts = [part for line in program.lines for part in parts_of(line)]
+    lines = [each for part in parts for each in in_one_piece(part, program)]
     reuse(program, [works_on(line) for line in lines], lines)
     text = Text(program)
     text.traffic = traffic(lines)
@@ -184,8 +185,6 @@ class Text:
             text = self.taken(line, f"{args[0]}, {args[1]}", out)
         elif name in OUT_BY_NAME and (name != "dot" or line.out.flags.c_contiguous):
             f = getattr(xp, name)
-            if name == "dot":
-                args = [self.whole(a, arg) for a, arg in zip(line.args, args, strict=True)]
             text = f"{self.called(name, f)}({', '.join(args)}{extra}, out={out})"
         elif name == "getitem":
             text = f"{out}[...] = {args[0]}[{args[1]}]"
@@ -215,29 +214,30 @@ class Text:
             return f"{to}[...] = {name}"
         return f"{self.called('copyto', self.program.xp.copyto)}({to}, {name}{extra})"
 
-    def whole(self, array: Any, name: str) -> str:
-        """What `dot` copies because it is in pieces is copied into memory that is there already."""
-        if not in_pieces(array):
-            return name
-        xp = self.program.xp
-        copy = xp.empty(array.shape, array.dtype)
-        to = self.named("b", copy, id(copy))
-        self.emit(self.copied(to, name, array, ""), "in one piece")
-        return to
-
     def about(self, line: Line) -> str:
         out = line.out[0] if type(line.out) is tuple else line.out
         shape = f"{size(out)} {out.dtype.name}"
         return ", ".join(filter(None, (shape, line.what, line.where.rpartition("/")[2])))
 
 
-def in_pieces(array: Any) -> bool:
-    """Whether `dot` makes a copy of it.
-
-    Not of a matrix of one row or column: it reads that as a vector, at its stride.
-    """
-    known = type(array) in LIBRARIES and array.ndim == 2 and 1 not in array.shape
-    return known and not array.flags.forc
+def in_one_piece(line: Line | PythonCall, program: Program) -> Iterable[Line | PythonCall]:
+    """`line` behind the copies that its product would make, which share memory so."""
+    cuda = program.xp.kind == "cuda"  # CuPy copies for batches, too
+    if isinstance(line, Line) and (line.name == "dot" or (cuda and line.name == "matmul")):
+        args = []
+        for array in line.args:
+            # A matrix of one row or column is read as a vector, at its stride.
+            pieces = array.ndim == 2 and 1 not in array.shape and not array.flags.forc
+            batched = array.ndim > 2 and 0 not in array.strides and not array.flags.c_contiguous
+            if pieces or (cuda and batched):
+                whole = program.xp.empty(array.shape, array.dtype)
+                program.kinds[id(whole)] = "made"
+                program.memory.append(whole)
+                yield Line("copyto", (whole, array), whole, {}, line.where, line.what)
+                array = whole
+            args.append(array)
+        line.args = tuple(args)
+    yield line
 
 
 def _indexed(line: Line) -> bool:
