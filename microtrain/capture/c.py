@@ -34,11 +34,11 @@ from .fusion import (
     Draws,
     Element,
     Elements,
-    Gather,
     Place,
     Product,
     Reduction,
     Scatter,
+    Take,
     Unit,
 )
 from .program import Program, arrays_in
@@ -278,13 +278,22 @@ class Writer:
     def elements(self, unit: Elements) -> tuple[str, list[str]]:
         return "", _Loop(self, unit).text()
 
-    def gather(self, unit: Gather) -> tuple[str, list[str]]:
-        (rows, width), index = unit.source.array.shape, unit.index.array
-        x, i, to = map(self.at, (unit.source, unit.index, unit.writes[0]))
-        each = [f"int64 j = {i}[n];", *_checked("j", rows)]
-        size = f"{width} * sizeof(*{x})"
-        each.append(f"memcpy({to} + n * {width}, {x} + j * {width}, {size});")
-        return "", _nested([self.loop("n", index.size, index.size * width)], each)
+    def take(self, unit: Take) -> tuple[str, list[str]]:
+        x, index, out = (place.array for place in (*unit.reads, *unit.writes))
+        before, after = unit.axis, unit.axis + index.ndim
+        p, i, q = map(self.of, (x, index, out))
+        loops = [_for(f"i{d}", n) for d, n in enumerate(out.shape)]
+        if loops:
+            loops[0] = self.loop("i0", len(out), out.size)
+        ours = [*range(before), *range(after, out.ndim)]
+        kept = [d for d in range(x.ndim) if d != before]
+        at = _index({f"i{d}": _step(x, e) for d, e in zip(ours, kept, strict=True)})
+        places = {f"i{before + d}": _step(index, d) for d in range(index.ndim)}
+        goal = _index({f"i{d}": _step(out, d) for d in range(out.ndim)})
+        value = f"{q}[{goal}] = {p}[{_sum(at, _times('n', _step(x, before)))}];"
+        head = [f"int64 n = {i}[{_index(places)}];", *_checked("n", x.shape[before])]
+        inner = _nested(loops[after:], [value], True) if loops[after:] else [value]
+        return "", _nested(loops[:after], [*head, *inner])
 
     def draws(self, unit: Draws) -> tuple[str, list[str]]:
         size = unit.writes[0].array.size
@@ -427,7 +436,7 @@ class Writer:
 
     def convolution(self, unit: Convolution) -> tuple[str, list[str]]:
         line = unit.lines[0]
-        plan, (a, b, *more) = convolutions.plan(line), unit.given
+        plan, (a, b, *more) = convolutions.plan(line), [place.array for place in unit.reads]
         self.plans.append(plan.words)
         room = self._room(plan.packed, plan.room, line.out.itemsize)
         bias: list[Any] = [self._word(address(v), owner_of(v)) for v in more] or [0]
@@ -436,7 +445,8 @@ class Writer:
             name, bias = line.name, []
         rate = 120 // line.out.itemsize  # terms in a nanosecond, about
         own = [plan.words.ctypes.data, room, plan.room, *bias, work(unit) // rate]
-        return self._call(f"{DTYPES[line.out.dtype]} {name}", [a, b, unit.out], own, [])
+        arrays = [a, b, unit.writes[0].array]
+        return self._call(f"{DTYPES[line.out.dtype]} {name}", arrays, own, [])
 
     def _product_of(self, unit: Product) -> tuple[str, list[str]]:
         a, b, out = unit.a, unit.b, unit.out
@@ -460,7 +470,7 @@ class Writer:
         return call("product", [a, b, out], own, 160 // size)
 
     def scatter(self, unit: Scatter) -> tuple[str, list[str]]:
-        target, index, values = unit.target, unit.index, unit.values
+        target, index, values = unit.reads
         p, i, v = (self.of(place.array) for place in (target, index, values))
         n, *wide = target.array.shape
         (to, *along), (at,), (step, *beside) = (
@@ -756,6 +766,10 @@ def _sum(*parts: str) -> str:
 
 def _times(name: str, step: int) -> str:
     return "0" if not step else name if step == 1 else f"{name} * {step}"
+
+
+def _step(array: Any, dim: int) -> int:
+    return int(array.strides[dim] // array.itemsize) if array.ndim else 0
 
 
 def _for(name: str, stop: int, start: int = 0, step: int = 1) -> str:

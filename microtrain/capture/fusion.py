@@ -225,31 +225,27 @@ class Product(Unit):
 
 @dataclass
 class Convolution(Unit):
-    """A convolution, or the gradient of its input or its weight: `out` of the arrays `given`."""
-
-    given: tuple[Any, ...] = ()
-    out: Any = None
+    """A convolution, or the gradient of its input or its weight."""
 
 
 @dataclass
 class Scatter(Unit):
-    """`target[index] += values`, all of one dimension, or of rows of a matrix.
+    """`target[index] += values`, which are its reads, of one dimension, or of rows of a matrix.
 
     adds: else they take the place of what is there, all of one dimension.
     """
 
-    target: Any = None
-    index: Any = None
-    values: Any = None
     adds: bool = True
 
 
 @dataclass
-class Gather(Unit):
-    """Rows of a matrix, by their numbers: `out[i] = source[index[i]]`."""
+class Take(Unit):
+    """What `source` has along an axis, by its places: `out[:, i] = source[:, index[i]]`.
 
-    source: Any = None
-    index: Any = None
+    Its reads are `source` and `index`, of any number of dimensions.
+    """
+
+    axis: int = 0
 
 
 @dataclass
@@ -342,7 +338,7 @@ def unit_of(line: Line | PythonCall, program: Program, products: bool) -> Unit |
             made = _reduction(line, program)
         elif line.name == "scatter_add" or (line.name == "setitem" and arrays_in(line.args[1])):
             made = _scatter(line)
-        elif line.name == "take" and not program.alone and (rows := _gather(line)):
+        elif line.name == "take" and (rows := _take(line)):
             made = rows
         elif "place" in line.attrs:
             made = Draws([line], [Place(line.attrs["place"])], [Place(line.out)])
@@ -442,7 +438,7 @@ def _convolution(line: Line) -> Convolution | None:
     alike = all(a.flags.c_contiguous and a.dtype == line.out.dtype for a in (*given, line.out))
     if not alike or line.out.dtype not in DTYPES or not all(a.size for a in given):
         return None
-    return Convolution([line], [*map(Place, given)], [Place(line.out)], given, line.out)
+    return Convolution([line], [*map(Place, given)], [Place(line.out)])
 
 
 def _product(line: Line, program: Program, products: bool) -> Unit | None:
@@ -521,17 +517,17 @@ def _scatter(line: Line) -> Scatter | None:
     reads = [Place(a) for a in arrays]
     if reads[0].meets(reads[1]) or reads[0].meets(reads[2]):
         return None
-    return Scatter([line], reads, [reads[0]], reads[0], reads[1], reads[2], adds)
+    return Scatter([line], reads, [reads[0]], adds)
 
 
-def _gather(line: Line) -> Gather | None:
-    source, index, *axis = line.args + tuple(line.attrs.values())
-    plain = all(type(a) is np.ndarray and a.flags.c_contiguous for a in (source, index, line.out))
-    rows = plain and source.ndim == 2 and index.dtype == np.int64
-    if not rows or axis != [0] or source.dtype != line.out.dtype:
+def _take(line: Line) -> Take | None:
+    x, index, *more = line.args
+    axis = line.attrs.get("axis", more[0] if more else None)
+    plain = type(x) is type(index) is np.ndarray and x.ndim and index.dtype.kind in "iu"
+    if not plain or axis is None or line.attrs.keys() - {"axis"}:
         return None
-    reads, to = [Place(source), Place(index)], Place(line.out)
-    return None if any(place.meets(to) for place in reads) else Gather([line], reads, [to], *reads)
+    reads, to = [Place(x), Place(index)], Place(line.out)
+    return None if _meet(reads, [to]) else Take([line], reads, [to], axis % x.ndim)
 
 
 # Order ------------------------------------------------------------------------------------------
@@ -574,7 +570,7 @@ def may_raise(unit: Unit) -> bool:
     """Whether values can make it raise: the state is then as it was at that place of the step."""
     if type(unit) is not Call:
         body = getattr(unit, "body", ())
-        return type(unit) in (Scatter, Gather, Check) or any(e.source is not None for e in body)
+        return type(unit) in (Scatter, Take, Check) or any(e.source is not None for e in body)
     if unit.host is not None:
         return bool(unit.host.reads)
     return may_refuse(unit.lines[0])

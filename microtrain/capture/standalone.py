@@ -22,12 +22,12 @@ from .c import (
     Word,
     Writer,
     _along_memory,
-    _checked,
     _for,
     _index,
     _matrices,
     _nested,
     _outer,
+    _step,
     _sum,
     _times,
     mathematics,
@@ -327,37 +327,16 @@ class _Writer(Writer):
 
     def call(self, unit: Call) -> tuple[str, list[str]]:
         line = unit.lines[0]
-        rule = {"take": self._take,
-                "argmax": self._along, "argmin": self._along,
-                "cumsum": self._along, "cumprod": self._along}.get(line.name)  # fmt: skip
+        ordered = line.name in ("argmax", "argmin", "cumsum", "cumprod")
         self._alive |= {id(owner_of(a)) for a in arrays_in((line.args, line.out))}
         self._stored = {id(owner_of(a)) for a in arrays_in(line.out)}
         known = all(a.dtype in DTYPES for a in arrays_in((line.args, line.out)))
-        lines = rule(line) if rule and known else None
+        lines = self._along(line) if ordered and known else None
         if lines is None:
             what = "random numbers have" if line.name in DRAWS else f"{line.name} of NumPy has"
             of = f" ({line.what})" if line.what else ""
             raise CaptureError(f"{line.where}: {what} no form in C{of}")
         return "", lines
-
-    def _take(self, line: Line) -> list[str] | None:
-        """Rows, or what else an axis has, at places."""
-        x, index, *more = line.args
-        axis, out = line.attrs.get("axis", more[0] if more else None), line.out
-        if type(index) is not np.ndarray or index.dtype.kind not in "iu" or axis is None:
-            return None
-        before, after = x.ndim and axis % x.ndim, axis % x.ndim + index.ndim
-        p, i, q = self.of(x), self.of(index), self.of(out)
-        loops = [_for(f"i{d}", n) for d, n in enumerate(out.shape)]
-        ours = [*range(before), *range(after, out.ndim)]
-        kept = [d for d in range(x.ndim) if d != before]
-        at = _index({f"i{d}": _step(x, e) for d, e in zip(ours, kept, strict=True)})
-        places = {f"i{before + d}": _step(index, d) for d in range(index.ndim)}
-        goal = _index({f"i{d}": _step(out, d) for d in range(out.ndim)})
-        value = f"{q}[{goal}] = {p}[{_sum(at, _times('n', _step(x, before)))}];"
-        head = [f"int64 n = {i}[{_index(places)}];", *_checked("n", x.shape[before])]
-        inner = _nested(loops[after:], [value], True) if loops[after:] else [value]
-        return _nested(loops[:after], [*head, *inner])
 
     def _along(self, line: Line) -> list[str] | None:
         """What goes along an axis, one by one."""
@@ -387,10 +366,6 @@ class _Writer(Writer):
         each = [f"const {t} v = {value};", f"if ({better}) {{ a = v; best = r; }}"]
         head = ["int64 best = 0;", f"{t} a = {p}[{start}];"]
         return _nested(loops, [*head, *_nested([along], each), f"{q}[{goal}] = best;"])
-
-
-def _step(array: Any, dim: int) -> int:
-    return int(array.strides[dim] // array.itemsize) if array.ndim else 0
 
 
 def _kind(dtype: Any) -> str:
