@@ -400,10 +400,8 @@ def numbers(array: Any) -> list[str]:
                 for n in flat.astype(np.int64).tolist()]  # fmt: skip
     single = flat.dtype.itemsize == 4
     texts = [f"{n:.{9 if single else 17}g}" for n in flat.tolist()]
-    if not np.isfinite(flat).all():
-        special = {"nan": "NAN", "inf": "INFINITY", "-inf": "-INFINITY"}
-        return [special.get(text) or _point(text, single) for text in texts]
-    return [_point(text, single) for text in texts]
+    special = {"nan": "NAN", "inf": "INFINITY", "-inf": "-INFINITY"}
+    return [special.get(text) or _point(text, single) for text in texts]
 
 
 def _point(text: str, single: bool) -> str:
