@@ -38,7 +38,6 @@ from .fusion import (
     Product,
     Reduction,
     Scatter,
-    Take,
     Unit,
 )
 from .program import Program, arrays_in
@@ -277,23 +276,6 @@ class Writer:
 
     def elements(self, unit: Elements) -> tuple[str, list[str]]:
         return "", _Loop(self, unit).text()
-
-    def take(self, unit: Take) -> tuple[str, list[str]]:
-        x, index, out = (place.array for place in (*unit.reads, *unit.writes))
-        before, after = unit.axis, unit.axis + index.ndim
-        p, i, q = map(self.of, (x, index, out))
-        loops = [_for(f"i{d}", n) for d, n in enumerate(out.shape)]
-        if loops:
-            loops[0] = self.loop("i0", len(out), out.size)
-        ours = [*range(before), *range(after, out.ndim)]
-        kept = [d for d in range(x.ndim) if d != before]
-        at = _index({f"i{d}": _step(x, e) for d, e in zip(ours, kept, strict=True)})
-        places = {f"i{before + d}": _step(index, d) for d in range(index.ndim)}
-        goal = _index({f"i{d}": _step(out, d) for d in range(out.ndim)})
-        value = f"{q}[{goal}] = {p}[{_sum(at, _times('n', _step(x, before)))}];"
-        head = [f"int64 n = {i}[{_index(places)}];", *_checked("n", x.shape[before])]
-        inner = _nested(loops[after:], [value], True) if loops[after:] else [value]
-        return "", _nested(loops[:after], [*head, *inner])
 
     def draws(self, unit: Draws) -> tuple[str, list[str]]:
         size = unit.writes[0].array.size
@@ -539,8 +521,8 @@ class Body:
         """The name of the memory of a place."""
         raise NotImplementedError
 
-    def index(self, name: str, count: int) -> str:
-        """An index below `count`, of the value `name`; may write lines."""
+    def index(self, name: str, count: int, level: int) -> str:
+        """An index below `count`, of the value `name`; writes lines at a level."""
         raise NotImplementedError
 
     def moves(self, place: Place) -> bool:
@@ -560,10 +542,10 @@ class Body:
         for level in reversed(self.levels):
             level[:] = _read(level, used)
 
-    def _at(self, place: Place) -> str:
+    def _at(self, place: Place, more: str = "0") -> str:
         steps = {f"{self.wide}i{d}": place.strides[members[-1]] if place.strides else 0
                  for d, (_, members) in enumerate(self.dims)}  # fmt: skip
-        return f"{self.pointer(place)}[{_index(steps)}]"
+        return f"{self.pointer(place)}[{_sum(_index(steps), more)}]"
 
     def name(self, dtype: Any, text: str, level: int = -1) -> str:
         """A name for a value."""
@@ -596,10 +578,9 @@ class Body:
         args = [self._value(a, t) for a, t in zip(element.args, found.taken, strict=True)]
         template = found.text
         if element.source is not None:
-            source = element.source
-            index = self.index(args[0], source.array.size)
-            step = source.strides[0] if source.strides else 0
-            text = f"{self.pointer(source)}[{_times(index, step)}]"
+            source, (_, level) = element.source, self._values.get(element.args[0].key, ("", 0))
+            index = self.index(args[0], source.count, level)
+            text = self._at(source.first, _times(index, source.step))
         else:
             kind = DTYPES[found.taken[0]]
             end = "f" if kind == "float32" else ""
@@ -632,10 +613,10 @@ class _Loop(Body):
     def moves(self, place: Place) -> bool:
         return bool(place.row or self.writer.moving.get(id(owner_of(place.array)), 0))
 
-    def index(self, name: str, count: int) -> str:
+    def index(self, name: str, count: int, level: int) -> str:
         index = f"n{self._count}"
         self._count += 1
-        self.levels[-1] += [f"int64 {index} = {name};", *_checked(index, count)]
+        self.levels[level] += [f"int64 {index} = {name};", *_checked(index, count)]
         return index
 
     def text(self) -> list[str]:
@@ -766,10 +747,6 @@ def _sum(*parts: str) -> str:
 
 def _times(name: str, step: int) -> str:
     return "0" if not step else name if step == 1 else f"{name} * {step}"
-
-
-def _step(array: Any, dim: int) -> int:
-    return int(array.strides[dim] // array.itemsize) if array.ndim else 0
 
 
 def _for(name: str, stop: int, start: int = 0, step: int = 1) -> str:

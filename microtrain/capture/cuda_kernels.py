@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from .c import Body
 from .elements import DTYPES
 from .fusion import Elements, Place
@@ -69,11 +67,6 @@ class Kernel(Body):
             self._pointers[key] = len(self.arrays)
             self.arrays.append(place.array)
         return f"p{self._pointers[key]}"
-
-    def index(self, name: str, count: int) -> str:
-        """An index out of bounds wraps, as in CuPy's `take`."""
-        index = self.name(np.dtype(np.int64), f"{name} % {count}")
-        return f"({index} < 0 ? {index} + {count} : {index})"
 
 
 def options(module: Any) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -157,6 +157,21 @@ def _meet(some: list[Place], others: list[Place]) -> bool:
     return any(a.meets(b) for a in some for b in others)
 
 
+class Source(NamedTuple):
+    """What `take` reads: `step` elements on from where it reads for one index is the next.
+
+    Attributes:
+        whole: all of it.
+        first: what there is for index 0, in the shape of the result.
+        count: of indices.
+    """
+
+    whole: Place
+    first: Place
+    count: int
+    step: int
+
+
 @dataclass
 class Element:
     """One line of an `Elements` unit: `out = expression(args)`, where `mask` is set."""
@@ -165,7 +180,7 @@ class Element:
     args: list[Any]  # Places and numbers
     out: Place
     mask: Place | None = None
-    source: Any = None  # what `args[0]` is an index into (take)
+    source: Source | None = None  # what `args[0]` is an index into (take)
 
 
 @dataclass
@@ -194,7 +209,7 @@ class Elements(Unit):
                 for place in two.reads + two.writes:
                     if written.meets(place) and not written.same(place):
                         return False
-        gathered = [e.source for e in self.body + other.body if e.source is not None]
+        gathered = [e.source.whole for e in self.body + other.body if e.source is not None]
         return not _meet(gathered, self.writes + other.writes)
 
     def absorb(self, other: Elements) -> None:
@@ -236,16 +251,6 @@ class Scatter(Unit):
     """
 
     adds: bool = True
-
-
-@dataclass
-class Take(Unit):
-    """What `source` has along an axis, by its places: `out[:, i] = source[:, index[i]]`.
-
-    Its reads are `source` and `index`, of any number of dimensions.
-    """
-
-    axis: int = 0
 
 
 @dataclass
@@ -338,8 +343,6 @@ def unit_of(line: Line | PythonCall, program: Program, products: bool) -> Unit |
             made = _reduction(line, program)
         elif line.name == "scatter_add" or (line.name == "setitem" and arrays_in(line.args[1])):
             made = _scatter(line)
-        elif line.name == "take" and (rows := _take(line)):
-            made = rows
         elif "place" in line.attrs:
             made = Draws([line], [Place(line.attrs["place"])], [Place(line.out)])
         else:
@@ -357,7 +360,8 @@ def unit_of(line: Line | PythonCall, program: Program, products: bool) -> Unit |
 
 def _elements(line: Line, program: Program) -> Elements | None:
     out, args, attrs = line.out, line.args, line.attrs
-    mask = source = None
+    mask: Any = None
+    source: Source | None = None
     cuda, size = program.xp.kind != "cpu", 0 if program.alone else out.size
     if line.name == "copyto" or line.name == "setitem":
         if line.name == "setitem":
@@ -376,13 +380,10 @@ def _elements(line: Line, program: Program) -> Elements | None:
     elif line.name == "kept":
         found = Expression("{1} ? {0} : 0", (out.dtype, np.dtype(bool)), out.dtype)
     elif line.name == "take":
-        if len(args) != 2 or attrs or type(args[1]) is not np.ndarray:
+        source, index = _source(line)
+        if source is None:
             return None
-        source = Place(args[0].reshape(-1))
-        if args[1].dtype != np.int64 or not np.may_share_memory(source.array, args[0]):
-            return None
-        found = Expression("", (args[1].dtype,), args[0].dtype)
-        args = args[1:]
+        found, args = Expression("", (np.dtype(np.int64),), args[0].dtype), (index,)
     else:
         made = expression(line.name, args, attrs, size, cuda)
         if made is None:
@@ -401,11 +402,29 @@ def _elements(line: Line, program: Program) -> Elements | None:
     if any(p.meets(to) and not p.same(to) for p in reads):
         return None  # NumPy makes a copy first
     if source is not None:
-        if source.meets(to):
+        if source.whole.meets(to):
             return None
-        reads.append(source)
+        reads.append(source.whole)
     body = [Element(found, places, to, where, source)]
     return Elements([line], reads, [to], to.shape, body, launched=cuda)
+
+
+def _source(line: Line) -> tuple[Source | None, Any]:
+    """What `take` reads, and the indices, to be broadcast to the shape of the result."""
+    x, index, *more = line.args
+    axis = line.attrs.get("axis", more[0] if more else None)
+    if not (type(x) is type(index) is np.ndarray and index.dtype.kind in "iu" and x.size):
+        return None, None
+    if axis is None:
+        x, axis = x.reshape(-1), 0
+    axis %= x.ndim
+    step, rest = divmod(x.strides[axis], x.itemsize)
+    if rest or line.attrs.keys() - {"axis"} or not np.may_share_memory(x, line.args[0]):
+        return None, None
+    before, after = x.shape[:axis], x.shape[axis + 1 :]
+    first = x[(slice(None),) * axis + (slice(1),)].reshape(*before, *(1,) * index.ndim, *after)
+    index = index.reshape(*index.shape, *(1,) * len(after))
+    return Source(Place(x), Place(first, line.out.shape), x.shape[axis], step), index
 
 
 def _reduction(line: Line, program: Program) -> Reduction | None:
@@ -520,16 +539,6 @@ def _scatter(line: Line) -> Scatter | None:
     return Scatter([line], reads, [reads[0]], adds)
 
 
-def _take(line: Line) -> Take | None:
-    x, index, *more = line.args
-    axis = line.attrs.get("axis", more[0] if more else None)
-    plain = type(x) is type(index) is np.ndarray and x.ndim and index.dtype.kind in "iu"
-    if not plain or axis is None or line.attrs.keys() - {"axis"}:
-        return None
-    reads, to = [Place(x), Place(index)], Place(line.out)
-    return None if _meet(reads, [to]) else Take([line], reads, [to], axis % x.ndim)
-
-
 # Order ------------------------------------------------------------------------------------------
 
 
@@ -570,7 +579,7 @@ def may_raise(unit: Unit) -> bool:
     """Whether values can make it raise: the state is then as it was at that place of the step."""
     if type(unit) is not Call:
         body = getattr(unit, "body", ())
-        return type(unit) in (Scatter, Take, Check) or any(e.source is not None for e in body)
+        return type(unit) in (Scatter, Check) or any(e.source is not None for e in body)
     if unit.host is not None:
         return bool(unit.host.reads)
     return may_refuse(unit.lines[0])
@@ -691,7 +700,8 @@ def loads(unit: Unit) -> list[Place]:
     found = []
     for element in unit.body:
         places = [a for a in element.args if type(a) is Place]
-        places += [p for p in (element.mask, element.source) if p is not None]
+        places += [element.mask] if element.mask is not None else []
+        places += [element.source.whole] if element.source is not None else []
         if element.mask is not None:
             places.append(element.out)
         found += [p for p in places if p.key not in known]
@@ -725,9 +735,11 @@ def _idle(unit: Unit) -> bool:
 
 def loop_dims(unit: Elements) -> list[tuple[int, list[int]]]:
     """The loops, outermost first: length, and the dimensions that became one."""
-    places = [p for p in unit.reads + unit.writes if len(p.strides) == len(unit.shape)]
-    sources = {id(e.source) for e in unit.body if e.source is not None}
-    places = [p for p in places if id(p) not in sources]
+    sources = [e.source for e in unit.body if e.source is not None]
+    whole = {id(source.whole) for source in sources}
+    places = [p for p in unit.reads + unit.writes if id(p) not in whole]
+    places = [p for p in places if len(p.strides) == len(unit.shape)]
+    places += [source.first for source in sources]
     lead = unit.writes[-1].strides
     dims = sorted(range(len(unit.shape)), key=lambda d: -abs(lead[d]))
     found: list[tuple[int, list[int]]] = []

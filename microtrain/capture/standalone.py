@@ -27,7 +27,6 @@ from .c import (
     _matrices,
     _nested,
     _outer,
-    _step,
     _sum,
     _times,
     mathematics,
@@ -366,6 +365,10 @@ class _Writer(Writer):
         each = [f"const {t} v = {value};", f"if ({better}) {{ a = v; best = r; }}"]
         head = ["int64 best = 0;", f"{t} a = {p}[{start}];"]
         return _nested(loops, [*head, *_nested([along], each), f"{q}[{goal}] = best;"])
+
+
+def _step(array: Any, dim: int) -> int:
+    return int(array.strides[dim] // array.itemsize) if array.ndim else 0
 
 
 def _kind(dtype: Any) -> str:
