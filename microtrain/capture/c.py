@@ -238,7 +238,6 @@ class Writer:
         own: its words. work: about how many nanoseconds one takes; 0: one thread does all.
         """
         words = [Word(leaf), *(self._word(address(v), owner_of(v)) for v in arrays)]
-        words += [Word(0)] * (4 - len(words))
         words += [n if type(n) is Word else Word(n) for n in own]
         words += [Word(0)] * (OWN - len(words))
         words += [Word(n) for n in (work, len(dims), *(n for dim in dims for n in dim))]
@@ -253,20 +252,19 @@ class Writer:
         return self.rooms[-1]
 
     def rows(self, unit: Rows) -> tuple[str, list[str]]:
-        loop, self._whole = self.loop("row", unit.count, work(unit)), True
+        self.loop("row", unit.count, work(unit))  # whose turns may be shared
+        self._whole = True
         # What a row waits for, one sum after the other, several short ones wait for at once.
         self._together = AT_ONCE if max(map(work, unit.parts)) <= NARROW else 1
         parts = [self.lines_of(part)[1] for part in unit.parts]
         self._whole = False
-        if self._together == 1:
-            lines = [line for part in parts for line in ("{", *(f"    {x}" for x in part), "}")]
-            return "", _nested([loop], [*self._moved(lines), *lines])
         start, stop = ("from", "to") if self._turns else ("0", str(unit.count))
-        each = [f"const int64 last = first + {AT_ONCE} < {stop} ? first + {AT_ONCE} : {stop};"]
+        far = self._together
+        each = [f"const int64 last = first + {far} < {stop} ? first + {far} : {stop};"]
         for part in parts:
             rows = "for (int64 row = first; row < last; row++)"
             each += _nested([rows], [*self._moved(part), *part])
-        groups = f"for (int64 first = {start}; first < {stop}; first += {AT_ONCE})"
+        groups = f"for (int64 first = {start}; first < {stop}; first += {far})"
         return "", _nested([groups], each)
 
     def _moved(self, lines: list[str]) -> list[str]:
