@@ -11,14 +11,12 @@ are those of functions.c.
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -131,8 +129,7 @@ class Writer:
         """All of the text."""
         names = ", ".join(f"(unit){name}" for name in self.names)
         table = f"typedef int (*unit)(int64 *);\nunit const units[] = {{{names}}};\n"
-        used = any(" mt_" in text for text in self.functions)
-        return "\n".join([HEAD, *([mathematics()] if used else []), *self.functions, table])
+        return "\n".join([HEAD, *mathematics(self.functions), *self.functions, table])
 
     @property
     def names(self) -> list[str]:
@@ -682,10 +679,9 @@ class _Loop(Body):
         return not gathers and not any(a.meets(b) for a in fusion.stores(self.unit) for b in read)
 
 
-@functools.cache
-def mathematics() -> str:
-    """The functions of one number."""
-    return Path(__file__).with_name("functions.c").read_text(encoding="utf-8")
+def mathematics(texts: list[str]) -> list[str]:
+    """The functions of one number, where `texts` call any."""
+    return [c_compiler.text_of("functions")] if any("mt_" in text for text in texts) else []
 
 
 def work(unit: Unit) -> int:

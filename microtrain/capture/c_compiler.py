@@ -124,7 +124,7 @@ def runtime() -> Any:
 
     There are as many as BLAS may use, and no more than cores.
     """
-    made, limit = load(_text("runtime")), _thread_limit()
+    made, limit = load(text_of("runtime")), _thread_limit()
     most = threads.cores() if limit else min(threads.cores(), threads.blas_threads() or 1)
     ctypes.c_int64.in_dll(made, "cores").value = min(most, MOST_THREADS)
     ctypes.c_void_p.in_dll(made, "limit").value = limit
@@ -139,7 +139,7 @@ def most_threads() -> int:
 @functools.cache
 def vectors(name: str, real: str) -> Any:
     """The library of a file that works with vectors of `real`: products, or convolution."""
-    made = load("\n".join([f"#define REAL {real}", _text("vectors"), _text(name)]))
+    made = load("\n".join([f"#define REAL {real}", text_of("vectors"), text_of(name)]))
     for function in ("split", "members"):
         ctypes.c_void_p.in_dll(made, function).value = address(runtime(), function)
     return made
@@ -153,7 +153,8 @@ def has_fma() -> bool:
 
 
 @functools.cache
-def _text(name: str) -> str:
+def text_of(name: str) -> str:
+    """A file of C that stands beside this one."""
     return Path(__file__).with_name(f"{name}.c").read_text(encoding="utf-8")
 
 

@@ -47,7 +47,9 @@ class Place:
 
     def __init__(self, array: Any, shape: Any = None) -> None:
         self.array = array
-        shape, strides = (array.shape, array.strides) if shape is None else _as_in(array, shape)
+        if shape is not None:
+            array = LIBRARIES[type(array)].module.broadcast_to(array, shape)
+        shape, strides = array.shape, array.strides
         kept = [d for d, n in enumerate(shape) if n != 1]
         size = array.dtype.itemsize
         self.address = address(array)
@@ -120,15 +122,6 @@ class Place:
         """Whether there are no gaps in it."""
         count = int(np.prod(self.shape, dtype=np.int64))
         return self.distinct and self.high - self.low == count * self.dtype.itemsize
-
-
-def _as_in(array: Any, shape: tuple[int, ...]) -> tuple[tuple[int, ...], list[int]]:
-    """`shape`, and the strides of `array` broadcast to it."""
-    new = len(shape) - array.ndim
-    return shape, [0] * new + [
-        0 if n == 1 != wide else step
-        for n, wide, step in zip(array.shape, shape[new:], array.strides, strict=True)
-    ]
 
 
 @dataclass
@@ -473,7 +466,8 @@ def _product(line: Line, program: Program, products: bool) -> Unit | None:
         return None
     if b.ndim == 2 and a.ndim == 1 and b.size <= 16384 and len(a) <= SHORT and _ones(a, program):
         return _reduced(line, "sum", b, (0,))  # loops add row by row
-    if a.ndim == 2 and b.ndim == 1 and _ones(b, program) and _whole_rows(a):
+    whole = a.size <= 16384 or a.flags.c_contiguous
+    if a.ndim == 2 and b.ndim == 1 and whole and _ones(b, program):
         return _reduced(line, "sum", a, (1,))
     reads = [Place(a), Place(b)]
     first, second = (a[None] if a.ndim == 1 else a), (b[:, None] if b.ndim == 1 else b)
@@ -510,10 +504,6 @@ def small(product: Product, products: bool) -> bool:
     if m == 1 and n == 1:
         return bool(size < 16384)
     return bool(size <= (128 if products and m > 1 and n > 1 else 512 if products else 2304))
-
-
-def _whole_rows(array: Any) -> bool:
-    return bool(array.size <= 16384 or array.flags.c_contiguous)
 
 
 def _ones(array: Any, program: Program) -> bool:

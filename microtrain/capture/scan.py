@@ -204,7 +204,8 @@ def _loss_of(capture: Capture) -> list[Any]:
     if fits and capture.result is None and len(passes) == 1:
         return [passes[0].root, *counts]
     one = type(capture.result) is Output and len(program.outputs) == 1
-    return program.outputs if fits and one and _is_loss(program.outputs[0]) else []
+    one = one and program.outputs[0].size == 1 and program.outputs[0].dtype.kind == "f"
+    return program.outputs if fits and one else []
 
 
 def _early(program: Program) -> list[Place]:
@@ -218,10 +219,6 @@ def _early(program: Program) -> list[Place]:
     written = map(owner_of, arrays_in([getattr(line, "out", ()) for line in lines[:end]]))
     state = {key: one for one in written if kinds.get(key := id(one)) == "state" and one.size}
     return [Place(one) for key, one in state.items() if key not in cleared]
-
-
-def _is_loss(array: Any) -> bool:
-    return bool(array.size == 1 and array.dtype.kind == "f")
 
 
 @functools.cache

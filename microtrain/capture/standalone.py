@@ -119,13 +119,9 @@ class Standalone:
 
     Attributes:
         functions: the texts of what it calls.
-        calls: the lines that call them, in a function with `inputs`, `outputs`, `state` and
-            `workspace` (bytes) among its arguments.
+        calls: the lines that call them.
         constants: of each array its name, and the numbers in it, which are those of the model.
         workspace: bytes.
-        inputs, outputs: the names of these arguments.
-        state: by id of what owns memory that outlives the call, where in `state` it is.
-        stored: owners and sizes of that.
     """
 
     functions: list[str] = field(default_factory=list)
@@ -136,8 +132,7 @@ class Standalone:
     @property
     def source(self) -> str:
         """The text in front of the function that calls."""
-        used = any(" mt_" in text or "(mt_" in text for text in self.functions)
-        return "\n".join([*([mathematics()] if used else []), *self.functions])
+        return "\n".join([*mathematics(self.functions), *self.functions])
 
 
 def standalone(
@@ -402,8 +397,8 @@ def numbers(array: Any) -> list[str]:
         return [f"(-{-(least + 1)}LL - 1)" if n == least and long else f"{n}{'LL' * long}"
                 for n in flat.astype(np.int64).tolist()]  # fmt: skip
     single = flat.dtype.itemsize == 4
-    texts = [f"{n:.{9 if single else 17}g}" for n in flat.tolist()]
     special = {"nan": "NAN", "inf": "INFINITY", "-inf": "-INFINITY"}
+    texts = [f"{n:.{9 if single else 17}g}" for n in flat.tolist()]
     return [special.get(text) or _point(text, single) for text in texts]
 
 

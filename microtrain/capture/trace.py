@@ -87,10 +87,6 @@ def _refusing(what: str) -> Any:
     return method
 
 
-def _attribute(name: str) -> Any:
-    return property(lambda self: getattr(self.host, name))
-
-
 def _method(name: str, swap: bool = False) -> Any:
     def method(self: Traced, *args: Any, **options: Any) -> Any:
         given = (*args, self) if swap else (self, *args)
@@ -120,7 +116,7 @@ OTHERS = {
 
 for _name in ("base", "device", "dtype", "flags", "itemsize", "nbytes", "ndim", "shape", "size",
               "strides"):  # fmt: skip
-    setattr(Traced, _name, _attribute(_name))
+    setattr(Traced, _name, property(operator.attrgetter(f"host.{_name}")))
 for _name, _instruction in BINARY.items():
     setattr(Traced, f"__r{_name}__", _method(_instruction, swap=True))
     setattr(Traced, f"__i{_name}__", _in_place(_instruction))
