@@ -113,7 +113,6 @@ class Program:
     fixed: set[int] = field(default_factory=set)
     buffers: tuple[int, int, int, int] = (0, 0, 0, 0)
     draw: list[int] = field(default_factory=lambda: [0])  # the number of the first random draw
-    running: list[Any] = field(default_factory=list)  # DataParallel models in a pass of a replay
     memory: list[Any] = field(default_factory=list)  # keeps the owners alive, whose ids are keys
     description: list[Any] | None = None  # kept where the program is only compared any more
     alone: bool = False  # whether it becomes C without NumPy: see `standalone.py`

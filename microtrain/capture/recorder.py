@@ -267,24 +267,8 @@ class Recorder(Library):
         for root in roots:
             self.fixed(root._array)
         self.listeners[listener] = None
-        running = self.program.running
-
-        def enter() -> Any:
-            running.append(listener)
-            return begin(hosted)
-
         at_end = None if whole is None else whole(hosted[0]._array)
-        return self._do(Pass(label, enter, self._where(), listener, at_end))
-
-    def end_pass(self, listener: Any, label: str, end: Any) -> None:
-        """Record and call `end()` of a `DataParallel` model, after a pass."""
-        running = self.program.running
-
-        def leave() -> None:
-            end()
-            running.remove(listener)
-
-        self.bookkeeping(label, leave, listener)
+        return self._do(Pass(label, lambda: begin(hosted), self._where(), listener, at_end))
 
     def refuse(self, what: str) -> NoReturn:
         """CaptureError: `what` cannot be replayed."""
