@@ -59,17 +59,16 @@ class _Text(Text):
     def kernel(self, unit: fusion.Elements) -> None:
         """A loop over elements."""
         kernel = Kernel(self.program, unit)
-        module, first = self.program.xp.module, unit.lines[0]
+        module = self.program.xp.module
         compiled = module.RawKernel(kernel.source, "fused", options(module))
         compiled.compile()  # now: an error in the middle of a replay would be one of half a step
         self.groups.append(len(unit.lines))
         self.native.append(kernel.source)
         name = self.named("kernel", compiled, kernel.source)
         arrays = [self.array(array) for array in moved(kernel.arrays, self.places)]
-        self.origin = first
         given = "".join(f"{array}, " for array in arrays)
-        about = f"{' '.join(line.name for line in unit.lines)}: {self.about(first)}"
-        self.emit(f"{name}(({kernel.grid},), ({THREADS},), ({given}))", about)
+        names = " ".join(line.name for line in unit.lines)
+        self.emit(f"{name}(({kernel.grid},), ({THREADS},), ({given}))", unit.lines[0], f"{names}: ")
 
     def draws(self, words: Words) -> None:
         """All random words that are counted from the beginning of the call."""

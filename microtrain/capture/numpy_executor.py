@@ -49,11 +49,9 @@ class Text:
         self.program = program
         # Text, whether it is an instruction, and the Line or PythonCall that it comes from.
         self.lines: list[tuple[str, bool, Any]] = []
-        self.origin: Any = None  # what is being said
         self.said: list[tuple[str, str]] = []  # the same for people: text and comment
         self.native: list[str] = []  # the texts of native functions
         self.native_code: Any = None  # where these are, if they do all instructions; see `Scan`
-        self.native_calls = 0  # of these
         self.groups: list[int] = []  # how many instructions each loop or call of these does
         self.traffic = 0  # bytes that a replay reads and writes
         self.scope: dict[str, Any] = {}
@@ -84,9 +82,9 @@ class Text:
             source = "def replay():\n" + "".join(f"    {text}\n" for text in texts or ["pass"])
         return generated(source, "replay", REPLAY, self.scope)
 
-    def emit(self, text: str, comment: str) -> None:
-        self.lines.append((text, True, self.origin))
-        self.said.append((text, comment))
+    def emit(self, text: str, line: Line, comment: str = "") -> None:
+        self.lines.append((text, True, line))
+        self.said.append((text, comment + self.about(line)))
 
     def value(self, value: Any) -> str:
         """How the text says an argument: the name of an array, or a literal."""
@@ -134,18 +132,17 @@ class Text:
         self.said.append(("", line.label))
 
     def line(self, line: Line) -> None:
-        self.origin = line
         name, args, attrs = line.name, [self.value(a) for a in line.args], dict(line.attrs)
         xp = self.program.xp
         if name == "loop":
             args.append(self.value(line.out))
-            self.emit(f"{self.called(name, xp.loop)}({', '.join(args)})", self.about(line))
+            self.emit(f"{self.called(name, xp.loop)}({', '.join(args)})", line)
             return
         if type(line.out) is tuple:
             outs = [self.array(o) for o in line.out]
             call = f"{self.called(name, getattr(xp, name))}({', '.join(args)})"
             for number, out in enumerate(outs):
-                self.emit(f"{out}[...] = {call}[{number}]", self.about(line))
+                self.emit(f"{out}[...] = {call}[{number}]", line)
             return
         out = self.array(line.out)
         extra = "".join(f", {k}={self.value(v)}" for k, v in attrs.items())
@@ -163,7 +160,7 @@ class Text:
             text = f"{out}[...] = {words}({args[0]}, {start}{', '.join(args[1:])})"
         elif name == "where":
             unsafe = ", casting='unsafe'"
-            self.emit(self.copied(out, args[2], line.args[2], unsafe), self.about(line))
+            self.emit(self.copied(out, args[2], line.args[2], unsafe), line)
             mask, one = line.args[:2]
             alike = type(one) is np.ndarray and (one.ndim, one.dtype) == (0, line.out.dtype)
             if alike and getattr(mask, "shape", None) == line.out.shape:  # half the time of a copy
@@ -191,7 +188,7 @@ class Text:
         else:
             f = getattr(xp, name)
             text = f"{out}[...] = {self.called(name, f)}({', '.join(args)}{extra})"
-        self.emit(text, self.about(line))
+        self.emit(text, line)
 
     def reduction(self, name: str, x: str, given: list[str]) -> str:
         """A reduction of `x`; `given`: axis, dtype, what is written, whether dims are kept."""
