@@ -227,9 +227,7 @@ def in_one_piece(line: Line | PythonCall, program: Program) -> Iterable[Line | P
             pieces = array.ndim == 2 and 1 not in array.shape and not array.flags.forc
             batched = array.ndim > 2 and 0 not in array.strides and not array.flags.c_contiguous
             if pieces or (cuda and batched):
-                whole = program.xp.empty(array.shape, array.dtype)
-                program.kinds[id(whole)] = "made"
-                program.memory.append(whole)
+                whole = program.make(array.shape, array.dtype)
                 yield Line("copyto", (whole, array), whole, {}, line.where, line.what)
                 array = whole
             args.append(array)

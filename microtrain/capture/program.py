@@ -117,6 +117,18 @@ class Program:
     description: list[Any] | None = None  # kept where the program is only compared any more
     alone: bool = False  # whether it becomes C without NumPy: see `standalone.py`
 
+    def classify(self, array: Any, kind: str) -> None:
+        """Note the kind of the memory of `array`; the first one stays."""
+        owner = owner_of(array)
+        if self.kinds.setdefault(id(owner), kind) == kind:
+            self.memory.append(owner)
+
+    def make(self, shape: Any, dtype: Any, kind: str = "made") -> Any:
+        """A new array, of this kind."""
+        array = self.xp.empty(shape, dtype)
+        self.classify(array, kind)
+        return array
+
     def described(self) -> list[Any]:
         """The lines and results as nested tuples: equal for programs that do the same."""
         numbers: dict[int, int] = {}  # of memory, by id, in order of first use

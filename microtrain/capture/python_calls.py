@@ -300,9 +300,7 @@ def _alone(
         return out
 
     if arrays_in(divisor):
-        zero, divisor, nothing = (np.empty((), kind) for kind in (bool, *[divisor.dtype] * 2))
-        program.memory += [zero, divisor, nothing]
-        program.kinds |= dict.fromkeys(map(id, (zero, divisor, nothing)), "made")
+        zero, divisor, nothing = (program.make((), t) for t in (bool, *[divisor.dtype] * 2))
         add("equal", whole.count, 0, out=zero)
         add("where", zero, 1, whole.count, out=divisor)
         numbers = *numbers, add("where", zero, math.inf, 0, out=nothing)  # Python looks at this

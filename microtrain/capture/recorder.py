@@ -61,13 +61,13 @@ class Recorder(Library):
         self.exchanged: list[Any] = []  # what other ranks have answered
         self.born = graph.next_seq()  # nodes made by the step have higher numbers
         for array in state:
-            self.classify(array, "state")
+            self.program.classify(array, "state")
 
     def _kind(self, array: Any) -> str | None:
         """The kind of the memory of `array`: state, if a leaf that the step can reach owns it."""
         kind = super()._kind(array)
         if kind is None and id(owner_of(array)) in self.leaves.owners:
-            self.classify(array, kind := "state")
+            self.program.classify(array, kind := "state")
         return kind
 
     def bookkeeping(self, label: str, function: Callable[[], Any], listener: Any = None) -> None:
@@ -294,10 +294,10 @@ class Recorder(Library):
             )
         numbers = tuple(arrays_in([[*run.constants.values()] for run in optimizer.runs]))
         for array in (*numbers, *arrays_in([[*run.states.values()] for run in optimizer.runs])):
-            self.classify(array, "state")
+            self.program.classify(array, "state")
         for run in optimizer.runs:
             for array in optimizer.scratch(run):
-                self.classify(array, "made")
+                self.program.classify(array, "made")
                 self.fixed(array)
         self.optimizers.append(optimizer)
         self.program.lines.append(Count(optimizer, numbers, self._where()))

@@ -168,9 +168,8 @@ def standalone(
     bases = {id(owner_of(a)): _Base(f"in{n}", _kind(a.dtype), a.ctypes.data)
              for n, a in enumerate(program.inputs)}  # fmt: skip
     for n, array in enumerate(program.outputs):
-        made = np.empty(array.shape, array.dtype)
-        program.kinds[id(made)] = "output"  # which nothing but this writes, and no replay reads
-        program.memory.append(made)
+        # Which nothing but this writes, and no replay reads.
+        made = program.make(array.shape, array.dtype, "output")
         where = getattr(program.lines[-1], "where", "") if program.lines else ""
         program.lines.append(Line("copyto", (made, array), made, {}, where, f"output {n}"))
         bases[id(made)] = _Base(f"out{n}", _kind(made.dtype), made.ctypes.data)

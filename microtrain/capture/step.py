@@ -384,7 +384,7 @@ class Compiled:
         recorder = Recorder(xp, _state(xp), leaves, held)
         program = recorder.program
         for array, kind in self.known:
-            recorder.classify(array, kind)
+            program.classify(array, kind)
         inputs: dict[int, Tensor] = {}
         if tensors and len(found) > 1:
             raise CaptureError(

@@ -171,12 +171,6 @@ class Library(Eager):
 
     # Memory -------------------------------------------------------------------------------------
 
-    def classify(self, array: Any, kind: str) -> None:
-        """Note the kind of the memory of `array`; the first one stays."""
-        owner = owner_of(array)
-        if self.program.kinds.setdefault(id(owner), kind) == kind:
-            self.program.memory.append(owner)
-
     def fixed(self, array: Any) -> Any:
         """The array behind `array`, whose memory must not be moved: others use it as well."""
         host = self.host(array)
@@ -185,7 +179,7 @@ class Library(Eager):
 
     def traced(self, array: Any, kind: str) -> Traced:
         """`array`, of this kind, as a Traced array."""
-        self.classify(array, kind)
+        self.program.classify(array, kind)
         return Traced(array, self)
 
     def host(self, value: Any, written: bool = False) -> Any:
@@ -361,10 +355,10 @@ class Library(Eager):
     def made(self, array: Any) -> Traced:
         """`array`, which Python has filled: every replay copies these values into it first."""
         if type(array) is not self.xp.array_type:  # of the host, in a step on a GPU
-            self.classify(array, "constant")
+            self.program.classify(array, "constant")
             return array
         start = array.copy()
-        self.classify(start, "constant")
+        self.program.classify(start, "constant")
         return self._written("copyto", (array, start), array)
 
     def looked_at(self, array: Any) -> Any:
