@@ -39,8 +39,8 @@ from .fusion import (
     Unit,
 )
 from .program import Program, arrays_in
-from .rows import Rows
-from .time_loops import Loop
+from .rows import Rows, with_rows
+from .time_loops import Loop, with_loops
 
 HEAD = """\
 #include <math.h>
@@ -100,6 +100,11 @@ class Written:
     body: list[Written] = field(default_factory=list)  # of a loop over time
 
 
+def native_units(program: Program) -> list[Unit]:
+    """What C does of `program` at once, and what is left."""
+    return with_rows(with_loops(fusion.units_of(program), program), program)
+
+
 class Writer:
     """The text of the units of a program, and what each is told.
 
@@ -112,7 +117,6 @@ class Writer:
 
     def __init__(self, program: Program, places: dict[int, Any]) -> None:
         self.program, self.places = program, places
-        self.products = c_compiler.has_fma()
         self.functions: list[str] = []
         self.plans: list[Any] = []  # of convolutions; they are told by address
         self.rooms: list[Word] = []  # that are told where scratch memory is, of `scratch` bytes
@@ -354,7 +358,7 @@ class Writer:
         return "", _nested([ranges[d] for d in kept], [*inner, f"{goal} = a;"])
 
     def product(self, unit: Product) -> tuple[str, list[str]]:
-        if not fusion.small(unit, self.products):
+        if not fusion.small(unit, self.program):
             return self._product_of(unit)
         one, single = unit.out.shape[-2:] == (1, 1), unit.out.dtype == np.float32
         arrays = _along_memory(unit.a, unit.b, unit.out)
@@ -574,7 +578,7 @@ class Body:
         template = found.text
         if element.source is not None:
             source, (_, level) = element.source, self._values.get(element.args[0].key, ("", 0))
-            index = self.index(args[0], source.count, level)
+            index = self.index(args[0], source.size, level)
             text = self._at(source.first, _times(index, source.step))
         else:
             kind = DTYPES[found.taken[0]]

@@ -31,7 +31,7 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
     words = Words.of(program)
     text = _Text(program, words)
     program.lines[:] = [each for line in program.lines for each in in_one_piece(line, program)]
-    units = fusion.units_of(program, False)
+    units = fusion.units_of(program)
     lines = [line for unit in units for line in unit.lines]
     text.places = reuse(program, [fusion.works_on(unit) for unit in units], lines)
     text.traffic = sum(place.high - place.low for unit in units for place in fusion.touches(unit))

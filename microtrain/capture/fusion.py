@@ -18,6 +18,7 @@ import numpy as np
 
 from ..backend import LIBRARIES, address, owner_of
 from ..numerics.sums import SHORT
+from . import c_compiler
 from .elements import DTYPES, Expression, expression
 from .program import DRAWS, Line, Program, PythonCall, arrays_in, may_refuse
 from .python_calls import Draw
@@ -156,12 +157,12 @@ class Source(NamedTuple):
     Attributes:
         whole: all of it.
         first: what there is for index 0, in the shape of the result.
-        count: of indices.
+        size: how many indices there are.
     """
 
     whole: Place
     first: Place
-    count: int
+    size: int
     step: int
 
 
@@ -265,17 +266,13 @@ class Call(Unit):
     host: PythonCall | None = None
 
 
-def units_of(program: Program, products: bool) -> list[Unit]:
-    """The units of `program`, in an order that may be replayed.
-
-    Args:
-        products: whether native code has products and convolutions of its own.
-    """
+def units_of(program: Program) -> list[Unit]:
+    """The units of `program`, in an order that may be replayed."""
     cpu = program.xp.kind == "cpu"
     lines: Iterable[Line | PythonCall] = program.lines
     if cpu:
-        lines = (part for line in lines for part in _parts(line, program, products))
-    made = (unit_of(line, program, products) for line in lines)
+        lines = (part for line in lines for part in _parts(line, program))
+    made = (unit_of(line, program) for line in lines)
     found = _fused((unit for unit in made if unit is not None), program)
     found = _fused(found, program)  # what two loops had in common may have come later
     found = _ordered(found, program)
@@ -288,13 +285,11 @@ def is_native(host: PythonCall) -> bool:
     return bool(host.bounds) and all(array.dtype in DTYPES for array in host.reads)
 
 
-def _parts(
-    line: Line | PythonCall, program: Program, products: bool
-) -> Iterable[Line | PythonCall]:
+def _parts(line: Line | PythonCall, program: Program) -> Iterable[Line | PythonCall]:
     """Joining arrays is copying each to its place; a convolution may be one unit or many lines."""
-    if isinstance(line, Line) and line.parts and not (products and _convolution(line)):
+    if isinstance(line, Line) and line.parts and not (_has_vectors(program) and _convolution(line)):
         for part in line.parts:
-            yield from _parts(part, program, products)
+            yield from _parts(part, program)
         return
     if isinstance(line, Line) and line.name == "random_words" and not program.alone:
         yield (draw := Draw(line, program))
@@ -312,7 +307,7 @@ def _parts(
         yield Line("copyto", (place, array), place, {}, line.where)
 
 
-def unit_of(line: Line | PythonCall, program: Program, products: bool) -> Unit | None:
+def unit_of(line: Line | PythonCall, program: Program) -> Unit | None:
     """What a line becomes; None where it does nothing."""
     if isinstance(line, PythonCall):
         reads, writes = (
@@ -331,7 +326,7 @@ def unit_of(line: Line | PythonCall, program: Program, products: bool) -> Unit |
         elif line.parts:
             made = _convolution(line)
         elif line.name in ("dot", "matmul"):
-            made = _product(line, program, products)
+            made = _product(line, program)
         elif line.name in ("sum", "prod", "max", "min", "any", "all"):
             made = _reduction(line, program)
         elif line.name == "scatter_add" or (line.name == "setitem" and arrays_in(line.args[1])):
@@ -453,7 +448,7 @@ def _convolution(line: Line) -> Convolution | None:
     return Convolution([line], [*map(Place, given)], [Place(line.out)])
 
 
-def _product(line: Line, program: Program, products: bool) -> Unit | None:
+def _product(line: Line, program: Program) -> Unit | None:
     a, b, out = line.args[0], line.args[1], line.out
     both = type(a) is np.ndarray and type(b) is np.ndarray and a.ndim and b.ndim
     if not both or line.attrs or len(line.args) != 2 or a.dtype != out.dtype:
@@ -479,8 +474,13 @@ def _product(line: Line, program: Program, products: bool) -> Unit | None:
     if not np.may_share_memory(target, out):
         return None
     found = Product([line], reads, [Place(out)], first, second, target)
-    own = program.alone or small(found, products) or (products and matrix(target))
-    return found if own else None
+    vectors = _has_vectors(program) and matrix(target)
+    return found if program.alone or vectors or small(found, program) else None
+
+
+def _has_vectors(program: Program) -> bool:
+    """Whether native code has the products and convolutions of products.c and convolution.c."""
+    return c_compiler.has_fma() and not program.alone
 
 
 def matrix(array: Any) -> tuple[bool, int] | None:
@@ -497,8 +497,9 @@ def matrix(array: Any) -> tuple[bool, int] | None:
     return None
 
 
-def small(product: Product, products: bool) -> bool:
+def small(product: Product, program: Program) -> bool:
     """Whether loops are faster than `product` of products.c, or than NumPy where that is slow."""
+    products = program.alone or c_compiler.has_fma()
     m, n = product.out.shape[-2:]
     size = m * n * product.a.shape[-1]
     if m == 1 and n == 1:

@@ -16,14 +16,13 @@ import numpy as np
 from ..backend import NUMPY, uint8
 from . import c_compiler, fusion
 from .arguments_in_place import ArgumentsInPlace
-from .c import Word, Writer, Written
+from .c import Word, Writer, Written, native_units
 from .fusion import Call, Check, may_raise
 from .numpy_executor import Text
 from .plan import reuse
 from .program import ALIGNED, Program
 from .python_calls import Draw, WholePass
-from .rows import with_rows
-from .time_loops import Loop, with_loops
+from .time_loops import Loop
 
 RELEASE = 200_000  # multiplications and elements from which other threads may run meanwhile
 
@@ -93,9 +92,7 @@ class Native:
 
 def executor(program: Program) -> tuple[Callable[[], None], Text]:
     """A function that replays `program`, with `in_place` for arguments, and its text."""
-    products = c_compiler.has_fma()
-    units = with_loops(fusion.units_of(program, products), program, products)
-    units = with_rows(units, program)
+    units = native_units(program)
     lines = [line for unit in units for line in unit.lines]
     places = reuse(program, [fusion.works_on(unit) for unit in units], lines)
     for line in lines:

@@ -30,15 +30,15 @@ from .c import (
     _sum,
     _times,
     mathematics,
+    native_units,
 )  # fmt: skip
 from .elements import DTYPES
-from .fusion import Call, Product, Unit, units_of
+from .fusion import Call, Product, Unit
 from .plan import reuse
 from .program import DRAWS, Line, Program, PythonCall, arrays_in
 from .python_calls import Clear, End, Mark, optimize
-from .rows import with_rows
 from .step import ATTEMPTS, Capture, Compiled
-from .time_loops import Loop, with_loops
+from .time_loops import Loop
 
 HEAD = """\
 #include <math.h>
@@ -174,7 +174,7 @@ def standalone(
         program.lines.append(Line("copyto", (made, array), made, {}, where, f"output {n}"))
         bases[id(made)] = _Base(f"out{n}", _kind(made.dtype), made.ctypes.data)
     program.outputs = []
-    units = with_rows(with_loops(units_of(program, False), program, False), program)
+    units = native_units(program)
     works = [line for unit in units for line in unit.lines]
     places = reuse(program, [fusion.works_on(unit) for unit in units], works)
     found.workspace = program.buffers[3]
@@ -199,7 +199,6 @@ class _Writer(Writer):
         self.start = min((place.ctypes.data for place in places.values()), default=0)
         for place in [*places.values()][:1]:  # as instructions know it by now
             bases[id(owner_of(place))] = _Base("work", "", self.start)
-        self.products = True
         self.bases, self.constants, self.state = bases, constants, state
         self._turned: dict[Any, Any] = {}  # matrices of constants, by where they were
         self._used: list[tuple[Word, str]] = []  # of the function: its arguments

@@ -48,12 +48,12 @@ class Notes:
             self.lines.append(Line(name, args, out, attrs, self.about.where, self.about.what))
 
 
-def with_loops(units: list[Unit], program: Program, products: bool) -> list[Unit]:
+def with_loops(units: list[Unit], program: Program) -> list[Unit]:
     """`units`, with native loops in place of NumPy's where that can be."""
-    return [_loop(unit, program, products) or unit for unit in units]
+    return [_loop(unit, program) or unit for unit in units]
 
 
-def _loop(unit: Unit, program: Program, products: bool) -> Loop | None:
+def _loop(unit: Unit, program: Program) -> Loop | None:
     if type(unit) is not Call or not unit.lines or unit.lines[0].name != "loop":
         return None
     line = unit.lines[0]
@@ -69,9 +69,7 @@ def _loop(unit: Unit, program: Program, products: bool) -> Loop | None:
     step(notes, tuple(None if array is None else array[0] for array in moving), fixed)
     kinds = dict.fromkeys(steps, "state")
     kinds |= {id(owner_of(array)): "made" for array in line.attrs["scratch"]}
-    body = fusion.units_of(
-        Program(program.xp, notes.lines, kinds=kinds, alone=program.alone), products
-    )
+    body = fusion.units_of(Program(program.xp, notes.lines, kinds=kinds, alone=program.alone))
     if any(type(part) in (Call, Check) for part in body):
         return None
     return Loop(unit.lines, unit.reads, unit.writes, len(arrays[0]), body, steps)

@@ -181,7 +181,7 @@ def test_the_order_of_native_code_keeps_the_bits(
 
     def ordered(program: Any) -> Any:
         text = Text(program)
-        for unit in fusion.units_of(program, True):
+        for unit in fusion.units_of(program):
             host = getattr(unit, "host", None)
             if host is not None:
                 text.host(host)
