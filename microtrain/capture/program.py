@@ -48,6 +48,7 @@ class Line:
     parts: Sequence[Any] = ()
 
 
+FINITE = ("finite",)
 Name = Callable[[str, Any], str]  # names a value in a text, by a prefix
 
 
@@ -62,6 +63,8 @@ class PythonCall:
             it may run earlier. None: no line may be moved past it.
         reads: the arrays that it looks at. As it may raise, writes to state are not moved past it.
         about: what it works on. Two calls do the same if their types, labels and this are equal.
+        bounds: if all it does is to refuse whole numbers in `reads`: the lowest, the end, and
+            others it allows. If that is to refuse a step whose numbers are not finite: `FINITE`.
     """
 
     label: str
@@ -70,14 +73,7 @@ class PythonCall:
     writes: tuple[Any, ...] | None = None
     reads: tuple[Any, ...] = ()
     about: Any = None
-
-    @property
-    def bounds(self) -> tuple[Any, ...] | None:
-        """If all it does is to refuse whole numbers: the lowest, the end, and others it allows.
-
-        Of what refuses numbers that are not finite: "finite".
-        """
-        return getattr(getattr(self.function, "func", None), "bounds", None)
+    bounds: tuple[Any, ...] | None = None
 
     def inline(self, name: Name, times: str = "1") -> list[str]:
         """Lines of Python that do the same: here the call; subclasses spell it out.

@@ -19,7 +19,7 @@ import numpy as np
 from ..backend import owner_of
 from ..optim.flat import FlatStorage, Slot
 from ..random import STREAM, forward_place
-from .program import DRAWS, Line, Name, Program, PythonCall, arrays_in, may_refuse, works_on
+from .program import DRAWS, FINITE, Line, Name, Program, PythonCall, arrays_in, may_refuse, works_on
 
 FORWARD = "a forward call"  # what the note of one begins with
 
@@ -171,23 +171,6 @@ class Draw(PythonCall):
         program.kinds[id(place)] = "made"
 
 
-class Finite(PythonCall):
-    """What refuses a step whose numbers are not all finite, and else does nothing.
-
-    Args:
-        host: that.
-        numbers: the loss and the gradients.
-    """
-
-    def __init__(self, host: PythonCall, numbers: tuple[Any, ...]) -> None:
-        super().__init__(host.label, host.function, host.where, (), numbers, host.about)
-
-    @property
-    def bounds(self) -> tuple[Any, ...]:
-        """As of whole numbers that are refused."""
-        return ("finite",)
-
-
 def skip(count: int) -> None:
     """Go on as if `count` numbers more had been drawn."""
     STREAM.draw += count
@@ -308,6 +291,7 @@ def _alone(
         add("divide", grad, divisor, out=grad)
     for line in behind:
         if isinstance(line, PythonCall) and getattr(line.function, "refuses_only", False):
-            line = Finite(line, numbers) if done.complete else line
+            known = replace(line, writes=(), reads=numbers, bounds=FINITE)
+            line = known if done.complete else line
         lines.append(line)
     return lines

@@ -120,7 +120,8 @@ class Recorder(Library):
         if self.program.kinds[id(owner_of(host))] == "constant":
             return
         label = f"check {check.__qualname__.split('.')[0].strip('_')}"
-        self.later(label, functools.partial(check, host), (), (host,))
+        bounds = getattr(check, "bounds", None)
+        self.later(label, functools.partial(check, host), (), (host,), None, bounds)
 
     def exchange(self, label: str, function: Callable[[Any], Any], given: Any) -> Traced:
         """`function(given)`, which communicates and returns a new array; replays call it again."""

@@ -24,8 +24,8 @@ from . import c_compiler
 from .arguments_and_results import Output
 from .fusion import Place, is_native
 from .numpy_executor import Text
-from .program import Program, PythonCall, arrays_in, may_refuse
-from .python_calls import Clear, Count, End, Finite, Mark, WholePass
+from .program import FINITE, Program, PythonCall, arrays_in, may_refuse
+from .python_calls import Clear, Count, End, Mark, WholePass
 from .step import COUNTED, GRADIENTS, Capture
 
 MOST = 64  # tables of an optimizer's numbers that are kept: one for each learning rate
@@ -195,7 +195,7 @@ def _loss_of(capture: Capture) -> list[Any]:
         and native.complete
         and all(draw.fresh for draw in native.draws)
         and all(type(host) in known or is_native(host) for host in hosts)
-        and (not counts or any(type(host) is Finite for host in hosts))
+        and (not counts or any(host.bounds == FINITE for host in hosts))
         and all(is_plain(array) and owner_of(array) is array for array in program.inputs)
         and capture.outside is None
         and not capture.leaves
