@@ -28,8 +28,9 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
     Python comes at the beginning, and where a collective or the count of steps must. From the
     second replay on the stretches of kernels between are CUDA graphs.
     """
-    words = Words.of(program)
-    text = _Text(program, words)
+    draws = (line for line in program.lines if isinstance(line, Line) and line.name in DRAWS)
+    fresh = [line for line in draws if line.attrs["fresh"] and line.out.size]
+    words, text = Words(program, fresh) if fresh else None, _Text(program)
     program.lines[:] = [each for line in program.lines for each in in_one_piece(line, program)]
     units = fusion.units_of(program)
     lines = [line for unit in units for line in unit.lines]
@@ -42,7 +43,7 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
             text.kernel(unit)
         elif isinstance(unit, fusion.Call) and unit.host is not None:
             text.host(unit.host)
-        else:
+        elif all(line is not unit.lines[0] for line in fresh):
             text.line(unit.lines[0])
     return text.function(), text
 
@@ -50,9 +51,8 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
 class _Text(Text):
     """The text of a function of Python that replays lines over CuPy."""
 
-    def __init__(self, program: Program, words: Words | None) -> None:
+    def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self.words = words
         self.places: dict[int, Any] = {}  # where results are, by id of what owned their memory
         self.graphs: list[int] = []  # how many calls of CuPy each graph replaces
 
@@ -76,11 +76,6 @@ class _Text(Text):
         text, count = f"{send}({draw}[0])", len(words.lines)
         self.lines.append((text, False, words.lines[0]))
         self.said.append((text, f"the random words of {count} draws"))
-
-    def line(self, line: Line) -> None:
-        """One instruction that is not among the draws."""
-        if self.words is None or all(line is not draw for draw in self.words.lines):
-            super().line(line)
 
     def reduction(self, name: str, x: str, given: list[str]) -> str:
         """A method of the array; those that only compare take no dtype."""
@@ -150,7 +145,7 @@ class Words:
 
     Args:
         program: whose draws become views of one piece of memory.
-        lines: the draws.
+        lines: the draws, which are counted from the beginning of the call.
     """
 
     def __init__(self, program: Program, lines: list[Line]) -> None:
@@ -172,17 +167,6 @@ class Words:
         self.buffers = [xp.pinned(self.memory.nbytes) for _ in range(2)]
         self.sent: list[Any] = [None, None]
         self.send_to = xp.send
-
-    @staticmethod
-    def of(program: Program) -> Words | None:
-        """Those of the draws that are counted from the beginning of the call."""
-        lines = [
-            line
-            for line in program.lines
-            if isinstance(line, Line) and line.name in DRAWS and line.attrs["fresh"]
-            if line.out.size
-        ]
-        return Words(program, lines) if lines else None
 
     def send(self, draw: int) -> None:
         """Draw the words of a step whose draws begin at `draw`."""
