@@ -26,6 +26,7 @@ from ..nn.module import Module
 from ..random import STREAM, step_now
 from ..tensor import TENSORS, Tensor
 from .arguments_and_results import Output, one_place, rebuilt
+from .closure import named
 from .program import DRAWS
 
 MISSING = object()  # an argument that a call leaves out, and what a guard returns that misses
@@ -139,11 +140,7 @@ class Guard:
 
     def name(self, value: Any) -> str:
         """A literal, or a name in the conditions, for a value."""
-        parts = value if type(value) is tuple else (value,)
-        if all(part is None or type(part) in (int, bool, str) for part in parts):
-            return repr(value)
-        self.scope[name := f"it{len(self.scope)}"] = value
-        return name
+        return named(self.scope, value)
 
     def values(self) -> tuple[Any, ...]:
         """Of each fact its label and value; CaptureError where that cannot be hashed."""
