@@ -520,10 +520,6 @@ class Body:
         """The name of the memory of a place."""
         raise NotImplementedError
 
-    def index(self, name: str, count: int, level: int) -> str:
-        """An index below `count`, of the value `name`; writes lines at a level."""
-        raise NotImplementedError
-
     def moves(self, place: Place) -> bool:
         """Whether it is in other memory each time."""
         return False
@@ -578,7 +574,8 @@ class Body:
         template = found.text
         if element.source is not None:
             source, (_, level) = element.source, self._values.get(element.args[0].key, ("", 0))
-            index = self.index(args[0], source.size, level)
+            index, self._count = f"n{self._count}", self._count + 1
+            self.levels[level] += [f"int64 {index} = {args[0]};", *_checked(index, source.size)]
             text = self._at(source.first, _times(index, source.step))
         else:
             kind = DTYPES[found.taken[0]]
@@ -611,12 +608,6 @@ class _Loop(Body):
 
     def moves(self, place: Place) -> bool:
         return bool(place.row or self.writer.moving.get(id(owner_of(place.array)), 0))
-
-    def index(self, name: str, count: int, level: int) -> str:
-        index = f"n{self._count}"
-        self._count += 1
-        self.levels[level] += [f"int64 {index} = {name};", *_checked(index, count)]
-        return index
 
     def text(self) -> list[str]:
         self.write()

@@ -18,7 +18,7 @@ from ..random import forward_numbers, forward_words
 from . import cuda_graphs, fusion
 from .cuda_kernels import THREADS, Kernel, options
 from .numpy_executor import Text, in_one_piece
-from .plan import move, moved, reuse
+from .plan import move, moved
 from .program import DRAWS, Line, Program, works_on
 
 
@@ -33,9 +33,7 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
     words, text = Words(program, fresh) if fresh else None, _Text(program)
     program.lines[:] = [each for line in program.lines for each in in_one_piece(line, program)]
     units = fusion.units_of(program)
-    lines = [line for unit in units for line in unit.lines]
-    text.places = reuse(program, [fusion.works_on(unit) for unit in units], lines)
-    text.traffic = sum(place.high - place.low for unit in units for place in fusion.touches(unit))
+    text.places, text.traffic = fusion.share_memory(units, program), fusion.traffic(units)
     if words is not None:
         text.draws(words)
     for unit in units:

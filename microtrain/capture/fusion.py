@@ -20,6 +20,7 @@ from ..backend import LIBRARIES, address, owner_of
 from ..numerics.sums import SHORT
 from . import c_compiler
 from .elements import DTYPES, Expression, expression
+from .plan import reuse
 from .program import DRAWS, Line, Program, PythonCall, arrays_in, may_refuse
 from .python_calls import Draw
 
@@ -715,6 +716,20 @@ def touches(unit: Unit) -> list[Place]:
 def works_on(unit: Unit) -> list[Any]:
     """The arrays that a unit has to do with in memory."""
     return [place.array for place in touches(unit)]
+
+
+def share_memory(units: Sequence[Unit], program: Program) -> dict[int, Any]:
+    """Let results whose lives do not meet share memory: see `plan.reuse`."""
+    lines = [line for unit in units for line in unit.lines]
+    places = reuse(program, [works_on(unit) for unit in units], lines)
+    for line in lines:
+        line.parts = ()  # with the memory that they had in the capture
+    return places
+
+
+def traffic(units: Iterable[Unit]) -> int:
+    """The bytes that `units` read and write."""
+    return sum(place.high - place.low for unit in units for place in touches(unit))
 
 
 def _idle(unit: Unit) -> bool:

@@ -19,7 +19,6 @@ from .arguments_in_place import ArgumentsInPlace
 from .c import Word, Writer, Written, native_units
 from .fusion import Call, Check, may_raise
 from .numpy_executor import Text
-from .plan import reuse
 from .program import ALIGNED, Program
 from .python_calls import Draw, WholePass
 from .time_loops import Loop
@@ -93,12 +92,9 @@ class Native:
 def executor(program: Program) -> tuple[Callable[[], None], Text]:
     """A function that replays `program`, with `in_place` for arguments, and its text."""
     units = native_units(program)
-    lines = [line for unit in units for line in unit.lines]
-    places = reuse(program, [fusion.works_on(unit) for unit in units], lines)
-    for line in lines:
-        line.parts = ()  # with the memory that they had in the capture
+    places = fusion.share_memory(units, program)
     writer, text, native = Writer(program, places), Text(program), Native()
-    text.traffic = sum(place.high - place.low for unit in units for place in fusion.touches(unit))
+    text.traffic = fusion.traffic(units)
     text.groups = [len(unit.lines) for unit in units if type(unit) not in (Call, Check)]
     for is_call, run in groupby(units, lambda unit: type(unit) is Call):
         members = [*run]

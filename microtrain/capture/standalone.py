@@ -34,7 +34,6 @@ from .c import (
 )  # fmt: skip
 from .elements import DTYPES
 from .fusion import Call, Product, Unit
-from .plan import reuse
 from .program import DRAWS, Line, Program, PythonCall, arrays_in
 from .python_calls import Clear, End, Mark, optimize
 from .step import ATTEMPTS, Capture, Compiled
@@ -175,8 +174,7 @@ def standalone(
         bases[id(made)] = _Base(f"out{n}", _kind(made.dtype), made.ctypes.data)
     program.outputs = []
     units = native_units(program)
-    works = [line for unit in units for line in unit.lines]
-    places = reuse(program, [fusion.works_on(unit) for unit in units], works)
+    places = fusion.share_memory(units, program)
     found.workspace = program.buffers[3]
     writer = _Writer(program, places, bases, units, found.constants, state)
     for unit in units:
