@@ -43,9 +43,9 @@ class Kernel(Body):
 
     def __init__(self, program: Program, unit: Elements) -> None:
         super().__init__(program, unit)
-        self.arrays: list[Any] = []
-        self._pointers: dict[Any, int] = {}
+        self._arguments: dict[Any, Any] = {}
         self.write()
+        self.arrays = [*self._arguments.values()]
         count = math.prod(n for n, _ in self.dims)
         self.grid = -(-count // THREADS)
         kind = "int32" if self.grid * THREADS < 1 << 31 else "int64"
@@ -63,10 +63,8 @@ class Kernel(Body):
     def pointer(self, place: Place) -> str:
         """An argument."""
         key = place.address, place.dtype
-        if key not in self._pointers:
-            self._pointers[key] = len(self.arrays)
-            self.arrays.append(place.array)
-        return f"p{self._pointers[key]}"
+        self._arguments.setdefault(key, place.array)
+        return f"p{[*self._arguments].index(key)}"
 
 
 def options(module: Any) -> tuple[str, ...]:
