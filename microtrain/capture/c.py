@@ -95,7 +95,6 @@ class Written:
     about: str
     code: str
     words: list[Word]
-    work: int  # multiplications and elements
     turns: tuple[int, ...] = ()  # of a job for several threads: how many, and nanoseconds in all
     body: list[Written] = field(default_factory=list)  # of a loop over time
 
@@ -155,13 +154,13 @@ class Writer:
             self.moving = unit.steps
             parts = [self.written(part) for part in unit.body_units]
             self.moving = {}
-            return Written(unit, about, "sequence", [], work(unit), (), parts)
+            return Written(unit, about, "sequence", [], (), parts)
         self._words, self._in_row, self._alive, self._turns = {}, {}, alive, ()
         self._stored = {id(owner_of(place.array)) for place in fusion.stores(unit)}
         code, lines = self.lines_of(unit)
         words = [*self._words.values()]
         code = code or self.function(lines)
-        return Written(unit, about, code, words, work(unit), self._turns)
+        return Written(unit, about, code, words, self._turns)
 
     def function(self, lines: list[str]) -> str:
         """The name of the function that these lines are, of the words that they have led to."""

@@ -16,7 +16,7 @@ import numpy as np
 from ..backend import NUMPY, uint8
 from . import c_compiler, fusion
 from .arguments_in_place import ArgumentsInPlace
-from .c import Word, Writer, Written, native_units
+from .c import Word, Writer, Written, native_units, work
 from .fusion import Call, Check, may_raise
 from .numpy_executor import Text
 from .program import ALIGNED, Program
@@ -46,7 +46,7 @@ class Native:
 
     def add(self, units: list[Written]) -> str:
         """The name of one more sequence."""
-        how = "run_apart" if sum(unit.work for unit in units) >= RELEASE else "run"
+        how = "run_apart" if sum(work(one.unit) for one in units) >= RELEASE else "run"
         how = "look" if type(units[0].unit) is Check else how
         self.starts[name := f"native{len(self.starts) + 1}"] = len(self.words), how
         self.words += _sequence(units)

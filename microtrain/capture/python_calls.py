@@ -168,7 +168,7 @@ class Draw(PythonCall):
 
         super().__init__("random words", find, line.where, (place,))
         self.line = replace(line, attrs={**line.attrs, "place": place})
-        program.kinds[id(place)] = "made"
+        program.kinds[id(place)] = "made"  # and stays where it is
 
 
 def skip(count: int) -> None:
