@@ -51,7 +51,7 @@ def explain(program: Program, text: Any, reason: str, measure: bool) -> str:
     if not cpu and text.graphs:
         stretches += f", {len(text.graphs)} CUDA graphs of {sum(text.graphs)} calls"
     library = "NumPy" if cpu else "CuPy"
-    calls = sum(instruction for _, instruction, _ in text.lines) - native
+    calls = sum(line and not call.startswith("native") for call, line, _ in text.lines)
     flops = sum(map(flops_of, lines))
     rows = {
         "arguments": ", ".join(names.get(id(a), "") + size(a) for a in program.inputs) or "none",
