@@ -1,9 +1,9 @@
 """Units as C: a loop over elements, a sum or a product is a function of its own.
 
 A function is given the words of a table, most of them addresses, so its text knows no memory: units
-that differ in nothing else, as those of equal layers, are one function. What BLAS does or NumPy's
-own inner loops is a function of runtime.c, which finds sizes in its words as well. A loop over time
-is a sequence of units whose words move on.
+that differ in nothing else, as those of equal layers, are one function. A large product or a
+convolution is a function of a file of its own, which finds sizes in its words as well. A loop over
+time is a sequence of units whose words move on.
 
 Sums are those of the text, NaN and infinities go the way they go in NumPy. Functions of one number
 are those of functions.c.
@@ -11,14 +11,12 @@ are those of functions.c.
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,13 +27,11 @@ from . import c_compiler, convolutions, fusion
 from .elements import DTYPES, literal, meant
 from .explain import flops_of, size
 from .fusion import (
-    Call,
     Check,
     Convolution,
     Draws,
     Element,
     Elements,
-    Gather,
     Place,
     Product,
     Reduction,
@@ -43,8 +39,8 @@ from .fusion import (
     Unit,
 )
 from .program import Program, arrays_in
-from .rows import Rows
-from .time_loops import Applied, Loop
+from .rows import Rows, with_rows
+from .time_loops import Loop, with_loops
 
 HEAD = """\
 #include <math.h>
@@ -99,9 +95,13 @@ class Written:
     about: str
     code: str
     words: list[Word]
-    work: int  # multiplications and elements
     turns: tuple[int, ...] = ()  # of a job for several threads: how many, and nanoseconds in all
     body: list[Written] = field(default_factory=list)  # of a loop over time
+
+
+def native_units(program: Program) -> list[Unit]:
+    """What C does of `program` at once, and what is left."""
+    return with_rows(with_loops(fusion.units_of(program), program), program)
 
 
 class Writer:
@@ -116,7 +116,6 @@ class Writer:
 
     def __init__(self, program: Program, places: dict[int, Any]) -> None:
         self.program, self.places = program, places
-        self.products = c_compiler.has_fma()
         self.functions: list[str] = []
         self.plans: list[Any] = []  # of convolutions; they are told by address
         self.rooms: list[Word] = []  # that are told where scratch memory is, of `scratch` bytes
@@ -133,8 +132,7 @@ class Writer:
         """All of the text."""
         names = ", ".join(f"(unit){name}" for name in self.names)
         table = f"typedef int (*unit)(int64 *);\nunit const units[] = {{{names}}};\n"
-        used = any(" mt_" in text for text in self.functions)
-        return "\n".join([HEAD, *([mathematics()] if used else []), *self.functions, table])
+        return "\n".join([HEAD, *mathematics(self.functions), *self.functions, table])
 
     @property
     def names(self) -> list[str]:
@@ -156,13 +154,13 @@ class Writer:
             self.moving = unit.steps
             parts = [self.written(part) for part in unit.body_units]
             self.moving = {}
-            return Written(unit, about, "sequence", [], work(unit), (), parts)
+            return Written(unit, about, "sequence", [], (), parts)
         self._words, self._in_row, self._alive, self._turns = {}, {}, alive, ()
         self._stored = {id(owner_of(place.array)) for place in fusion.stores(unit)}
         code, lines = self.lines_of(unit)
         words = [*self._words.values()]
         code = code or self.function(lines)
-        return Written(unit, about, code, words, work(unit), self._turns)
+        return Written(unit, about, code, words, self._turns)
 
     def function(self, lines: list[str]) -> str:
         """The name of the function that these lines are, of the words that they have led to."""
@@ -179,8 +177,8 @@ class Writer:
         return self._names[head + body]
 
     def lines_of(self, unit: Unit) -> tuple[str, list[str]]:
-        """The function of C that does a unit, or else the lines of one."""
-        return getattr(self, _BY_TYPE[type(unit)])(unit)
+        """The function of C that does a unit, or else the lines of one; by a method of its name."""
+        return getattr(self, type(unit).__name__.lower())(unit)
 
     def loop(self, name: str, count: int, work: int) -> str:
         """The outermost loop of a unit, `work` elements in all: its turns may be shared."""
@@ -240,7 +238,6 @@ class Writer:
         own: its words. work: about how many nanoseconds one takes; 0: one thread does all.
         """
         words = [Word(leaf), *(self._word(address(v), owner_of(v)) for v in arrays)]
-        words += [Word(0)] * (4 - len(words))
         words += [n if type(n) is Word else Word(n) for n in own]
         words += [Word(0)] * (OWN - len(words))
         words += [Word(n) for n in (work, len(dims), *(n for dim in dims for n in dim))]
@@ -255,20 +252,19 @@ class Writer:
         return self.rooms[-1]
 
     def rows(self, unit: Rows) -> tuple[str, list[str]]:
-        loop, self._whole = self.loop("row", unit.count, work(unit)), True
+        self.loop("row", unit.count, work(unit))  # whose turns may be shared
+        self._whole = True
         # What a row waits for, one sum after the other, several short ones wait for at once.
         self._together = AT_ONCE if max(map(work, unit.parts)) <= NARROW else 1
         parts = [self.lines_of(part)[1] for part in unit.parts]
         self._whole = False
-        if self._together == 1:
-            lines = [line for part in parts for line in ("{", *(f"    {x}" for x in part), "}")]
-            return "", _nested([loop], [*self._moved(lines), *lines])
         start, stop = ("from", "to") if self._turns else ("0", str(unit.count))
-        each = [f"const int64 last = first + {AT_ONCE} < {stop} ? first + {AT_ONCE} : {stop};"]
+        far = self._together
+        each = [f"const int64 last = first + {far} < {stop} ? first + {far} : {stop};"]
         for part in parts:
             rows = "for (int64 row = first; row < last; row++)"
             each += _nested([rows], [*self._moved(part), *part])
-        groups = f"for (int64 first = {start}; first < {stop}; first += {AT_ONCE})"
+        groups = f"for (int64 first = {start}; first < {stop}; first += {far})"
         return "", _nested([groups], each)
 
     def _moved(self, lines: list[str]) -> list[str]:
@@ -278,14 +274,6 @@ class Writer:
 
     def elements(self, unit: Elements) -> tuple[str, list[str]]:
         return "", _Loop(self, unit).text()
-
-    def gather(self, unit: Gather) -> tuple[str, list[str]]:
-        (rows, width), index = unit.source.array.shape, unit.index.array
-        x, i, to = map(self.at, (unit.source, unit.index, unit.writes[0]))
-        each = [f"int64 j = {i}[n];", *_checked("j", rows)]
-        size = f"{width} * sizeof(*{x})"
-        each.append(f"memcpy({to} + n * {width}, {x} + j * {width}, {size});")
-        return "", _nested([self.loop("n", index.size, index.size * width)], each)
 
     def draws(self, unit: Draws) -> tuple[str, list[str]]:
         size = unit.writes[0].array.size
@@ -369,56 +357,66 @@ class Writer:
         return "", _nested([ranges[d] for d in kept], [*inner, f"{goal} = a;"])
 
     def product(self, unit: Product) -> tuple[str, list[str]]:
-        if not fusion.small(unit, self.products):
+        if not fusion.small(unit, self.program):
             return self._product_of(unit)
-        a, b, out = arrays = unit.a, unit.b, unit.out
-        turns = [d for d in range(out.ndim - 2) if out.shape[d] != 1]
-        starts = [
-            _index({f"n{d}": array.strides[d] // array.itemsize for d in turns}) for array in arrays
-        ]
+        one, single = unit.out.shape[-2:] == (1, 1), unit.out.dtype == np.float32
+        arrays = _along_memory(unit.a, unit.b, unit.out)
+        return "", self.sums(*arrays, 16 if one else None, "float64" if single else "")
+
+    def sums(
+        self, a: Any, b: Any, out: Any, lanes: int | None, kind: str = "", at_once: int = 1
+    ) -> list[str]:
+        """Loops for a product.
+
+        Args:
+            lanes: how many terms a sum has at least that becomes several, of this `kind`.
+            at_once: terms that are added to a row at once.
+        """
         (m, k), n, t = a.shape[-2:], b.shape[-1], DTYPES[out.dtype]
-        p, q, r = self.of(a), self.of(b), self.of(out)
         (ai, ap), (bp, bj), (oi, oj) = (
-            [s // array.itemsize for s in array.strides[-2:]] for array in arrays
+            [s // v.itemsize * (size > 1) for s, size in zip(v.strides, v.shape, strict=True)][-2:]
+            for v in (a, b, out)
         )
-        if m > 1 and n > 1 and not (bj == 1 and oj == 1) and ai == 1 and oi == 1:
-            # The transposed product runs along memory.
-            p, q, m, n, starts = q, p, n, m, [starts[1], starts[0], starts[2]]
-            (ai, ap), (bp, bj), (oi, oj) = (bj, bp), (ap, ai), (oj, oi)
-        x, y, z = starts
-        around = [_for(f"n{d}", out.shape[d]) for d in turns]
-        if m == 1 and n == 1 and k >= 16:
-
-            def term(r: str) -> str:
-                return f"{p}[{_sum(x, _times(r, ap))}] * {q}[{_sum(y, _times(r, bp))}]"
-
-            wide = "float64" if t == "float32" else t
-            return "", _nested(around, [*_lanes(k, term, wide), f"{r}[{z}] = a;"])
+        p, q, r = map(self.of, (a, b, out))
+        goal = f"{r}[{_sum(_outer(out), _times('i', oi), _times('c', oj))}]"
         # A loop of one turn is none.
-        rows, columns, deep = (
-            [_for(name, count)] * (count != 1) for name, count in (("i", m), ("j", n), ("k", k))
-        )
-        i, j, v = ("i" if m > 1 else "0"), ("j" if n > 1 else "0"), ("k" if k > 1 else "0")
-        goal, left, right = (
-            f"{name}[{_sum(start, *(_times(*s) for s in steps if s[0] != '0'))}]"
-            for name, start, steps in (
-                (r, z, ((i, oi), (j, oj))), (p, x, ((i, ai), (v, ap))), (q, y, ((v, bp), (j, bj)))
-            )
-        )  # fmt: skip
-        if k == 1:
-            inner = _nested(rows + columns, [f"{goal} = {left} * {right};"], True)
+        rows, columns = ([_for(name, size)] * (size > 1) for name, size in (("i", m), ("c", n)))
+
+        def left(at: str) -> str:
+            return f"{p}[{_sum(_outer(a), _times('i', ai), _times(at, ap))}]"
+
+        def right(at: str) -> str:
+            return f"{q}[{_sum(_outer(b), _times(at, bp), _times('c', bj))}]"
+
+        def term(at: str) -> str:
+            return f"{left(at)} * {right(at)}"
+
+        if k == 1 and at_once == 1:
+            lines = _nested(rows + columns, [f"{goal} = {term('k')};"], True)
         elif n > 1 and bj == 1 and oj == 1:
-            zero = _nested(columns, [f"{goal} = 0;"], True)
-            add = _nested(columns, [f"{goal} += a * {right};"], True)
-            inner = _nested(rows, [*zero, *_nested(deep, [f"const {t} a = {left};", *add])])
+            lines = _nested(columns, [f"{goal} = 0;"], True)
+            whole = k // at_once * at_once if at_once > 1 else 0
+            if whole:
+                places = [f"(k + {u})" for u in range(at_once)]
+                each = [f"const {t} a{u} = {left(place)};" for u, place in enumerate(places)]
+                pairs = [f"a{u} * {right(place)}" for u, place in enumerate(places)]
+                more = f"{goal} += ({' + '.join(pairs[:2])}) + ({' + '.join(pairs[2:])});"
+                each += _nested(columns, [more], True)
+                lines += _nested([_for("k", whole, step=at_once)], each)
+            if k > whole:
+                each = _nested(columns, [f"{goal} += a * {right('k')};"], True)
+                lines += _nested([_for("k", k, whole)], [f"const {t} a = {left('k')};", *each])
+            lines = _nested(rows, lines)
         else:
-            dot = [f"{t} a = 0;", *_nested(deep, [f"a += {left} * {right};"]), f"{goal} = a;"]
-            inner = _nested(rows + columns, dot)
-        return "", _nested(around, inner)
+            dot = [f"{t} a = 0;", *_nested([_for("k", k)], [f"a += {term('k')};"])]
+            if lanes is not None and k >= lanes:
+                dot = _lanes(k, term, kind or t)
+            lines = _nested(rows + columns, [*dot, f"{goal} = a;"])
+        return _nested(_matrices(out), lines)
 
     def convolution(self, unit: Convolution) -> tuple[str, list[str]]:
         line = unit.lines[0]
-        plan, (a, b, *more) = convolutions.plan(line), unit.given
+        plan, (a, b, *more) = convolutions.plan(line), [place.array for place in unit.reads]
         self.plans.append(plan.words)
         room = self._room(plan.packed, plan.room, line.out.itemsize)
         bias: list[Any] = [self._word(address(v), owner_of(v)) for v in more] or [0]
@@ -427,7 +425,8 @@ class Writer:
             name, bias = line.name, []
         rate = 120 // line.out.itemsize  # terms in a nanosecond, about
         own = [plan.words.ctypes.data, room, plan.room, *bias, work(unit) // rate]
-        return self._call(f"{DTYPES[line.out.dtype]} {name}", [a, b, unit.out], own, [])
+        arrays = [a, b, unit.writes[0].array]
+        return self._call(f"{DTYPES[line.out.dtype]} {name}", arrays, own, [])
 
     def _product_of(self, unit: Product) -> tuple[str, list[str]]:
         a, b, out = unit.a, unit.b, unit.out
@@ -450,20 +449,8 @@ class Writer:
         own = [m, n, k, *steps[0], *steps[1], steps[2][0], self._room(0, room, size), room]
         return call("product", [a, b, out], own, 160 // size)
 
-    def applied(self, unit: Applied) -> tuple[str, list[str]]:
-        x, out = unit.reads[0], unit.writes[0]
-        size = out.dtype.itemsize
-        dims = [list(dim) for dim in zip(x.shape, x.strides, out.strides, strict=True)]
-        while len(dims) > 1 and all(dims[-2][n] == dims[-1][n] * dims[-1][0] for n in (1, 2)):
-            n = dims.pop()
-            dims[-1] = [dims[-1][0] * n[0], *n[1:]]
-        *outer, (count, x_step, out_step) = dims or [[1, 1, 1]]
-        own = [*unit.routine, count, x_step * size, out_step * size]
-        far = [(n, s * size, u * size, 0) for n, s, u in outer]
-        return self._call("apply", [x.array, out.array], own, far)
-
     def scatter(self, unit: Scatter) -> tuple[str, list[str]]:
-        target, index, values = unit.target, unit.index, unit.values
+        target, index, values = unit.reads
         p, i, v = (self.of(place.array) for place in (target, index, values))
         n, *wide = target.array.shape
         (to, *along), (at,), (step, *beside) = (
@@ -532,10 +519,6 @@ class Body:
         """The name of the memory of a place."""
         raise NotImplementedError
 
-    def index(self, name: str, count: int) -> str:
-        """An index below `count`, of the value `name`; may write lines."""
-        raise NotImplementedError
-
     def moves(self, place: Place) -> bool:
         """Whether it is in other memory each time."""
         return False
@@ -553,10 +536,10 @@ class Body:
         for level in reversed(self.levels):
             level[:] = _read(level, used)
 
-    def _at(self, place: Place) -> str:
+    def _at(self, place: Place, more: str = "0") -> str:
         steps = {f"{self.wide}i{d}": place.strides[members[-1]] if place.strides else 0
                  for d, (_, members) in enumerate(self.dims)}  # fmt: skip
-        return f"{self.pointer(place)}[{_index(steps)}]"
+        return f"{self.pointer(place)}[{_sum(_index(steps), more)}]"
 
     def name(self, dtype: Any, text: str, level: int = -1) -> str:
         """A name for a value."""
@@ -589,10 +572,10 @@ class Body:
         args = [self._value(a, t) for a, t in zip(element.args, found.taken, strict=True)]
         template = found.text
         if element.source is not None:
-            source = element.source
-            index = self.index(args[0], source.array.size)
-            step = source.strides[0] if source.strides else 0
-            text = f"{self.pointer(source)}[{_times(index, step)}]"
+            source, (_, level) = element.source, self._values.get(element.args[0].key, ("", 0))
+            index, self._count = f"n{self._count}", self._count + 1
+            self.levels[level] += [f"int64 {index} = {args[0]};", *_checked(index, source.size)]
+            text = self._at(source.first, _times(index, source.step))
         else:
             kind = DTYPES[found.taken[0]]
             end = "f" if kind == "float32" else ""
@@ -624,12 +607,6 @@ class _Loop(Body):
 
     def moves(self, place: Place) -> bool:
         return bool(place.row or self.writer.moving.get(id(owner_of(place.array)), 0))
-
-    def index(self, name: str, count: int) -> str:
-        index = f"n{self._count}"
-        self._count += 1
-        self.levels[-1] += [f"int64 {index} = {name};", *_checked(index, count)]
-        return index
 
     def text(self) -> list[str]:
         self.write()
@@ -696,10 +673,9 @@ class _Loop(Body):
         return not gathers and not any(a.meets(b) for a in fusion.stores(self.unit) for b in read)
 
 
-@functools.cache
-def mathematics() -> str:
-    """The functions of one number."""
-    return Path(__file__).with_name("functions.c").read_text(encoding="utf-8")
+def mathematics(texts: list[str]) -> list[str]:
+    """The functions of one number, where `texts` call any."""
+    return [c_compiler.text_of("functions")] if any("mt_" in text for text in texts) else []
 
 
 def work(unit: Unit) -> int:
@@ -714,9 +690,27 @@ def work(unit: Unit) -> int:
         return unit.count * sum(map(work, unit.body_units))
     if isinstance(unit, Rows):
         return unit.count * sum(map(work, unit.parts))
-    if isinstance(unit, Applied):
-        return int(unit.lines[0].out.size)
     return math.prod(unit.shape) if isinstance(unit, Elements) else 1
+
+
+def _along_memory(a: Any, b: Any, out: Any) -> tuple[Any, Any, Any]:
+    """The factors of a product and itself, transposed where that one runs along memory."""
+    size, (ai, _), (_, bj), (oi, oj) = out.itemsize, *(v.strides[-2:] for v in (a, b, out))
+    along = (bj == oj == size) or 1 in out.shape[-2:]
+    if not along and ai == oi == size:
+        a, b, out = (v.swapaxes(-1, -2) for v in (b, a, out))
+    return a, b, out
+
+
+def _matrices(array: Any) -> list[str]:
+    """Loops over the matrices of an array."""
+    return [_for(f"n{d}", n) for d, n in enumerate(array.shape[:-2]) if n != 1]
+
+
+def _outer(array: Any) -> str:
+    """The text of where in an array a matrix begins."""
+    steps = zip(array.strides[:-2], array.shape[:-2], strict=True)
+    return _index({f"n{d}": s // array.itemsize for d, (s, n) in enumerate(steps) if n != 1})
 
 
 def _read(lines: list[str], used: set[str]) -> list[str]:
@@ -793,18 +787,3 @@ def _checked(index: str, length: int, bad: str = "return 1;") -> list[str]:
         f"if ({index} < 0) {index} += {length};",
         f"if ({index} < 0 || {index} >= {length}) {bad}",
     ]
-
-
-_BY_TYPE = {
-    Elements: "elements",
-    Reduction: "reduction",
-    Product: "product",
-    Scatter: "scatter",
-    Applied: "applied",
-    Rows: "rows",
-    Convolution: "convolution",
-    Check: "check",
-    Draws: "draws",
-    Gather: "gather",
-    Call: "call",
-}

@@ -28,10 +28,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..common import threads
 from ..common.files import read_plain, write_whole
 from ..errors import CaptureError, install
-from .routines import thread_limit
 
 fcntl: Any
 try:
@@ -103,12 +104,27 @@ def absent() -> str:
 
 
 @functools.cache
+def _thread_limit() -> int:
+    """The address of the function that says how many threads NumPy's OpenBLAS may use; 0: none."""
+    package = Path(np.__file__).parent
+    ends = [(prefix, suffix) for prefix in ("scipy_", "") for suffix in ("64_", "")]
+    places = package.with_name("numpy.libs"), package / ".dylibs"
+    for path in (path for place in places for path in place.glob("*openblas*")):
+        with contextlib.suppress(OSError):
+            library = ctypes.CDLL(str(path))  # loaded already: the same handle
+            for prefix, suffix in ends:
+                if hasattr(library, name := f"{prefix}openblas_get_num_threads{suffix}"):
+                    return address(library, name)
+    return 0
+
+
+@functools.cache
 def runtime() -> Any:
     """The library of what native code does for every step, with its threads.
 
     There are as many as BLAS may use, and no more than cores.
     """
-    made, limit = load(_text("runtime")), thread_limit()
+    made, limit = load(text_of("runtime")), _thread_limit()
     most = threads.cores() if limit else min(threads.cores(), threads.blas_threads() or 1)
     ctypes.c_int64.in_dll(made, "cores").value = min(most, MOST_THREADS)
     ctypes.c_void_p.in_dll(made, "limit").value = limit
@@ -123,7 +139,7 @@ def most_threads() -> int:
 @functools.cache
 def vectors(name: str, real: str) -> Any:
     """The library of a file that works with vectors of `real`: products, or convolution."""
-    made = load("\n".join([f"#define REAL {real}", _text("vectors"), _text(name)]))
+    made = load("\n".join([f"#define REAL {real}", text_of("vectors"), text_of(name)]))
     for function in ("split", "members"):
         ctypes.c_void_p.in_dll(made, function).value = address(runtime(), function)
     return made
@@ -137,7 +153,8 @@ def has_fma() -> bool:
 
 
 @functools.cache
-def _text(name: str) -> str:
+def text_of(name: str) -> str:
+    """A file of C that stands beside this one."""
     return Path(__file__).with_name(f"{name}.c").read_text(encoding="utf-8")
 
 

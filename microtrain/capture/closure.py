@@ -118,11 +118,7 @@ class Closure:
         scope: dict[str, Any] = {f"v{number}": self._objects[number] for number in known}
         lines: list[str] = []
 
-        def name(value: Any) -> str:
-            if value is None or type(value) in (bool, int, str):
-                return repr(value)
-            scope[found := f"it{len(scope)}"] = value
-            return found
+        name = functools.partial(named, scope)
 
         def must(condition: str) -> None:
             lines.append(f"if not ({condition}): return False")
@@ -153,6 +149,15 @@ class Closure:
         body = "".join(f"        {line}\n" for line in [*lines, "return True"])
         source = f"def lead():\n    try:\n{body}    except Exception:\n        return False"
         return generated(source, "lead", ENTRY, scope)
+
+
+def named(scope: dict[str, Any], value: Any) -> str:
+    """A literal, or a name in `scope`, for a value."""
+    parts = value if type(value) is tuple else (value,)
+    if all(part is None or type(part) in (int, bool, str) for part in parts):
+        return repr(value)
+    scope[name := f"it{len(scope)}"] = value
+    return name
 
 
 class _Grown:

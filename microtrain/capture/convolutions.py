@@ -37,32 +37,21 @@ class Plan(NamedTuple):
     room: int
 
 
-class _Dims(NamedTuple):
-    """One number for each of `DIMS` dimensions."""
-
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    low: tuple[int, ...]
-    dilation: tuple[int, ...]
-
-    @classmethod
-    def of(cls, geometry: Geometry) -> _Dims:
-        low = tuple(pair[0] for pair in geometry.padding)
-        return cls(
-            *(_three(some, one) for some, one in (
-                (geometry.kernel, 1), (geometry.stride, 1), (low, 0), (geometry.dilation, 1)
-            ))
-        )  # fmt: skip
-
-    def elements(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Of each element of the kernel, in order: which part of a row it reads, and how far on."""
-        lines = zip(self.kernel, self.dilation, self.stride, strict=True)
-        found = [[divmod(k * d, s)[::-1] for k in range(n)] for n, d, s in lines]
-        return [tuple(zip(*one, strict=True)) for one in itertools.product(*found)]
-
-
-def _three(some: Sequence[int], one: int = 1) -> tuple[int, ...]:
+def _three(some: Sequence[Any], one: Any = 1) -> tuple[Any, ...]:
     return (one,) * (DIMS - len(some)) + tuple(some)
+
+
+def _in_three(geometry: Geometry) -> Geometry:
+    """The same windows, of arrays of `DIMS` dimensions."""
+    kernel, stride, padding, dilation = map(_three, geometry[:4], (1, 1, (0, 0), 1))
+    return Geometry(kernel, stride, padding, dilation, geometry.groups)
+
+
+def _elements(dims: Geometry) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Of each element of the kernel, in order: which part of a row it reads, and how far on."""
+    lines = zip(dims.kernel, dims.dilation, dims.stride, strict=True)
+    found = [[divmod(k * d, s)[::-1] for k in range(n)] for n, d, s in lines]
+    return [tuple(zip(*one, strict=True)) for one in itertools.product(*found)]
 
 
 class _Copy:
@@ -147,13 +136,14 @@ class _Copy:
 
 
 def _reading(
-    sizes: Sequence[int], found: Sequence[int], dims: _Dims, samples: int = 1
+    sizes: Sequence[int], found: Sequence[int], dims: Geometry, samples: int = 1
 ) -> tuple[_Copy, list[int]]:
     """The copy of an input, and where in it the window at position 0 has its elements."""
-    elements = dims.elements()
+    elements = _elements(dims)
     parts = [sorted({part[d] for part, _ in elements}) for d in range(DIMS)]
     far = [max(far[d] for _, far in elements) for d in range(DIMS)]
-    copy = _Copy(sizes, dims.stride, dims.low, parts, found, far, samples)
+    low = [before for before, _ in dims.padding]
+    copy = _Copy(sizes, dims.stride, low, parts, found, far, samples)
     return copy, [copy.place(part, far) for part, far in elements]
 
 
@@ -213,8 +203,8 @@ def plan(line: Line) -> Plan:
 
 def forward(x: Any, weight: Any, geometry: Geometry) -> Plan:
     """Of the convolution of `x` with `weight`."""
-    dims, sizes = _Dims.of(geometry), _three(x.shape[2:])
-    found = _three(geometry.places(x.shape[2:]))
+    dims, sizes = _in_three(geometry), _three(x.shape[2:])
+    found = dims.places(sizes)
     copy, places = _reading(sizes, found, dims)
     inputs, kernel = weight.shape[1], math.prod(dims.kernel)
     base = [c * copy.size + place for c in range(inputs) for place in places]
@@ -229,11 +219,11 @@ def forward(x: Any, weight: Any, geometry: Geometry) -> Plan:
 
 def backward(gradient: Any, weight: Any, sizes: Sequence[int], geometry: Geometry) -> Plan:
     """Of the gradient of an input of `sizes`: a convolution for each part that a stride makes."""
-    dims, sizes, found = _Dims.of(geometry), _three(sizes), _three(gradient.shape[2:])
-    elements = dims.elements()
+    dims, sizes, found = _in_three(geometry), _three(sizes), _three(gradient.shape[2:])
+    elements = _elements(dims)
     far = [max(far[d] for _, far in elements) for d in range(DIMS)]
     ranges = []  # of each dimension: the part, the first element of it, how many
-    for n, s, low in zip(sizes, dims.stride, dims.low, strict=True):
+    for n, s, (low, _) in zip(sizes, dims.stride, dims.padding, strict=True):
         firsts = [(part, max(0, -((part - low) // s))) for part in range(s)]
         ranges.append([(r, q, (n - 1 + low - r) // s - q + 1) for r, q in firsts])
     most = [max(q + count for _, q, count in some) for some in ranges]
@@ -253,8 +243,10 @@ def backward(gradient: Any, weight: Any, sizes: Sequence[int], geometry: Geometr
         if not base or min(count) < 1:
             sparse |= min(count) > 0
             continue
-        to = [s * q + r - low
-              for s, q, r, low in zip(dims.stride, start, part, dims.low, strict=True)]  # fmt: skip
+        to = [
+            s * q + r - low
+            for s, q, r, (low, _) in zip(dims.stride, start, part, dims.padding, strict=True)
+        ]
 
         def place(z: int, y: int, to: list[int] = to) -> int:
             lines = to[0] + z * dims.stride[0], to[1] + y * dims.stride[1]
@@ -272,7 +264,7 @@ def backward(gradient: Any, weight: Any, sizes: Sequence[int], geometry: Geometr
 
 def of_weight(x: Any, gradient: Any, geometry: Geometry) -> Plan:
     """Of the gradient of the weight."""
-    dims, sizes, found = _Dims.of(geometry), _three(x.shape[2:]), _three(gradient.shape[2:])
+    dims, sizes, found = _in_three(geometry), _three(x.shape[2:]), _three(gradient.shape[2:])
     copy, places = _reading(sizes, found, dims)
     groups, panel = geometry.groups, 128 // x.itemsize  # columns of one, or more
     samples, channels, rows = x.shape[0], x.shape[1] // groups, gradient.shape[1] // groups

@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from .c import Body
 from .elements import DTYPES
 from .fusion import Elements, Place
@@ -45,9 +43,9 @@ class Kernel(Body):
 
     def __init__(self, program: Program, unit: Elements) -> None:
         super().__init__(program, unit)
-        self.arrays: list[Any] = []
-        self._pointers: dict[Any, int] = {}
+        self._arguments: dict[Any, Any] = {}
         self.write()
+        self.arrays = [*self._arguments.values()]
         count = math.prod(n for n, _ in self.dims)
         self.grid = -(-count // THREADS)
         kind = "int32" if self.grid * THREADS < 1 << 31 else "int64"
@@ -65,15 +63,8 @@ class Kernel(Body):
     def pointer(self, place: Place) -> str:
         """An argument."""
         key = place.address, place.dtype
-        if key not in self._pointers:
-            self._pointers[key] = len(self.arrays)
-            self.arrays.append(place.array)
-        return f"p{self._pointers[key]}"
-
-    def index(self, name: str, count: int) -> str:
-        """An index out of bounds wraps, as in CuPy's `take`."""
-        index = self.name(np.dtype(np.int64), f"{name} % {count}")
-        return f"({index} < 0 ? {index} + {count} : {index})"
+        self._arguments.setdefault(key, place.array)
+        return f"p{[*self._arguments].index(key)}"
 
 
 def options(module: Any) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ host but what talks to other ranks; the random words of a step are copied to it 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,9 @@ from ..common.stack_frames import REPLAY, generated
 from ..random import forward_numbers, forward_words
 from . import cuda_graphs, fusion
 from .cuda_kernels import THREADS, Kernel, options
-from .numpy_executor import Text, in_pieces
-from .plan import move, moved, reuse
-from .program import DRAWS, Line, Program, PythonCall, works_on
+from .numpy_executor import Text, in_one_piece
+from .plan import move, moved
+from .program import DRAWS, Line, Program, works_on
 
 
 def executor(program: Program) -> tuple[Callable[[], None], Text]:
@@ -28,13 +28,12 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
     Python comes at the beginning, and where a collective or the count of steps must. From the
     second replay on the stretches of kernels between are CUDA graphs.
     """
-    words = Words.of(program)
-    text = _Text(program, words)
-    program.lines[:] = [each for line in program.lines for each in _in_one_piece(line, program)]
-    units = fusion.units_of(program, False)
-    lines = [line for unit in units for line in unit.lines]
-    text.places = reuse(program, [fusion.works_on(unit) for unit in units], lines)
-    text.traffic = sum(place.high - place.low for unit in units for place in fusion.touches(unit))
+    draws = (line for line in program.lines if isinstance(line, Line) and line.name in DRAWS)
+    fresh = [line for line in draws if line.attrs["fresh"] and line.out.size]
+    words, text = Words(program, fresh) if fresh else None, _Text(program)
+    program.lines[:] = [each for line in program.lines for each in in_one_piece(line, program)]
+    units = fusion.units_of(program)
+    text.places, text.traffic = fusion.share_memory(units, program), fusion.traffic(units)
     if words is not None:
         text.draws(words)
     for unit in units:
@@ -42,51 +41,32 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
             text.kernel(unit)
         elif isinstance(unit, fusion.Call) and unit.host is not None:
             text.host(unit.host)
-        else:
+        elif all(line is not unit.lines[0] for line in fresh):
             text.line(unit.lines[0])
     return text.function(), text
-
-
-def _in_one_piece(line: Line | PythonCall, program: Program) -> Iterable[Line | PythonCall]:
-    """`line` behind the copies that CuPy's products would make, which share loops and memory so."""
-    if isinstance(line, Line) and line.name in ("dot", "matmul"):
-        args = []
-        for array in line.args:
-            batched = array.ndim > 2 and 0 not in array.strides and not array.flags.c_contiguous
-            if in_pieces(array) or batched:
-                whole = program.xp.empty(array.shape, array.dtype)
-                program.kinds[id(whole)] = "made"
-                program.memory.append(whole)
-                yield Line("copyto", (whole, array), whole, {}, line.where, line.what)
-                array = whole
-            args.append(array)
-        line.args = tuple(args)
-    yield line
 
 
 class _Text(Text):
     """The text of a function of Python that replays lines over CuPy."""
 
-    def __init__(self, program: Program, words: Words | None) -> None:
+    def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self.words = words
         self.places: dict[int, Any] = {}  # where results are, by id of what owned their memory
         self.graphs: list[int] = []  # how many calls of CuPy each graph replaces
 
     def kernel(self, unit: fusion.Elements) -> None:
         """A loop over elements."""
         kernel = Kernel(self.program, unit)
-        module, first = self.program.xp.module, unit.lines[0]
+        module = self.program.xp.module
         compiled = module.RawKernel(kernel.source, "fused", options(module))
         compiled.compile()  # now: an error in the middle of a replay would be one of half a step
         self.groups.append(len(unit.lines))
         self.native.append(kernel.source)
         name = self.named("kernel", compiled, kernel.source)
         arrays = [self.array(array) for array in moved(kernel.arrays, self.places)]
-        self.origin = first
         given = "".join(f"{array}, " for array in arrays)
-        about = f"{' '.join(line.name for line in unit.lines)}: {self.about(first)}"
-        self.emit(f"{name}(({kernel.grid},), ({THREADS},), ({given}))", about)
+        names = " ".join(line.name for line in unit.lines)
+        self.emit(f"{name}(({kernel.grid},), ({THREADS},), ({given}))", unit.lines[0], f"{names}: ")
 
     def draws(self, words: Words) -> None:
         """All random words that are counted from the beginning of the call."""
@@ -94,11 +74,6 @@ class _Text(Text):
         text, count = f"{send}({draw}[0])", len(words.lines)
         self.lines.append((text, False, words.lines[0]))
         self.said.append((text, f"the random words of {count} draws"))
-
-    def line(self, line: Line) -> None:
-        """One instruction that is not among the draws."""
-        if self.words is None or all(line is not draw for draw in self.words.lines):
-            super().line(line)
 
     def reduction(self, name: str, x: str, given: list[str]) -> str:
         """A method of the array; those that only compare take no dtype."""
@@ -168,7 +143,7 @@ class Words:
 
     Args:
         program: whose draws become views of one piece of memory.
-        lines: the draws.
+        lines: the draws, which are counted from the beginning of the call.
     """
 
     def __init__(self, program: Program, lines: list[Line]) -> None:
@@ -190,17 +165,6 @@ class Words:
         self.buffers = [xp.pinned(self.memory.nbytes) for _ in range(2)]
         self.sent: list[Any] = [None, None]
         self.send_to = xp.send
-
-    @staticmethod
-    def of(program: Program) -> Words | None:
-        """Those of the draws that are counted from the beginning of the call."""
-        lines = [
-            line
-            for line in program.lines
-            if isinstance(line, Line) and line.name in DRAWS and line.attrs["fresh"]
-            if line.out.size
-        ]
-        return Words(program, lines) if lines else None
 
     def send(self, draw: int) -> None:
         """Draw the words of a step whose draws begin at `draw`."""

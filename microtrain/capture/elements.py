@@ -90,20 +90,11 @@ FLOATS_OF_CUDA = FLOATS | {
     "minimum": "({0} != {0} || {1} != {1}) ? ({t})NaN : min({0}, {1})",
 }
 TRUTHS = {
-    "logical_and": "{0} & {1}",
-    "logical_or": "{0} | {1}",
-    "logical_xor": "{0} != {1}",
-    "logical_not": "!{0}",
-    "bitwise_and": "{0} & {1}",
-    "bitwise_or": "{0} | {1}",
-    "bitwise_xor": "{0} != {1}",
-    "invert": "!{0}",
-    "add": "{0} | {1}",
-    "multiply": "{0} & {1}",
+    **dict.fromkeys(("logical_and", "bitwise_and", "multiply", "minimum"), "{0} & {1}"),
+    **dict.fromkeys(("logical_or", "bitwise_or", "add", "maximum"), "{0} | {1}"),
+    **dict.fromkeys(("logical_xor", "bitwise_xor", "not_equal"), "{0} != {1}"),
+    **dict.fromkeys(("logical_not", "invert"), "!{0}"),
     "equal": "{0} == {1}",
-    "not_equal": "{0} != {1}",
-    "maximum": "{0} | {1}",
-    "minimum": "{0} & {1}",
 }
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import CaptureError
-from . import c_compiler, cupy_executor, numpy_executor
-from . import native as native_executor
+from . import c_compiler, cupy_executor, native, numpy_executor
 from .program import Program
 
 
@@ -31,6 +30,6 @@ def check(name: str, xp: Any) -> None:
 EXECUTORS: dict[str, Any] = {
     "auto": None,  # `choose` names another
     "cupy": cupy_executor.executor,
-    "native": lambda program: native_executor.executor(program),
+    "native": native.executor,
     "numpy": numpy_executor.executor,
 }

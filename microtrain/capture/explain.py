@@ -29,10 +29,11 @@ SMALLEST, LARGEST = 1 << 15, 1 << 26  # bytes: what memory is measured with
 def explain(program: Program, text: Any, reason: str, measure: bool) -> str:
     """Instructions, groups, memory, calls and bounds of one capture; see `Compiled.explain`."""
     lines = [line for line in program.lines if isinstance(line, Line)]
+    native = len(text.native_code.starts) if text.native_code else 0
     hosts = [
         line.label
         for line in program.lines
-        if isinstance(line, PythonCall) and not (text.native_calls and line.bounds)
+        if isinstance(line, PythonCall) and not (native and line.bounds)
     ]
     counted = ", ".join(f"{n} {k}" for n, k in Counter(x.name for x in lines).most_common())
     owners = {id(owner_of(a)): owner_of(a) for line in lines for a in works_on(line)}
@@ -42,7 +43,7 @@ def explain(program: Program, text: Any, reason: str, measure: bool) -> str:
         if (kind := program.kinds[number]) != "made" or number in program.fixed:
             memory[kind] += owner.nbytes
     names = {id(array): f"{name} " for name, array in program.names}
-    native, groups, xp = text.native_calls, len(text.groups), program.xp
+    groups, xp = len(text.groups), program.xp
     cpu = xp.kind == "cpu"
     executor = ("native" if native else "numpy") if cpu else "cupy"
     runs = [kind for kind, _ in itertools.groupby(text.lines, lambda line: line[1])]
@@ -50,7 +51,7 @@ def explain(program: Program, text: Any, reason: str, measure: bool) -> str:
     if not cpu and text.graphs:
         stretches += f", {len(text.graphs)} CUDA graphs of {sum(text.graphs)} calls"
     library = "NumPy" if cpu else "CuPy"
-    calls = sum(instruction for _, instruction, _ in text.lines) - native
+    calls = sum(line and not call.startswith("native") for call, line, _ in text.lines)
     flops = sum(map(flops_of, lines))
     rows = {
         "arguments": ", ".join(names.get(id(a), "") + size(a) for a in program.inputs) or "none",

@@ -6,7 +6,7 @@ from ..backend import NUMPY
 from ..common.stack_frames import FIRST_LINE
 from ..ops.coercion import LinAlgError, explain
 from .program import DRAWS, Line, Program, PythonCall, arrays_in
-from .python_calls import End, skip
+from .python_calls import End, Pass, skip
 
 EXCEPT = """\
     except BaseException as error:
@@ -23,9 +23,10 @@ def failed(program: Program, origins: list[Line | PythonCall], error: BaseExcept
     """
     assert error.__traceback__ is not None
     origin = origins[error.__traceback__.tb_lineno - FIRST_LINE]
-    for listener in program.running:
-        listener.cancel()
-    program.running.clear()
+    passes = [line for line in program.lines if isinstance(line, Pass) and not line.forward]
+    for one in passes:
+        if one is origin or one.listener.passes.running:
+            one.listener.cancel()
     _count_draws(program, origin)
     if not isinstance(error, Exception):
         return

@@ -12,13 +12,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..backend import LIBRARIES, address, owner_of
 from ..numerics.sums import SHORT
+from . import c_compiler
 from .elements import DTYPES, Expression, expression
+from .plan import reuse
 from .program import DRAWS, Line, Program, PythonCall, arrays_in, may_refuse
 from .python_calls import Draw
 
@@ -47,7 +49,9 @@ class Place:
 
     def __init__(self, array: Any, shape: Any = None) -> None:
         self.array = array
-        shape, strides = (array.shape, array.strides) if shape is None else _as_in(array, shape)
+        if shape is not None:
+            array = LIBRARIES[type(array)].module.broadcast_to(array, shape)
+        shape, strides = array.shape, array.strides
         kept = [d for d, n in enumerate(shape) if n != 1]
         size = array.dtype.itemsize
         self.address = address(array)
@@ -122,15 +126,6 @@ class Place:
         return self.distinct and self.high - self.low == count * self.dtype.itemsize
 
 
-def _as_in(array: Any, shape: tuple[int, ...]) -> tuple[tuple[int, ...], list[int]]:
-    """`shape`, and the strides of `array` broadcast to it."""
-    new = len(shape) - array.ndim
-    return shape, [0] * new + [
-        0 if n == 1 != wide else step
-        for n, wide, step in zip(array.shape, shape[new:], array.strides, strict=True)
-    ]
-
-
 @dataclass
 class Unit:
     """Something that is done at once.
@@ -157,6 +152,21 @@ def _meet(some: list[Place], others: list[Place]) -> bool:
     return any(a.meets(b) for a in some for b in others)
 
 
+class Source(NamedTuple):
+    """What `take` reads: `step` elements on from where it reads for one index is the next.
+
+    Attributes:
+        whole: all of it.
+        first: what there is for index 0, in the shape of the result.
+        size: how many indices there are.
+    """
+
+    whole: Place
+    first: Place
+    size: int
+    step: int
+
+
 @dataclass
 class Element:
     """One line of an `Elements` unit: `out = expression(args)`, where `mask` is set."""
@@ -165,7 +175,7 @@ class Element:
     args: list[Any]  # Places and numbers
     out: Place
     mask: Place | None = None
-    source: Any = None  # what `args[0]` is an index into (take)
+    source: Source | None = None  # what `args[0]` is an index into (take)
 
 
 @dataclass
@@ -194,7 +204,7 @@ class Elements(Unit):
                 for place in two.reads + two.writes:
                     if written.meets(place) and not written.same(place):
                         return False
-        gathered = [e.source for e in self.body + other.body if e.source is not None]
+        gathered = [e.source.whole for e in self.body + other.body if e.source is not None]
         return not _meet(gathered, self.writes + other.writes)
 
     def absorb(self, other: Elements) -> None:
@@ -225,31 +235,17 @@ class Product(Unit):
 
 @dataclass
 class Convolution(Unit):
-    """A convolution, or the gradient of its input or its weight: `out` of the arrays `given`."""
-
-    given: tuple[Any, ...] = ()
-    out: Any = None
+    """A convolution, or the gradient of its input or its weight."""
 
 
 @dataclass
 class Scatter(Unit):
-    """`target[index] += values`, all of one dimension, or of rows of a matrix.
+    """`target[index] += values`, which are its reads, of one dimension, or of rows of a matrix.
 
     adds: else they take the place of what is there, all of one dimension.
     """
 
-    target: Any = None
-    index: Any = None
-    values: Any = None
     adds: bool = True
-
-
-@dataclass
-class Gather(Unit):
-    """Rows of a matrix, by their numbers: `out[i] = source[index[i]]`."""
-
-    source: Any = None
-    index: Any = None
 
 
 @dataclass
@@ -271,17 +267,13 @@ class Call(Unit):
     host: PythonCall | None = None
 
 
-def units_of(program: Program, products: bool) -> list[Unit]:
-    """The units of `program`, in an order that may be replayed.
-
-    Args:
-        products: whether native code has products and convolutions of its own.
-    """
+def units_of(program: Program) -> list[Unit]:
+    """The units of `program`, in an order that may be replayed."""
     cpu = program.xp.kind == "cpu"
     lines: Iterable[Line | PythonCall] = program.lines
     if cpu:
-        lines = (part for line in lines for part in _parts(line, program, products))
-    made = (unit_of(line, program, products) for line in lines)
+        lines = (part for line in lines for part in _parts(line, program))
+    made = (unit_of(line, program) for line in lines)
     found = _fused((unit for unit in made if unit is not None), program)
     found = _fused(found, program)  # what two loops had in common may have come later
     found = _ordered(found, program)
@@ -294,13 +286,11 @@ def is_native(host: PythonCall) -> bool:
     return bool(host.bounds) and all(array.dtype in DTYPES for array in host.reads)
 
 
-def _parts(
-    line: Line | PythonCall, program: Program, products: bool
-) -> Iterable[Line | PythonCall]:
+def _parts(line: Line | PythonCall, program: Program) -> Iterable[Line | PythonCall]:
     """Joining arrays is copying each to its place; a convolution may be one unit or many lines."""
-    if isinstance(line, Line) and line.parts and not (products and _convolution(line)):
+    if isinstance(line, Line) and line.parts and not (_has_vectors(program) and _convolution(line)):
         for part in line.parts:
-            yield from _parts(part, program, products)
+            yield from _parts(part, program)
         return
     if isinstance(line, Line) and line.name == "random_words" and not program.alone:
         yield (draw := Draw(line, program))
@@ -318,7 +308,7 @@ def _parts(
         yield Line("copyto", (place, array), place, {}, line.where)
 
 
-def unit_of(line: Line | PythonCall, program: Program, products: bool) -> Unit | None:
+def unit_of(line: Line | PythonCall, program: Program) -> Unit | None:
     """What a line becomes; None where it does nothing."""
     if isinstance(line, PythonCall):
         reads, writes = (
@@ -337,13 +327,11 @@ def unit_of(line: Line | PythonCall, program: Program, products: bool) -> Unit |
         elif line.parts:
             made = _convolution(line)
         elif line.name in ("dot", "matmul"):
-            made = _product(line, program, products)
+            made = _product(line, program)
         elif line.name in ("sum", "prod", "max", "min", "any", "all"):
             made = _reduction(line, program)
         elif line.name == "scatter_add" or (line.name == "setitem" and arrays_in(line.args[1])):
             made = _scatter(line)
-        elif line.name == "take" and not program.alone and (rows := _gather(line)):
-            made = rows
         elif "place" in line.attrs:
             made = Draws([line], [Place(line.attrs["place"])], [Place(line.out)])
         else:
@@ -361,7 +349,8 @@ def unit_of(line: Line | PythonCall, program: Program, products: bool) -> Unit |
 
 def _elements(line: Line, program: Program) -> Elements | None:
     out, args, attrs = line.out, line.args, line.attrs
-    mask = source = None
+    mask: Any = None
+    source: Source | None = None
     cuda, size = program.xp.kind != "cpu", 0 if program.alone else out.size
     if line.name == "copyto" or line.name == "setitem":
         if line.name == "setitem":
@@ -380,13 +369,10 @@ def _elements(line: Line, program: Program) -> Elements | None:
     elif line.name == "kept":
         found = Expression("{1} ? {0} : 0", (out.dtype, np.dtype(bool)), out.dtype)
     elif line.name == "take":
-        if len(args) != 2 or attrs or type(args[1]) is not np.ndarray:
+        source, index = _source(line)
+        if source is None:
             return None
-        source = Place(args[0].reshape(-1))
-        if args[1].dtype != np.int64 or not np.may_share_memory(source.array, args[0]):
-            return None
-        found = Expression("", (args[1].dtype,), args[0].dtype)
-        args = args[1:]
+        found, args = Expression("", (np.dtype(np.int64),), args[0].dtype), (index,)
     else:
         made = expression(line.name, args, attrs, size, cuda)
         if made is None:
@@ -405,11 +391,29 @@ def _elements(line: Line, program: Program) -> Elements | None:
     if any(p.meets(to) and not p.same(to) for p in reads):
         return None  # NumPy makes a copy first
     if source is not None:
-        if source.meets(to):
+        if source.whole.meets(to):
             return None
-        reads.append(source)
+        reads.append(source.whole)
     body = [Element(found, places, to, where, source)]
     return Elements([line], reads, [to], to.shape, body, launched=cuda)
+
+
+def _source(line: Line) -> tuple[Source | None, Any]:
+    """What `take` reads, and the indices, to be broadcast to the shape of the result."""
+    x, index, *more = line.args
+    axis = line.attrs.get("axis", more[0] if more else None)
+    if not (type(x) is type(index) is np.ndarray and index.dtype.kind in "iu" and x.size):
+        return None, None
+    if axis is None:
+        x, axis = x.reshape(-1), 0
+    axis %= x.ndim
+    step, rest = divmod(x.strides[axis], x.itemsize)
+    if rest or line.attrs.keys() - {"axis"} or not np.may_share_memory(x, line.args[0]):
+        return None, None
+    before, after = x.shape[:axis], x.shape[axis + 1 :]
+    first = x[(slice(None),) * axis + (slice(1),)].reshape(*before, *(1,) * index.ndim, *after)
+    index = index.reshape(*index.shape, *(1,) * len(after))
+    return Source(Place(x), Place(first, line.out.shape), x.shape[axis], step), index
 
 
 def _reduction(line: Line, program: Program) -> Reduction | None:
@@ -442,10 +446,10 @@ def _convolution(line: Line) -> Convolution | None:
     alike = all(a.flags.c_contiguous and a.dtype == line.out.dtype for a in (*given, line.out))
     if not alike or line.out.dtype not in DTYPES or not all(a.size for a in given):
         return None
-    return Convolution([line], [*map(Place, given)], [Place(line.out)], given, line.out)
+    return Convolution([line], [*map(Place, given)], [Place(line.out)])
 
 
-def _product(line: Line, program: Program, products: bool) -> Unit | None:
+def _product(line: Line, program: Program) -> Unit | None:
     a, b, out = line.args[0], line.args[1], line.out
     both = type(a) is np.ndarray and type(b) is np.ndarray and a.ndim and b.ndim
     if not both or line.attrs or len(line.args) != 2 or a.dtype != out.dtype:
@@ -458,7 +462,8 @@ def _product(line: Line, program: Program, products: bool) -> Unit | None:
         return None
     if b.ndim == 2 and a.ndim == 1 and b.size <= 16384 and len(a) <= SHORT and _ones(a, program):
         return _reduced(line, "sum", b, (0,))  # loops add row by row
-    if a.ndim == 2 and b.ndim == 1 and _ones(b, program) and _whole_rows(a):
+    whole = a.size <= 16384 or a.flags.c_contiguous
+    if a.ndim == 2 and b.ndim == 1 and whole and _ones(b, program):
         return _reduced(line, "sum", a, (1,))
     reads = [Place(a), Place(b)]
     first, second = (a[None] if a.ndim == 1 else a), (b[:, None] if b.ndim == 1 else b)
@@ -470,8 +475,13 @@ def _product(line: Line, program: Program, products: bool) -> Unit | None:
     if not np.may_share_memory(target, out):
         return None
     found = Product([line], reads, [Place(out)], first, second, target)
-    own = program.alone or small(found, products) or (products and matrix(target))
-    return found if own else None
+    vectors = _has_vectors(program) and matrix(target)
+    return found if program.alone or vectors or small(found, program) else None
+
+
+def _has_vectors(program: Program) -> bool:
+    """Whether native code has the products and convolutions of products.c and convolution.c."""
+    return c_compiler.has_fma() and not program.alone
 
 
 def matrix(array: Any) -> tuple[bool, int] | None:
@@ -488,17 +498,14 @@ def matrix(array: Any) -> tuple[bool, int] | None:
     return None
 
 
-def small(product: Product, products: bool) -> bool:
+def small(product: Product, program: Program) -> bool:
     """Whether loops are faster than `product` of products.c, or than NumPy where that is slow."""
+    products = program.alone or c_compiler.has_fma()
     m, n = product.out.shape[-2:]
     size = m * n * product.a.shape[-1]
     if m == 1 and n == 1:
         return bool(size < 16384)
     return bool(size <= (128 if products and m > 1 and n > 1 else 512 if products else 2304))
-
-
-def _whole_rows(array: Any) -> bool:
-    return bool(array.size <= 16384 or array.flags.c_contiguous)
 
 
 def _ones(array: Any, program: Program) -> bool:
@@ -521,17 +528,7 @@ def _scatter(line: Line) -> Scatter | None:
     reads = [Place(a) for a in arrays]
     if reads[0].meets(reads[1]) or reads[0].meets(reads[2]):
         return None
-    return Scatter([line], reads, [reads[0]], reads[0], reads[1], reads[2], adds)
-
-
-def _gather(line: Line) -> Gather | None:
-    source, index, *axis = line.args + tuple(line.attrs.values())
-    plain = all(type(a) is np.ndarray and a.flags.c_contiguous for a in (source, index, line.out))
-    rows = plain and source.ndim == 2 and index.dtype == np.int64
-    if not rows or axis != [0] or source.dtype != line.out.dtype:
-        return None
-    reads, to = [Place(source), Place(index)], Place(line.out)
-    return None if any(place.meets(to) for place in reads) else Gather([line], reads, [to], *reads)
+    return Scatter([line], reads, [reads[0]], adds)
 
 
 # Order ------------------------------------------------------------------------------------------
@@ -574,7 +571,7 @@ def may_raise(unit: Unit) -> bool:
     """Whether values can make it raise: the state is then as it was at that place of the step."""
     if type(unit) is not Call:
         body = getattr(unit, "body", ())
-        return type(unit) in (Scatter, Gather, Check) or any(e.source is not None for e in body)
+        return type(unit) in (Scatter, Check) or any(e.source is not None for e in body)
     if unit.host is not None:
         return bool(unit.host.reads)
     return may_refuse(unit.lines[0])
@@ -695,7 +692,8 @@ def loads(unit: Unit) -> list[Place]:
     found = []
     for element in unit.body:
         places = [a for a in element.args if type(a) is Place]
-        places += [p for p in (element.mask, element.source) if p is not None]
+        places += [element.mask] if element.mask is not None else []
+        places += [element.source.whole] if element.source is not None else []
         if element.mask is not None:
             places.append(element.out)
         found += [p for p in places if p.key not in known]
@@ -720,6 +718,20 @@ def works_on(unit: Unit) -> list[Any]:
     return [place.array for place in touches(unit)]
 
 
+def share_memory(units: Sequence[Unit], program: Program) -> dict[int, Any]:
+    """Let results whose lives do not meet share memory: see `plan.reuse`."""
+    lines = [line for unit in units for line in unit.lines]
+    places = reuse(program, [works_on(unit) for unit in units], lines)
+    for line in lines:
+        line.parts = ()  # with the memory that they had in the capture
+    return places
+
+
+def traffic(units: Iterable[Unit]) -> int:
+    """The bytes that `units` read and write."""
+    return sum(place.high - place.low for unit in units for place in touches(unit))
+
+
 def _idle(unit: Unit) -> bool:
     """Whether a unit does nothing any more: it stores no result and checks no index."""
     if type(unit) is not Elements or unit.stored:
@@ -729,9 +741,11 @@ def _idle(unit: Unit) -> bool:
 
 def loop_dims(unit: Elements) -> list[tuple[int, list[int]]]:
     """The loops, outermost first: length, and the dimensions that became one."""
-    places = [p for p in unit.reads + unit.writes if len(p.strides) == len(unit.shape)]
-    sources = {id(e.source) for e in unit.body if e.source is not None}
-    places = [p for p in places if id(p) not in sources]
+    sources = [e.source for e in unit.body if e.source is not None]
+    whole = {id(source.whole) for source in sources}
+    places = [p for p in unit.reads + unit.writes if id(p) not in whole]
+    places = [p for p in places if len(p.strides) == len(unit.shape)]
+    places += [source.first for source in sources]
     lead = unit.writes[-1].strides
     dims = sorted(range(len(unit.shape)), key=lambda d: -abs(lead[d]))
     found: list[tuple[int, list[int]]] = []

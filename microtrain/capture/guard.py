@@ -26,6 +26,7 @@ from ..nn.module import Module
 from ..random import STREAM, step_now
 from ..tensor import TENSORS, Tensor
 from .arguments_and_results import Output, one_place, rebuilt
+from .closure import named
 from .program import DRAWS
 
 MISSING = object()  # an argument that a call leaves out, and what a guard returns that misses
@@ -88,7 +89,7 @@ class Guard:
         texts, places: of each Tensor how conditions call it, and the number of the first one that
             begins at its address; None for itself.
         plain: the numbers of those that are row-major and aligned, and require no grad.
-        again: the numbers of those that are also an earlier one.
+        again: the numbers of those that are also an earlier one; different: of all others.
         of_arguments: how many facts are of modes and arguments.
         given: the text of a tuple of all Tensors in the arguments.
         thread: whose call it is: another one has memory of its own.
@@ -118,6 +119,7 @@ class Guard:
         for number, (name, value) in enumerate(kwargs.items()):
             self._look(value, f"argument {name}", f"n{number}", f"named[{name!r}]")
         self.of_arguments = len(self.facts)
+        self.different = [n for n in range(len(self.texts)) if n not in self.again]
         self.given = f"({''.join(f'{name}, ' for name in self.texts)})"
 
     def add(self, label: str, value: Any, condition: str = "") -> None:
@@ -139,11 +141,7 @@ class Guard:
 
     def name(self, value: Any) -> str:
         """A literal, or a name in the conditions, for a value."""
-        parts = value if type(value) is tuple else (value,)
-        if all(part is None or type(part) in (int, bool, str) for part in parts):
-            return repr(value)
-        self.scope[name := f"it{len(self.scope)}"] = value
-        return name
+        return named(self.scope, value)
 
     def values(self) -> tuple[Any, ...]:
         """Of each fact its label and value; CaptureError where that cannot be hashed."""
@@ -265,21 +263,20 @@ class Guard:
         texts, outside = self.texts, capture.outside
         # Memory that a backward pass outside reads is written at every call.
         in_place: Any = None if outside else getattr(run, "in_place", None)
-        everything = [n for n in range(len(texts)) if n not in self.again]
         moved = self.plain.intersection(in_place.moved) if in_place else ()
-        copied = [n for n in everything if n not in moved]
-        first, checks = self._conditions(everything, in_place, copied, capture)
+        copied = [n for n in self.different if n not in moved]
+        first, checks = self._conditions(in_place, copied, capture)
         locks = [*capture.locks, *([outside.lock] if outside else ())]
         ends = [f"{self.name(lock.release)}()" for lock in reversed(locks)]
         if moved:
             inputs, readable = capture.program.inputs, in_place.moved
             arrays = [texts[n] + "_" if n in moved else self.name(inputs[n]) for n in readable]
-            rest = self._layouts(sorted(moved)) + self._apart(everything, capture)
+            rest = self._layouts(sorted(moved)) + self._apart(self.different, capture)
             lines = [
                 f"if {self.name(in_place.function)}({', '.join(arrays)}):",
                 *_indented(self._replay(capture, copied, f"{self.name(in_place.run)}()", ends)),
                 f"if {' and '.join(rest)}:",
-                *_indented(self._replay(capture, everything, "run()", ends)),
+                *_indented(self._replay(capture, self.different, "run()", ends)),
             ]
         else:
             lines = self._replay(capture, copied, "run()", ends)
@@ -294,14 +291,13 @@ class Guard:
 
     def fits(self, capture: Any) -> Callable[..., bool]:
         """A function that says whether a call is one that `capture` is for, and replays nothing."""
-        everything = [n for n in range(len(self.texts)) if n not in self.again]
-        first, checks = self._conditions(everything, None, everything, capture)
+        first, checks = self._conditions(None, self.different, capture)
         head = ", ".join([*(f"a{n}" for n in range(self.positional)), "*more", "**named"])
         source = f"def fits({head}):\n    return {' and '.join([*first, *checks])}\n"
         return generated(source, "fits", ENTRY, {**self.scope, "written": capture.written})
 
     def _conditions(
-        self, everything: list[int], in_place: Any, copied: Sequence[int], capture: Any
+        self, in_place: Any, copied: Sequence[int], capture: Any
     ) -> tuple[list[str], list[str]]:
         """What a call must be like: of that what is asked before locks are acquired, and the rest.
 
@@ -313,7 +309,7 @@ class Guard:
         # The same Tensor twice is another capture; where they begin may not be asked.
         first += ['modes["capture"] is EAGER', "not more"] + [
             f"{texts[n]} is not {texts[m]}"
-            for n in everything for m in everything[: everything.index(n)]
+            for index, n in enumerate(self.different) for m in self.different[:index]
             if in_place or (places[n] is not None and places[n] in (m, places[m]))
         ]  # fmt: skip
         checks = [fact.condition for fact in others if fact.condition]

@@ -16,14 +16,12 @@ import numpy as np
 from ..backend import NUMPY, uint8
 from . import c_compiler, fusion
 from .arguments_in_place import ArgumentsInPlace
-from .c import Word, Writer, Written
+from .c import Word, Writer, Written, native_units, work
 from .fusion import Call, Check, may_raise
 from .numpy_executor import Text
-from .plan import reuse
 from .program import ALIGNED, Program
 from .python_calls import Draw, WholePass
-from .rows import with_rows
-from .time_loops import Loop, with_loops
+from .time_loops import Loop
 
 RELEASE = 200_000  # multiplications and elements from which other threads may run meanwhile
 
@@ -46,12 +44,13 @@ class Native:
         self.table: Any = None
         self.memory: Any = None  # else that is told by address
 
-    def add(self, units: list[Written]) -> None:
-        """One more sequence."""
-        how = "run_apart" if sum(unit.work for unit in units) >= RELEASE else "run"
+    def add(self, units: list[Written]) -> str:
+        """The name of one more sequence."""
+        how = "run_apart" if sum(work(one.unit) for one in units) >= RELEASE else "run"
         how = "look" if type(units[0].unit) is Check else how
-        self.starts[f"native{len(self.starts) + 1}"] = len(self.words), how
+        self.starts[name := f"native{len(self.starts) + 1}"] = len(self.words), how
         self.words += _sequence(units)
+        return name
 
     def resolve(self, writer: Writer) -> None:
         """Compile, and make the table."""
@@ -92,15 +91,10 @@ class Native:
 
 def executor(program: Program) -> tuple[Callable[[], None], Text]:
     """A function that replays `program`, with `in_place` for arguments, and its text."""
-    products = c_compiler.has_fma()
-    units = with_loops(fusion.units_of(program, products), program, products)
-    units = with_rows(units, program)
-    lines = [line for unit in units for line in unit.lines]
-    places = reuse(program, [fusion.works_on(unit) for unit in units], lines)
-    for line in lines:
-        line.parts = ()  # with the memory that they had in the capture
+    units = native_units(program)
+    places = fusion.share_memory(units, program)
     writer, text, native = Writer(program, places), Text(program), Native()
-    text.traffic = sum(place.high - place.low for unit in units for place in fusion.touches(unit))
+    text.traffic = fusion.traffic(units)
     text.groups = [len(unit.lines) for unit in units if type(unit) not in (Call, Check)]
     for is_call, run in groupby(units, lambda unit: type(unit) is Call):
         members = [*run]
@@ -114,8 +108,7 @@ def executor(program: Program) -> tuple[Callable[[], None], Text]:
             count = next((n for n, u in enumerate(members) if n and may_raise(u)), len(members))
             count = 1 if type(members[0]) is Check else count
             written = [writer.written(unit) for unit in members[:count]]
-            native.add(written)
-            _say(text, written)
+            _say(text, native.add(written), written)
             members = members[count:]
     text.native = writer.functions
     native.resolve(writer)
@@ -161,17 +154,15 @@ def _sequence(units: list[Written], turns: int = 1) -> list[Word]:
     return [*map(Word, numbers), *(word for part in parts for word in part)]
 
 
-def _say(text: Text, units: list[Written]) -> None:
+def _say(text: Text, name: str, units: list[Written]) -> None:
     """Say a sequence in `text`."""
     lines, first = [line for one in units for line in one.unit.lines], units[0].unit
-    text.native_calls += 1
-    name = f"native{text.native_calls}()"
     if type(first) is Check:
         (host,) = first.host.inline(text.by_id)
-        text.lines.append((f"{name} or {host}", False, first.host))
+        text.lines.append((f"{name}() or {host}", False, first.host))
     else:
         checked = (line for line in lines if line.name in ("take", "scatter_add", "setitem"))
-        text.lines.append((name, True, next(checked, lines[0])))
+        text.lines.append((f"{name}()", True, next(checked, lines[0])))
     for one in [part for each in units for part in each.body or [each]]:
         places = (text.arrays.at(word.value) for word in one.words if word.owner is not None)
         text.said.append((f"{one.code}({', '.join(filter(None, places))})", one.about))

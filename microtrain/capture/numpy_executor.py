@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,8 @@ _NAME = re.compile(r"\b(?:input|state|c|b)\d+\b")
 
 def executor(program: Program) -> tuple[Callable[[], None], Text]:
     """A function that replays `program`, and its text."""
-    lines = [part for line in program.lines for part in parts_of(line)]
+    parts = [part for line in program.lines for part in parts_of(line)]
+    lines = [each for part in parts for each in in_one_piece(part, program)]
     reuse(program, [works_on(line) for line in lines], lines)
     text = Text(program)
     text.traffic = traffic(lines)
@@ -48,11 +49,9 @@ class Text:
         self.program = program
         # Text, whether it is an instruction, and the Line or PythonCall that it comes from.
         self.lines: list[tuple[str, bool, Any]] = []
-        self.origin: Any = None  # what is being said
         self.said: list[tuple[str, str]] = []  # the same for people: text and comment
         self.native: list[str] = []  # the texts of native functions
         self.native_code: Any = None  # where these are, if they do all instructions; see `Scan`
-        self.native_calls = 0  # of these
         self.groups: list[int] = []  # how many instructions each loop or call of these does
         self.traffic = 0  # bytes that a replay reads and writes
         self.scope: dict[str, Any] = {}
@@ -83,9 +82,9 @@ class Text:
             source = "def replay():\n" + "".join(f"    {text}\n" for text in texts or ["pass"])
         return generated(source, "replay", REPLAY, self.scope)
 
-    def emit(self, text: str, comment: str) -> None:
-        self.lines.append((text, True, self.origin))
-        self.said.append((text, comment))
+    def emit(self, text: str, line: Line, comment: str = "") -> None:
+        self.lines.append((text, True, line))
+        self.said.append((text, comment + self.about(line)))
 
     def value(self, value: Any) -> str:
         """How the text says an argument: the name of an array, or a literal."""
@@ -133,18 +132,17 @@ class Text:
         self.said.append(("", line.label))
 
     def line(self, line: Line) -> None:
-        self.origin = line
         name, args, attrs = line.name, [self.value(a) for a in line.args], dict(line.attrs)
         xp = self.program.xp
         if name == "loop":
             args.append(self.value(line.out))
-            self.emit(f"{self.called(name, xp.loop)}({', '.join(args)})", self.about(line))
+            self.emit(f"{self.called(name, xp.loop)}({', '.join(args)})", line)
             return
         if type(line.out) is tuple:
             outs = [self.array(o) for o in line.out]
             call = f"{self.called(name, getattr(xp, name))}({', '.join(args)})"
             for number, out in enumerate(outs):
-                self.emit(f"{out}[...] = {call}[{number}]", self.about(line))
+                self.emit(f"{out}[...] = {call}[{number}]", line)
             return
         out = self.array(line.out)
         extra = "".join(f", {k}={self.value(v)}" for k, v in attrs.items())
@@ -162,7 +160,7 @@ class Text:
             text = f"{out}[...] = {words}({args[0]}, {start}{', '.join(args[1:])})"
         elif name == "where":
             unsafe = ", casting='unsafe'"
-            self.emit(self.copied(out, args[2], line.args[2], unsafe), self.about(line))
+            self.emit(self.copied(out, args[2], line.args[2], unsafe), line)
             mask, one = line.args[:2]
             alike = type(one) is np.ndarray and (one.ndim, one.dtype) == (0, line.out.dtype)
             if alike and getattr(mask, "shape", None) == line.out.shape:  # half the time of a copy
@@ -184,15 +182,13 @@ class Text:
             text = self.taken(line, f"{args[0]}, {args[1]}", out)
         elif name in OUT_BY_NAME and (name != "dot" or line.out.flags.c_contiguous):
             f = getattr(xp, name)
-            if name == "dot":
-                args = [self.whole(a, arg) for a, arg in zip(line.args, args, strict=True)]
             text = f"{self.called(name, f)}({', '.join(args)}{extra}, out={out})"
         elif name == "getitem":
             text = f"{out}[...] = {args[0]}[{args[1]}]"
         else:
             f = getattr(xp, name)
             text = f"{out}[...] = {self.called(name, f)}({', '.join(args)}{extra})"
-        self.emit(text, self.about(line))
+        self.emit(text, line)
 
     def reduction(self, name: str, x: str, given: list[str]) -> str:
         """A reduction of `x`; `given`: axis, dtype, what is written, whether dims are kept."""
@@ -215,29 +211,28 @@ class Text:
             return f"{to}[...] = {name}"
         return f"{self.called('copyto', self.program.xp.copyto)}({to}, {name}{extra})"
 
-    def whole(self, array: Any, name: str) -> str:
-        """What `dot` copies because it is in pieces is copied into memory that is there already."""
-        if not in_pieces(array):
-            return name
-        xp = self.program.xp
-        copy = xp.empty(array.shape, array.dtype)
-        to = self.named("b", copy, id(copy))
-        self.emit(self.copied(to, name, array, ""), "in one piece")
-        return to
-
     def about(self, line: Line) -> str:
         out = line.out[0] if type(line.out) is tuple else line.out
         shape = f"{size(out)} {out.dtype.name}"
         return ", ".join(filter(None, (shape, line.what, line.where.rpartition("/")[2])))
 
 
-def in_pieces(array: Any) -> bool:
-    """Whether `dot` makes a copy of it.
-
-    Not of a matrix of one row or column: it reads that as a vector, at its stride.
-    """
-    known = type(array) in LIBRARIES and array.ndim == 2 and 1 not in array.shape
-    return known and not array.flags.forc
+def in_one_piece(line: Line | PythonCall, program: Program) -> Iterable[Line | PythonCall]:
+    """`line` behind the copies that its product would make, which share memory so."""
+    cuda = program.xp.kind == "cuda"  # CuPy copies for batches, too
+    if isinstance(line, Line) and (line.name == "dot" or (cuda and line.name == "matmul")):
+        args = []
+        for array in line.args:
+            # A matrix of one row or column is read as a vector, at its stride.
+            pieces = array.ndim == 2 and 1 not in array.shape and not array.flags.forc
+            batched = array.ndim > 2 and 0 not in array.strides and not array.flags.c_contiguous
+            if pieces or (cuda and batched):
+                whole = program.make(array.shape, array.dtype)
+                yield Line("copyto", (whole, array), whole, {}, line.where, line.what)
+                array = whole
+            args.append(array)
+        line.args = tuple(args)
+    yield line
 
 
 def _indexed(line: Line) -> bool:

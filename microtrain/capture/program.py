@@ -48,6 +48,7 @@ class Line:
     parts: Sequence[Any] = ()
 
 
+FINITE = ("finite",)
 Name = Callable[[str, Any], str]  # names a value in a text, by a prefix
 
 
@@ -62,6 +63,8 @@ class PythonCall:
             it may run earlier. None: no line may be moved past it.
         reads: the arrays that it looks at. As it may raise, writes to state are not moved past it.
         about: what it works on. Two calls do the same if their types, labels and this are equal.
+        bounds: if all it does is to refuse whole numbers in `reads`: the lowest, the end, and
+            others it allows. If that is to refuse a step whose numbers are not finite: `FINITE`.
     """
 
     label: str
@@ -70,14 +73,7 @@ class PythonCall:
     writes: tuple[Any, ...] | None = None
     reads: tuple[Any, ...] = ()
     about: Any = None
-
-    @property
-    def bounds(self) -> tuple[Any, ...] | None:
-        """If all it does is to refuse whole numbers: the lowest, the end, and others it allows.
-
-        Of what refuses numbers that are not finite: "finite".
-        """
-        return getattr(getattr(self.function, "func", None), "bounds", None)
+    bounds: tuple[Any, ...] | None = None
 
     def inline(self, name: Name, times: str = "1") -> list[str]:
         """Lines of Python that do the same: here the call; subclasses spell it out.
@@ -113,10 +109,21 @@ class Program:
     fixed: set[int] = field(default_factory=set)
     buffers: tuple[int, int, int, int] = (0, 0, 0, 0)
     draw: list[int] = field(default_factory=lambda: [0])  # the number of the first random draw
-    running: list[Any] = field(default_factory=list)  # DataParallel models in a pass of a replay
     memory: list[Any] = field(default_factory=list)  # keeps the owners alive, whose ids are keys
     description: list[Any] | None = None  # kept where the program is only compared any more
     alone: bool = False  # whether it becomes C without NumPy: see `standalone.py`
+
+    def classify(self, array: Any, kind: str) -> None:
+        """Note the kind of the memory of `array`; the first one stays."""
+        owner = owner_of(array)
+        if self.kinds.setdefault(id(owner), kind) == kind:
+            self.memory.append(owner)
+
+    def make(self, shape: Any, dtype: Any, kind: str = "made") -> Any:
+        """A new array, of this kind."""
+        array = self.xp.empty(shape, dtype)
+        self.classify(array, kind)
+        return array
 
     def described(self) -> list[Any]:
         """The lines and results as nested tuples: equal for programs that do the same."""

@@ -19,7 +19,7 @@ import numpy as np
 from ..backend import owner_of
 from ..optim.flat import FlatStorage, Slot
 from ..random import STREAM, forward_place
-from .program import DRAWS, Line, Name, Program, PythonCall, arrays_in, may_refuse, works_on
+from .program import DRAWS, FINITE, Line, Name, Program, PythonCall, arrays_in, may_refuse, works_on
 
 FORWARD = "a forward call"  # what the note of one begins with
 
@@ -168,24 +168,7 @@ class Draw(PythonCall):
 
         super().__init__("random words", find, line.where, (place,))
         self.line = replace(line, attrs={**line.attrs, "place": place})
-        program.kinds[id(place)] = "made"
-
-
-class Finite(PythonCall):
-    """What refuses a step whose numbers are not all finite, and else does nothing.
-
-    Args:
-        host: that.
-        numbers: the loss and the gradients.
-    """
-
-    def __init__(self, host: PythonCall, numbers: tuple[Any, ...]) -> None:
-        super().__init__(host.label, host.function, host.where, (), numbers, host.about)
-
-    @property
-    def bounds(self) -> tuple[Any, ...]:
-        """As of whole numbers that are refused."""
-        return ("finite",)
+        program.kinds[id(place)] = "made"  # and stays where it is
 
 
 def skip(count: int) -> None:
@@ -300,9 +283,7 @@ def _alone(
         return out
 
     if arrays_in(divisor):
-        zero, divisor, nothing = (np.empty((), kind) for kind in (bool, *[divisor.dtype] * 2))
-        program.memory += [zero, divisor, nothing]
-        program.kinds |= dict.fromkeys(map(id, (zero, divisor, nothing)), "made")
+        zero, divisor, nothing = (program.make((), t) for t in (bool, *[divisor.dtype] * 2))
         add("equal", whole.count, 0, out=zero)
         add("where", zero, 1, whole.count, out=divisor)
         numbers = *numbers, add("where", zero, math.inf, 0, out=nothing)  # Python looks at this
@@ -310,6 +291,7 @@ def _alone(
         add("divide", grad, divisor, out=grad)
     for line in behind:
         if isinstance(line, PythonCall) and getattr(line.function, "refuses_only", False):
-            line = Finite(line, numbers) if done.complete else line
+            known = replace(line, writes=(), reads=numbers, bounds=FINITE)
+            line = known if done.complete else line
         lines.append(line)
     return lines

@@ -61,13 +61,13 @@ class Recorder(Library):
         self.exchanged: list[Any] = []  # what other ranks have answered
         self.born = graph.next_seq()  # nodes made by the step have higher numbers
         for array in state:
-            self.classify(array, "state")
+            self.program.classify(array, "state")
 
     def _kind(self, array: Any) -> str | None:
         """The kind of the memory of `array`: state, if a leaf that the step can reach owns it."""
         kind = super()._kind(array)
         if kind is None and id(owner_of(array)) in self.leaves.owners:
-            self.classify(array, kind := "state")
+            self.program.classify(array, kind := "state")
         return kind
 
     def bookkeeping(self, label: str, function: Callable[[], Any], listener: Any = None) -> None:
@@ -120,7 +120,8 @@ class Recorder(Library):
         if self.program.kinds[id(owner_of(host))] == "constant":
             return
         label = f"check {check.__qualname__.split('.')[0].strip('_')}"
-        self.later(label, functools.partial(check, host), (), (host,))
+        bounds = getattr(check, "bounds", None)
+        self.later(label, functools.partial(check, host), (), (host,), None, bounds)
 
     def exchange(self, label: str, function: Callable[[Any], Any], given: Any) -> Traced:
         """`function(given)`, which communicates and returns a new array; replays call it again."""
@@ -267,24 +268,8 @@ class Recorder(Library):
         for root in roots:
             self.fixed(root._array)
         self.listeners[listener] = None
-        running = self.program.running
-
-        def enter() -> Any:
-            running.append(listener)
-            return begin(hosted)
-
         at_end = None if whole is None else whole(hosted[0]._array)
-        return self._do(Pass(label, enter, self._where(), listener, at_end))
-
-    def end_pass(self, listener: Any, label: str, end: Any) -> None:
-        """Record and call `end()` of a `DataParallel` model, after a pass."""
-        running = self.program.running
-
-        def leave() -> None:
-            end()
-            running.remove(listener)
-
-        self.bookkeeping(label, leave, listener)
+        return self._do(Pass(label, lambda: begin(hosted), self._where(), listener, at_end))
 
     def refuse(self, what: str) -> NoReturn:
         """CaptureError: `what` cannot be replayed."""
@@ -310,10 +295,10 @@ class Recorder(Library):
             )
         numbers = tuple(arrays_in([[*run.constants.values()] for run in optimizer.runs]))
         for array in (*numbers, *arrays_in([[*run.states.values()] for run in optimizer.runs])):
-            self.classify(array, "state")
+            self.program.classify(array, "state")
         for run in optimizer.runs:
             for array in optimizer.scratch(run):
-                self.classify(array, "made")
+                self.program.classify(array, "made")
                 self.fixed(array)
         self.optimizers.append(optimizer)
         self.program.lines.append(Count(optimizer, numbers, self._where()))

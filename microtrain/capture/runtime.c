@@ -1,5 +1,5 @@
 /* What native code does that is the same for every step: it walks through the units of one, calls
- * BLAS and NumPy's inner loops, and finds arguments where they are.
+ * products and convolutions, and finds arguments where they are.
  *
  * All of it reads words from a table that Python lays out: numbers, addresses, and where in the
  * table further words are. A unit is a function of its words that returns 0, 1 (an index is out
@@ -226,15 +226,6 @@ int calls(int64 *t) {
     for (int64 n = 0; n < t[OWN + 1]; n++) turns *= d[4 * n];
     if (t[OWN] && t[OWN] < LONG && turns > 1) return split(some_calls, t, turns, turns * t[OWN]);
     return some_calls(t, 0, turns, -1);
-}
-
-/* One of NumPy's inner loops of a function. Words: code and data, how many elements, two strides in
- * bytes. */
-void apply(int64 *t, char *x, char *out, char *none, int64 member) {
-    char *arrays[] = {x, out};
-    intptr_t count = t[2], strides[] = {t[3], t[4]};
-    ((void (*)(char **, intptr_t *, intptr_t *, void *))t[0])(arrays, &count, strides,
-                                                              (void *)t[1]);
 }
 
 /* Random words as NumPy's Philox makes them (4x64, ten rounds; Salmon et al., 2011), a turn PHILOX of

@@ -24,8 +24,8 @@ from . import c_compiler
 from .arguments_and_results import Output
 from .fusion import Place, is_native
 from .numpy_executor import Text
-from .program import Program, PythonCall, arrays_in, may_refuse
-from .python_calls import Clear, Count, End, Finite, Mark, WholePass
+from .program import FINITE, Program, PythonCall, arrays_in, may_refuse
+from .python_calls import Clear, Count, End, Mark, WholePass
 from .step import COUNTED, GRADIENTS, Capture
 
 MOST = 64  # tables of an optimizer's numbers that are kept: one for each learning rate
@@ -195,7 +195,7 @@ def _loss_of(capture: Capture) -> list[Any]:
         and native.complete
         and all(draw.fresh for draw in native.draws)
         and all(type(host) in known or is_native(host) for host in hosts)
-        and (not counts or any(type(host) is Finite for host in hosts))
+        and (not counts or any(host.bounds == FINITE for host in hosts))
         and all(is_plain(array) and owner_of(array) is array for array in program.inputs)
         and capture.outside is None
         and not capture.leaves
@@ -204,7 +204,8 @@ def _loss_of(capture: Capture) -> list[Any]:
     if fits and capture.result is None and len(passes) == 1:
         return [passes[0].root, *counts]
     one = type(capture.result) is Output and len(program.outputs) == 1
-    return program.outputs if fits and one and _is_loss(program.outputs[0]) else []
+    one = one and program.outputs[0].size == 1 and program.outputs[0].dtype.kind == "f"
+    return program.outputs if fits and one else []
 
 
 def _early(program: Program) -> list[Place]:
@@ -218,10 +219,6 @@ def _early(program: Program) -> list[Place]:
     written = map(owner_of, arrays_in([getattr(line, "out", ()) for line in lines[:end]]))
     state = {key: one for one in written if kinds.get(key := id(one)) == "state" and one.size}
     return [Place(one) for key, one in state.items() if key not in cleared]
-
-
-def _is_loss(array: Any) -> bool:
-    return bool(array.size == 1 and array.dtype.kind == "f")
 
 
 @functools.cache

@@ -18,15 +18,26 @@ from numpy.lib.stride_tricks import as_strided
 from ..backend import owner_of
 from ..errors import CaptureError
 from . import fusion
-from .c import Word, Writer, _checked, _for, _index, _lanes, _nested, _sum, _times, mathematics
+from .c import (
+    Word,
+    Writer,
+    _along_memory,
+    _for,
+    _index,
+    _matrices,
+    _nested,
+    _outer,
+    _sum,
+    _times,
+    mathematics,
+    native_units,
+)  # fmt: skip
 from .elements import DTYPES
-from .fusion import Call, Product, Unit, units_of
-from .plan import reuse
+from .fusion import Call, Product, Unit
 from .program import DRAWS, Line, Program, PythonCall, arrays_in
 from .python_calls import Clear, End, Mark, optimize
-from .rows import with_rows
 from .step import ATTEMPTS, Capture, Compiled
-from .time_loops import Loop, with_loops
+from .time_loops import Loop
 
 HEAD = """\
 #include <math.h>
@@ -107,13 +118,9 @@ class Standalone:
 
     Attributes:
         functions: the texts of what it calls.
-        calls: the lines that call them, in a function with `inputs`, `outputs`, `state` and
-            `workspace` (bytes) among its arguments.
+        calls: the lines that call them.
         constants: of each array its name, and the numbers in it, which are those of the model.
         workspace: bytes.
-        inputs, outputs: the names of these arguments.
-        state: by id of what owns memory that outlives the call, where in `state` it is.
-        stored: owners and sizes of that.
     """
 
     functions: list[str] = field(default_factory=list)
@@ -124,8 +131,7 @@ class Standalone:
     @property
     def source(self) -> str:
         """The text in front of the function that calls."""
-        used = any(" mt_" in text or "(mt_" in text for text in self.functions)
-        return "\n".join([*([mathematics()] if used else []), *self.functions])
+        return "\n".join([*mathematics(self.functions), *self.functions])
 
 
 def standalone(
@@ -161,16 +167,14 @@ def standalone(
     bases = {id(owner_of(a)): _Base(f"in{n}", _kind(a.dtype), a.ctypes.data)
              for n, a in enumerate(program.inputs)}  # fmt: skip
     for n, array in enumerate(program.outputs):
-        made = np.empty(array.shape, array.dtype)
-        program.kinds[id(made)] = "output"  # which nothing but this writes, and no replay reads
-        program.memory.append(made)
+        # Which nothing but this writes, and no replay reads.
+        made = program.make(array.shape, array.dtype, "output")
         where = getattr(program.lines[-1], "where", "") if program.lines else ""
         program.lines.append(Line("copyto", (made, array), made, {}, where, f"output {n}"))
         bases[id(made)] = _Base(f"out{n}", _kind(made.dtype), made.ctypes.data)
     program.outputs = []
-    units = with_rows(with_loops(units_of(program, False), program, False), program)
-    works = [line for unit in units for line in unit.lines]
-    places = reuse(program, [fusion.works_on(unit) for unit in units], works)
+    units = native_units(program)
+    places = fusion.share_memory(units, program)
     found.workspace = program.buffers[3]
     writer = _Writer(program, places, bases, units, found.constants, state)
     for unit in units:
@@ -193,7 +197,6 @@ class _Writer(Writer):
         self.start = min((place.ctypes.data for place in places.values()), default=0)
         for place in [*places.values()][:1]:  # as instructions know it by now
             bases[id(owner_of(place))] = _Base("work", "", self.start)
-        self.products = True
         self.bases, self.constants, self.state = bases, constants, state
         self._turned: dict[Any, Any] = {}  # matrices of constants, by where they were
         self._used: list[tuple[Word, str]] = []  # of the function: its arguments
@@ -288,96 +291,42 @@ class _Writer(Writer):
         return kind == "constant" or (kind == "state" and self.state is None)
 
     def _product_of(self, unit: Product) -> tuple[str, list[str]]:
-        a, b, out = unit.a, unit.b, unit.out
+        a, b, out = arrays = _along_memory(unit.a, unit.b, unit.out)
         (m, k), n = a.shape[-2:], b.shape[-1]
-        steps = [[s // v.itemsize for s in v.strides[-2:]] for v in (a, b, out)]
-        along = (steps[1][1] == 1 or n == 1) and (steps[2][1] == 1 or n == 1)
-        if not along and steps[0][0] == steps[2][0] == 1:  # the transposed product
-            a, b, out = (v.swapaxes(-1, -2) for v in (b, a, out))
-            m, n, steps = n, m, [[s // v.itemsize for s in v.strides[-2:]] for v in (a, b, out)]
-        (ai, ap), (bp, bj), (oi, oj) = steps
-        turns = [d for d in range(out.ndim - 2) if out.shape[d] != 1]
-        x, y, z = (
-            _index({f"n{d}": v.strides[d] // v.itemsize for d in turns}) for v in (a, b, out)
-        )
-        p, q, r = self.of(a), self.of(b), self.of(out)
-        t, rows, columns = DTYPES[out.dtype], _for("i", m), _for("c", n)
-        goal = f"{r}[{_sum(z, _times('i', oi), _times('c', oj))}]"
-
-        def term(at: str) -> str:
-            left = f"{p}[{_sum(x, _times('i', ai), _times(at, ap))}]"
-            return f"{left} * {q}[{_sum(y, _times(at, bp), _times('c', bj))}]"
-
-        if n > 1 and bj == 1 and oj == 1:
-            left = f"{p}[{_sum(x, _times('i', ai), _times('(k + {})', ap))}]"
-            right = f"{q}[{_sum(y, _times('(k + {})', bp), 'c')}]"
-            names = [f"const {t} a{u} = {left.format(u)};" for u in range(AT_ONCE)]
-            pairs = [f"a{u} * {right.format(u)}" for u in range(AT_ONCE)]
-            more = f"{goal} += ({' + '.join(pairs[:2])}) + ({' + '.join(pairs[2:])});"
-            whole = k // AT_ONCE * AT_ONCE
-            lines = _nested([columns], [f"{goal} = 0;"], True)
-            if whole:
-                each = [*names, *_nested([columns], [more], True)]
-                lines += _nested([_for("k", whole, step=AT_ONCE)], each)
-            if k > whole:
-                one = _nested([columns], [f"{goal} += a * {right.replace('(k + {})', 'k')};"], True)
-                value = f"const {t} a = {left.replace('(k + {})', 'k')};"
-                lines += _nested([_for("k", k, whole)], [value, *one])
-            lines = _nested([rows], lines)
-        elif k >= 8:
-            lines = _nested([rows, columns], [*_lanes(k, term, t), f"{goal} = a;"])
-        else:
-            dot = [f"{t} a = 0;", *_nested([_for("k", k)], [f"a += {term('k')};"])]
-            lines = _nested([rows, columns], [*dot, f"{goal} = a;"])
-        found = [fusion.matrix(v) for v in (a, b, out)]
+        lines, found = self.sums(a, b, out, 8, at_once=AT_ONCE), [*map(fusion.matrix, arrays)]
         if m * n * k >= BLAS_FROM and all(found) and found[2] and not found[2][0]:
             turned = [f"Cblas{'Trans' if one and one[0] else 'NoTrans'}" for one in found[:2]]
             places = [
-                f"{_sum(name, at)}, {one and one[1]}"
-                for name, at, one in zip((p, q, r), (x, y, z), found, strict=True)
+                f"{_sum(self.of(v), _outer(v))}, {one and one[1]}"
+                for v, one in zip(arrays, found, strict=True)
             ]
             call = (
-                f"cblas_{'s' if t == 'float32' else 'd'}gemm(CblasRowMajor, {', '.join(turned)}, "
-                f"{m}, {n}, {k}, 1, {places[0]}, {places[1]}, 0, {places[2]});"
+                f"cblas_{'s' if out.itemsize == 4 else 'd'}gemm(CblasRowMajor, "
+                f"{', '.join(turned)}, {m}, {n}, {k}, 1, {places[0]}, {places[1]}, 0, {places[2]});"
             )
-            lines = ["#ifdef USE_CBLAS", call, "#else", *lines, "#endif"]
-        return "", _nested([_for(f"n{d}", out.shape[d]) for d in turns], lines)
+            lines = [
+                "#ifdef USE_CBLAS",
+                *_nested(_matrices(out), [call]),
+                "#else",
+                *lines,
+                "#endif",
+            ]
+        return "", lines
 
     # What NumPy does in a step --------------------------------------------------------------------
 
     def call(self, unit: Call) -> tuple[str, list[str]]:
         line = unit.lines[0]
-        rule = {"take": self._take,
-                "argmax": self._along, "argmin": self._along,
-                "cumsum": self._along, "cumprod": self._along}.get(line.name)  # fmt: skip
+        ordered = line.name in ("argmax", "argmin", "cumsum", "cumprod")
         self._alive |= {id(owner_of(a)) for a in arrays_in((line.args, line.out))}
         self._stored = {id(owner_of(a)) for a in arrays_in(line.out)}
         known = all(a.dtype in DTYPES for a in arrays_in((line.args, line.out)))
-        lines = rule(line) if rule and known else None
+        lines = self._along(line) if ordered and known else None
         if lines is None:
             what = "random numbers have" if line.name in DRAWS else f"{line.name} of NumPy has"
             of = f" ({line.what})" if line.what else ""
             raise CaptureError(f"{line.where}: {what} no form in C{of}")
         return "", lines
-
-    def _take(self, line: Line) -> list[str] | None:
-        """Rows, or what else an axis has, at places."""
-        x, index, *more = line.args
-        axis, out = line.attrs.get("axis", more[0] if more else None), line.out
-        if type(index) is not np.ndarray or index.dtype.kind not in "iu" or axis is None:
-            return None
-        before, after = x.ndim and axis % x.ndim, axis % x.ndim + index.ndim
-        p, i, q = self.of(x), self.of(index), self.of(out)
-        loops = [_for(f"i{d}", n) for d, n in enumerate(out.shape)]
-        ours = [*range(before), *range(after, out.ndim)]
-        kept = [d for d in range(x.ndim) if d != before]
-        at = _index({f"i{d}": _step(x, e) for d, e in zip(ours, kept, strict=True)})
-        places = {f"i{before + d}": _step(index, d) for d in range(index.ndim)}
-        goal = _index({f"i{d}": _step(out, d) for d in range(out.ndim)})
-        value = f"{q}[{goal}] = {p}[{_sum(at, _times('n', _step(x, before)))}];"
-        head = [f"int64 n = {i}[{_index(places)}];", *_checked("n", x.shape[before])]
-        inner = _nested(loops[after:], [value], True) if loops[after:] else [value]
-        return _nested(loops[:after], [*head, *inner])
 
     def _along(self, line: Line) -> list[str] | None:
         """What goes along an axis, one by one."""
@@ -444,11 +393,9 @@ def numbers(array: Any) -> list[str]:
         return [f"(-{-(least + 1)}LL - 1)" if n == least and long else f"{n}{'LL' * long}"
                 for n in flat.astype(np.int64).tolist()]  # fmt: skip
     single = flat.dtype.itemsize == 4
+    special = {"nan": "NAN", "inf": "INFINITY", "-inf": "-INFINITY"}
     texts = [f"{n:.{9 if single else 17}g}" for n in flat.tolist()]
-    if not np.isfinite(flat).all():
-        special = {"nan": "NAN", "inf": "INFINITY", "-inf": "-INFINITY"}
-        return [special.get(text) or _point(text, single) for text in texts]
-    return [_point(text, single) for text in texts]
+    return [special.get(text) or _point(text, single) for text in texts]
 
 
 def _point(text: str, single: bool) -> str:

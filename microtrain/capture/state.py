@@ -68,10 +68,9 @@ class Leaves:
 
     # While the step is recorded -------------------------------------------------------------------
 
-    def receive(self, inputs: dict[int, Tensor], tensors: Sequence[Tensor]) -> None:
-        """Note the arguments, and what the step is given for each."""
-        self.tensors = tensors
-        self._arguments = {inputs[id(t)]: n for n, t in reversed([*enumerate(tensors)])}
+    def receive(self, numbers: dict[Tensor, int], tensors: Sequence[Tensor]) -> None:
+        """Note the arguments, and the number of each by what the step is given for it."""
+        self._arguments, self.tensors = numbers, tensors
 
     def has(self, leaf: Tensor) -> bool:
         """Whether the gradient of `leaf` outlives the step."""

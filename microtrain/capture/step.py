@@ -276,9 +276,10 @@ class Compiled:
             self._too_many(guard.facts)
         capture = self._in_turn(guard, args, kwargs, named)
         program, outside, held = capture.program, capture.outside, capture.structure.held()
+        result = rebuilt(capture.result, program.outputs, outside and outside.node(tensors))
+        guard.tensors = []
         if None in held:  # another thread's, which was there for a moment: the next call says more
-            guard.tensors = []
-            return rebuilt(capture.result, program.outputs, outside and outside.node(tensors))
+            return result
         place = guard.values()
         if self._full() and place not in self._pending:
             self._too_many(guard.facts)
@@ -289,8 +290,6 @@ class Compiled:
         with self._lock:
             before, attempts = self._pending.pop(place, (None, 0))
         problem = "first" if before is None else before.difference(capture)
-        result = rebuilt(capture.result, program.outputs, outside and outside.node(tensors))
-        guard.tensors = []
         found = [reference for reference, *_ in capture.leaves.then[0]]
         renewed = problem is not None and any(map(operator.is_not, found, self._found))
         self._found, self._renewed = found, self._renewed + 1 if renewed else 0
@@ -384,7 +383,7 @@ class Compiled:
         recorder = Recorder(xp, _state(xp), leaves, held)
         program = recorder.program
         for array, kind in self.known:
-            recorder.classify(array, kind)
+            program.classify(array, kind)
         inputs: dict[int, Tensor] = {}
         if tensors and len(found) > 1:
             raise CaptureError(
@@ -396,7 +395,8 @@ class Compiled:
             inner = inputs.setdefault(id(tensor), wrap(recorder.traced(array, "input")))
             if tensor._rg:
                 inner.requires_grad_()
-        leaves.receive(inputs, tensors)
+        numbers = {inputs[id(tensor)]: n for n, tensor in reversed([*enumerate(tensors)])}
+        leaves.receive(numbers, tensors)
         recorder.first_draw, drawing = random.STREAM.draw, random.step_now()
         before = look_at_all()
         counted = {one: one.counted() for one in LISTENERS}
@@ -431,7 +431,6 @@ class Compiled:
         leaves.close(now=True)
         outside = None
         if differentiable:
-            numbers = {inputs[id(t)]: number for number, t in reversed([*enumerate(tensors)])}
             outside = Outside(recorder, differentiable, numbers)
             outside.compiled = Compiled(
                 _method(Outside.backward, weakref.ref(outside)), (), self.executor, self.wish

@@ -1,8 +1,7 @@
 """A loop over time as native code: one loop whose body is the units of a single step.
 
 The body is told apart into units as a Program is (see `fusion`). What it works on moves from turn
-to turn by one step for each piece of memory. Functions that NumPy computes many at a time (`sin`)
-stay NumPy's: native code calls the same routine of NumPy, as it does with BLAS.
+to turn by one step for each piece of memory.
 """
 
 from __future__ import annotations
@@ -11,14 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from ..backend import owner_of
 from . import fusion
-from .elements import SLOW
 from .fusion import Call, Check, Unit
 from .program import Line, Program, PythonCall, arrays_in
-from .routines import routine_of
 
 
 @dataclass
@@ -28,14 +23,6 @@ class Loop(Unit):
     count: int = 0
     body_units: list[Unit] = field(default_factory=list)
     steps: dict[int, int] = field(default_factory=dict)
-
-
-@dataclass
-class Applied(Unit):
-    """A function of NumPy applied to every element: `routine` is its code and that code's data."""
-
-    routine: tuple[int, int] = (0, 0)
-    name: str = ""
 
 
 class Notes:
@@ -61,12 +48,12 @@ class Notes:
             self.lines.append(Line(name, args, out, attrs, self.about.where, self.about.what))
 
 
-def with_loops(units: list[Unit], program: Program, products: bool) -> list[Unit]:
-    """`units`, with native loops and NumPy's routines in place of calls of NumPy that can be."""
-    return [_loop(unit, program, products) or _applied(unit) or unit for unit in units]
+def with_loops(units: list[Unit], program: Program) -> list[Unit]:
+    """`units`, with native loops in place of NumPy's where that can be."""
+    return [_loop(unit, program) or unit for unit in units]
 
 
-def _loop(unit: Unit, program: Program, products: bool) -> Loop | None:
+def _loop(unit: Unit, program: Program) -> Loop | None:
     if type(unit) is not Call or not unit.lines or unit.lines[0].name != "loop":
         return None
     line = unit.lines[0]
@@ -82,26 +69,7 @@ def _loop(unit: Unit, program: Program, products: bool) -> Loop | None:
     step(notes, tuple(None if array is None else array[0] for array in moving), fixed)
     kinds = dict.fromkeys(steps, "state")
     kinds |= {id(owner_of(array)): "made" for array in line.attrs["scratch"]}
-    body = fusion.units_of(
-        Program(program.xp, notes.lines, kinds=kinds, alone=program.alone), products
-    )
-    done = [_applied(part) or part for part in body]
-    if any(type(part) in (Call, Check) for part in done):
+    body = fusion.units_of(Program(program.xp, notes.lines, kinds=kinds, alone=program.alone))
+    if any(type(part) in (Call, Check) for part in body):
         return None
-    return Loop(unit.lines, unit.reads, unit.writes, len(arrays[0]), done, steps)
-
-
-def _applied(unit: Unit) -> Applied | None:
-    """The call of a function with one argument that NumPy has a routine for."""
-    if type(unit) is not Call or not unit.lines or unit.lines[0].name not in SLOW:
-        return None
-    line, given = unit.lines[0], unit.lines[0].args[0]
-    plain = type(given) is np.ndarray and given.size and not line.attrs
-    if not plain or (given.dtype, given.shape) != (line.out.dtype, line.out.shape):
-        return None
-    routine, x, out = routine_of(line.name, line.out.dtype), unit.reads[0], unit.writes[0]
-    if routine is None or not (x.regular and out.regular):
-        return None
-    if x.meets(out) and not x.same(out):
-        return None
-    return Applied(unit.lines, [x], [out], routine, line.name)
+    return Loop(unit.lines, unit.reads, unit.writes, len(arrays[0]), body, steps)

@@ -13,6 +13,7 @@ nor made in the step, nor state, is an error that names the user's line.
 
 from __future__ import annotations
 
+import operator
 import sys
 import types
 from collections.abc import Callable
@@ -86,10 +87,6 @@ def _refusing(what: str) -> Any:
     return method
 
 
-def _attribute(name: str) -> Any:
-    return property(lambda self: getattr(self.host, name))
-
-
 def _method(name: str, swap: bool = False) -> Any:
     def method(self: Traced, *args: Any, **options: Any) -> Any:
         given = (*args, self) if swap else (self, *args)
@@ -119,7 +116,7 @@ OTHERS = {
 
 for _name in ("base", "device", "dtype", "flags", "itemsize", "nbytes", "ndim", "shape", "size",
               "strides"):  # fmt: skip
-    setattr(Traced, _name, _attribute(_name))
+    setattr(Traced, _name, property(operator.attrgetter(f"host.{_name}")))
 for _name, _instruction in BINARY.items():
     setattr(Traced, f"__r{_name}__", _method(_instruction, swap=True))
     setattr(Traced, f"__i{_name}__", _in_place(_instruction))
@@ -174,12 +171,6 @@ class Library(Eager):
 
     # Memory -------------------------------------------------------------------------------------
 
-    def classify(self, array: Any, kind: str) -> None:
-        """Note the kind of the memory of `array`; the first one stays."""
-        owner = owner_of(array)
-        if self.program.kinds.setdefault(id(owner), kind) == kind:
-            self.program.memory.append(owner)
-
     def fixed(self, array: Any) -> Any:
         """The array behind `array`, whose memory must not be moved: others use it as well."""
         host = self.host(array)
@@ -188,7 +179,7 @@ class Library(Eager):
 
     def traced(self, array: Any, kind: str) -> Traced:
         """`array`, of this kind, as a Traced array."""
-        self.classify(array, kind)
+        self.program.classify(array, kind)
         return Traced(array, self)
 
     def host(self, value: Any, written: bool = False) -> Any:
@@ -310,36 +301,29 @@ class Library(Eager):
         host = self.host(x)
         found = host.reshape(shape)
         if _shares(found, host) or not found.size:
-            return self._view(found)
+            return self.traced(found, "made")
         return self._written("copyto", (found.reshape(host.shape), host), found)
-
-    def _view(self, array: Any) -> Traced:
-        self.classify(array, self.program.kinds.get(id(owner_of(array)), "made"))
-        return Traced(array, self)
 
     def getitem(self, x: Any, index: Any) -> Any:
         """A view for integers and slices, else a copy."""
-        host, where = self.host(x), self.host(index)
-        if _masks(where):
+        if _masks(self.host(index)):
             self.nonzero()
-        found = self.xp.asarray(host[where])
-        if _shares(found, host) or not found.size:
-            return self._view(found)
-        return self._written("getitem", (host, where), found)
+        return self._run("getitem", operator.getitem, (x, index), None, {})
 
     def setitem(self, x: Any, index: Any, value: Any) -> None:
         """`x[index] = value`."""
-        target, where, given = self.host(x, written=True), self.host(index), self.host(value)
-        if _masks(where) and type(given) in LIBRARIES and given.ndim:
+        if _masks(self.host(index)) and type(value) in ARRAYS and value.ndim:
             self.nonzero()
-        target[where] = given
-        self._write("setitem", (target, where, given), target, {})
+        self._change("setitem", operator.setitem, x, index, value)
 
     def scatter_add(self, x: Any, index: Any, values: Any) -> None:
         """`x[index] += values`, where repeated places add every time."""
-        target, where, given = self.host(x, written=True), self.host(index), self.host(values)
-        self.xp.scatter_add(target, where, given)
-        self._write("scatter_add", (target, where, given), target, {})
+        self._change("scatter_add", self.xp.scatter_add, x, index, values)
+
+    def _change(self, name: str, function: Callable[..., Any], x: Any, *args: Any) -> None:
+        hosts = self.host(x, written=True), *map(self.host, args)
+        function(*hosts)
+        self._write(name, hosts, hosts[0], {})
 
     def copyto(
         self, target: Any, source: Any, casting: Any = "same_kind", where: Any = True
@@ -368,15 +352,13 @@ class Library(Eager):
             return self._written("copyto", (made, host), made, casting="unsafe")
         return self.traced(self.xp.asarray(value, dtype), "constant")
 
-    operand = asarray
-
     def made(self, array: Any) -> Traced:
         """`array`, which Python has filled: every replay copies these values into it first."""
         if type(array) is not self.xp.array_type:  # of the host, in a step on a GPU
-            self.classify(array, "constant")
+            self.program.classify(array, "constant")
             return array
         start = array.copy()
-        self.classify(start, "constant")
+        self.program.classify(start, "constant")
         return self._written("copyto", (array, start), array)
 
     def looked_at(self, array: Any) -> Any:

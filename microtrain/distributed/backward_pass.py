@@ -135,7 +135,7 @@ def _end(one: Any) -> None:
         one.end(sync)
         return
     label = "gradients are shared" if sync else "gradients wait"
-    capture.end_pass(one, label, functools.partial(one.end, sync))
+    capture.bookkeeping(label, functools.partial(one.end, sync), one)
 
 
 def _share(told: Sequence[Any], weights: Sequence[Any], like: Any) -> Any:

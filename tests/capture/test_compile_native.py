@@ -20,7 +20,7 @@ from programs import OPTIMIZERS, PROGRAMS
 from steps import LAYERS, Setting, batch, follow, shared
 
 import microtrain as mt
-from microtrain.capture import executors, fusion, routines
+from microtrain.capture import executors, fusion
 from microtrain.capture import native as native_executor
 from microtrain.capture.numpy_executor import Text
 from microtrain.capture.program import Line, parts_of
@@ -181,7 +181,7 @@ def test_the_order_of_native_code_keeps_the_bits(
 
     def ordered(program: Any) -> Any:
         text = Text(program)
-        for unit in fusion.units_of(program, True):
+        for unit in fusion.units_of(program):
             host = getattr(unit, "host", None)
             if host is not None:
                 text.host(host)
@@ -472,13 +472,6 @@ def test_places_that_lie_beside_each_other_do_not_meet() -> None:
     assert fusion.Place(memory[0]).meets(fusion.Place(memory[0, :, :4]))
     rows = [fusion.Place(memory[0, at : at + 4]) for at in (0, 4)]
     assert rows[0].beside(rows[1])
-
-
-def test_numpys_own_routines_are_found() -> None:
-    for name, dtype in itertools.product(("exp", "tanh", "log1p"), (np.float32, np.float64)):
-        code, _ = routines.routine_of(name, np.dtype(dtype)) or (0, 0)
-        assert code
-    assert routines.routine_of("add", np.dtype(np.float32)) is None
 
 
 def test_what_an_index_is_when_native_code_is_chosen_says_nothing():

@@ -12,7 +12,7 @@ from compilers import needs_compiler
 
 import microtrain as mt
 from microtrain.capture import c_compiler
-from microtrain.capture.c import HEAD, mathematics
+from microtrain.capture.c import HEAD
 from microtrain.capture.elements import OWN, expression
 
 F = mt.nn.functional
@@ -61,7 +61,7 @@ def library(native_code: None) -> Any:
     needs_compiler()
     parts = [ONE.replace("NAME", name) for name in FLOAT32]
     parts += [OF_FLOAT64.replace("NAME", name) for name in OWN]
-    return c_compiler.load("\n".join([HEAD, mathematics(), MORE, *parts]))
+    return c_compiler.load("\n".join([HEAD, c_compiler.text_of("functions"), MORE, *parts]))
 
 
 def worst(library: Any, name: str, x: np.ndarray, *more: np.ndarray) -> tuple[float, float]:

@@ -275,6 +275,22 @@ def agree(step: Callable[..., Any], *calls: Any) -> Any:
     return compiled
 
 
+@pytest.mark.parametrize("shape", [(3,), (4, 3), (3, 1, 4)], ids=str)
+def test_takes_along_any_axis(shape: tuple[int, ...]) -> None:
+    """In loops, with what is computed from it, of any layout."""
+
+    def step(x: Any, i: Any) -> Any:
+        turned = x.transpose(0, -1)
+        along = [y.index_select(d, i) * 2 for y in (x, turned) for d in range(x.ndim)]
+        return [*along, x[:, i[:, None]] if x.ndim > 1 else x[i[:, None]]]
+
+    x, i = np.random.default_rng(0).normal(size=shape), np.array([0, 0])
+    compiled = agree(step, (x, i), (x[::-1], i[::-1]))
+    assert ", 0 of NumPy" in compiled.explain()
+    with pytest.raises(IndexError, match="out of bounds"):
+        compiled(mt.from_numpy(x), mt.tensor([0, 4]))
+
+
 @pytest.mark.slow
 def test_places_and_numbers_at_the_edge() -> None:
     """Overlapping results, strided sources, loops that nobody needs, overflow, signs of zeros."""

@@ -12,8 +12,7 @@ import pytest
 from compilers import needs_compiler
 from pace import daily
 
-from microtrain.capture import c_compiler
-from microtrain.capture import native as native_executor
+from microtrain.capture import c_compiler, executors
 from microtrain.capture.c_compiler import absent
 from microtrain.common.stack_frames import REPLAY
 from microtrain.config.load import load_config
@@ -407,7 +406,7 @@ def test_where_a_step_cannot_be_compiled_numpy_goes_on(place, monkeypatch):
     def broken(program):
         raise c_compiler.NativeError("the C compiler cc failed with code 4: no room")
 
-    monkeypatch.setattr(native_executor, "executor", broken)
+    monkeypatch.setitem(executors.EXECUTORS, "native", broken)
     train(place, "auto", "train.compile=auto")
     train(place, "off", "train.compile=off")
     assert left(place, "auto") == left(place, "off")
