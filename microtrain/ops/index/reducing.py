@@ -21,8 +21,8 @@ from ..reduce.scans import doubling
 from ..reduce.sorting import argsort_dim
 from ..registry import primitive
 from ..shape.joining import cat
-from ..shape.shapes import expand_to, reshape_to
-from .gathering import check_source, scatter_along, scattered, shaped_like, slices
+from ..shape.shapes import expand_to, reshape_to, shaped_like
+from .gathering import check_source, scatter_along, scattered, slices
 from .indexing import at_dim, gather_along, part, places_along, select, ungather, unselect
 from .indexing import index_put as put_at
 

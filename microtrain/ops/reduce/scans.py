@@ -19,13 +19,12 @@ from ...tensor import TENSORS
 from ..arguments import want_shape
 from ..coercion import cast, to_float
 from ..fronts import Count, Dim, Dims, Float, Numeric, RealDim, T, public
-from ..index.gathering import line, shaped_like
 from ..index.indexing import at_dim, part
 from ..loss.losses import counting, mean_loss
 from ..pointwise.elementwise import clone, div, exp, isnan, ne, where, zeros_like
 from ..registry import primitive
 from ..shape.joining import cat
-from ..shape.shapes import normal_dim, normal_dims, reshape_to, restore_dims
+from ..shape.shapes import line, normal_dim, normal_dims, reshape_to, restore_dims, shaped_like
 from . import reductions
 from .reductions import Chosen, amax_dims, amin_dims, chosen, has_elements, in_single, sum_dims
 

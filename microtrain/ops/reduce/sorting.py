@@ -17,9 +17,8 @@ from ...tensor import TENSORS, Tensor, wrap
 from ..arguments import want_tensors
 from ..coercion import NUMBERS, cast, promote, underived
 from ..fronts import Dim, NumericOnly, TensorOnly, need, public
-from ..index.gathering import take_along_dim
+from ..index.gathering import nonzero_rows, take_along_dim
 from ..index.indexing import at_dim, gather_along, index_put, part, places_along
-from ..index.masking import nonzero_rows
 from ..pointwise.elementwise import clamp, isnan, ne, to_dtype, where, zeros_like
 from ..registry import primitive
 from ..shape.joining import cat

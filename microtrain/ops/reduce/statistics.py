@@ -15,7 +15,6 @@ from .. import fronts
 from ..arguments import want_in_range, want_same_dtype, want_shape
 from ..coercion import NUMBERS, cast, examine, to_float, underived
 from ..fronts import Count, Dim, Float, Int, Positive, T, TensorOnly, of_dims, one_of, public
-from ..index.gathering import line
 from ..index.indexing import gather_along, part, unselect
 from ..matrix.linear_algebra import matmul
 from ..pointwise.elementwise import clamp, isnan, logical_not, sqrt, where
@@ -23,7 +22,7 @@ from ..pointwise.elementwise import round as nearest
 from ..pointwise.special import lerp
 from ..shape.joining import cat
 from ..shape.rearranging import diagonal
-from ..shape.shapes import permute_dims, reshape_to, squeeze, t, unsqueeze
+from ..shape.shapes import line, permute_dims, reshape_to, squeeze, t, unsqueeze
 from . import reductions
 from .reductions import Chosen, amax_dims, amin_dims, any_dims, argmax_dim, chosen, sum_dims
 from .scans import cummax, diff
