@@ -346,12 +346,8 @@ def masked_scatter(input: TensorOnly, mask: Mask, source: SameDtype) -> Any:
     """
     x, mask = _together(input, mask)
     n = source.numel()
-
-    def check(mask: Any) -> None:
-        fits = mask.sum() <= n
-        need(fits, "masked_scatter", "the mask has {} places, source only {}", mask.sum(), n)
-
-    examine(mask, check)
+    text = "the mask has {} places, source only {}"
+    examine(mask, lambda a: need(a.sum() <= n, "masked_scatter", text, a.sum(), n))
     if not n:
         return e.clone(x)
     number = e.clamp(cumsum(reshape_to(mask, (-1,)), 0) - 1, 0, n - 1)

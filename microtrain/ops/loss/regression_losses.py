@@ -215,10 +215,6 @@ def huber_loss(
 # Likelihoods --------------------------------------------------------------------------------------
 
 
-def _not_negative(var: Any) -> None:
-    need(not (var < 0).any(), "gaussian_nll_loss", "var has a negative entry", error=ValueError)
-
-
 @loss
 def gaussian_nll_loss(
     input: TensorOnly, target: SameShape, var: Any, full: bool = False, eps: float = 1e-6,
@@ -249,7 +245,8 @@ def gaussian_nll_loss(
         text = "var must be a Tensor or a number"
         need(number, "gaussian_nll_loss", text, type(var), error=TypeError)
         var = zeros_like(input) + var
-    examine(var, _not_negative)
+    text = "var has a negative entry"
+    examine(var, lambda a: need(not (a < 0).any(), "gaussian_nll_loss", text, error=ValueError))
     if var.shape != input.shape:
         ones = [n for n, m in zip(var.shape, input.shape, strict=False) if n != m]
         if var.shape == input.shape[:-1]:

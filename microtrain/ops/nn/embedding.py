@@ -150,11 +150,8 @@ def _offsets(input: Any, offsets: Any, include_last_offset: bool) -> Any:
     whole = offsets.dtype in (int64, int32)
     need(whole, "embedding_bag", "offsets must be integers", offsets.dtype)
     n = input.shape[0]
-
-    def check(array: Any) -> None:
-        need(not array.size or not array[0], "embedding_bag", "offsets[0] must be 0", *array[:1])
-
-    examine(offsets, check)
+    text = "offsets[0] must be 0"
+    examine(offsets, lambda a: need(not a[:1].any(), "embedding_bag", text, *a[:1]))
     want_in_range("embedding_bag", cast(offsets, int64)._array, 0, 0, n + 1, RuntimeError)
     return cast(offsets[:-1] if include_last_offset else offsets, int64)
 

@@ -39,17 +39,12 @@ _INTERPOLATIONS = "linear", "lower", "higher", "midpoint", "nearest"
 
 def _chances(name: str, x: Any, q: Any) -> Any:
     """`q` as a Tensor; RuntimeError unless it is of the dtype of `x` and from 0 to 1."""
-
-    def check(array: Any) -> None:
-        inside = ((array >= 0) & (array <= 1)).all()
-        need(inside, name, "q must be in the range [0, 1]")
-
     if isinstance(q, NUMBERS):
         q = wrap(XP[type(x._array)].operand(float(q), x.dtype))
     elif type(q) not in TENSORS or q.ndim > 1:
         raise wrong(name, "q must be a number or a Tensor of 0 or 1 dimensions", q)
     want_same_dtype(name, "q", q, x)
-    examine(q, check)
+    examine(q, lambda a: need(((a >= 0) & (a <= 1)).all(), name, "q must be in the range [0, 1]"))
     return q
 
 
@@ -183,11 +178,6 @@ def _finite(width: Any) -> None:
     need(width.all(), "histogram", "no room for bins at so large a number; give the range")
 
 
-def _ascending(edges: Any) -> None:
-    ascending = (edges[1:] >= edges[:-1]).all()
-    need(ascending, "histogram", "the edges in bins do not ascend; sort them")
-
-
 def _range(x: Any, low: Any, high: Any, wide: float) -> tuple[Any, Any]:
     """The ends of a histogram, given or of all elements; apart by twice `wide` where equal."""
     if low == high and x.numel():
@@ -245,7 +235,8 @@ def histogram(
         edges = bins.detach()
         fits = edges.ndim == 1 and len(edges) > 1
         need(fits, "histogram", "expected a vector of two or more edges in bins", bins)
-        examine(edges, _ascending)
+        text = "the edges in bins do not ascend; sort them"
+        examine(edges, lambda a: need((a[1:] >= a[:-1]).all(), "histogram", text))
     else:
         low, high = range or (0, 0 if len(x) else 1)
         low, high = _range(x, low, high, 0.5)
