@@ -103,10 +103,9 @@ def _prod(x: Any, index: Any, src: Any, dim: int, own: bool) -> Any:
         before = where(places[step:] == places[:-step], values[:-step], 1)
         values = cat([values[:step], mul(values[step:], before)])
         step *= 2
-    last = cat([places[1:] != places[:-1], wrap(xp.ones(1, bool_))])
+    last = cat([places[1:] != places[:-1], x.new_ones(1, dtype=bool_)])
     # All but the last product for each place go behind the end.
-    ones = wrap(xp.ones(size + 1, x.dtype))
-    factors = put_at(ones, values, (where(last, places, size)._array,))
+    factors = put_at(x.new_ones(size + 1), values, (where(last, places, size)._array,))
     return mul(x, reshape_to(part(factors, 0, None, size), x.shape))
 
 

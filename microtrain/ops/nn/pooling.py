@@ -482,7 +482,7 @@ def _max_unpool(
     n, channels = x.shape[:2]
     room, line = math.prod(sizes), (n, channels, math.prod(x.shape[2:]))
     want_in_range(name, at._array, 2, 0, room, RuntimeError)
-    empty = wrap(XP[type(x._array)].zeros((n, channels, room), x.dtype))
+    empty = x.new_zeros(n, channels, room)
     found = scatter_along(empty, reshape_to(at, line), reshape_to(x, line), 2)
     return unbatched(reshape_to(found, (n, channels, *sizes)), x, input)
 

@@ -256,7 +256,7 @@ def _distinct(
             order = order[argsort_dim(rows[order, column], 0)]
         rows = rows[order]
     # A row is new where it differs from the one before; the first always is.
-    new = cat([wrap(xp.ones(min(n, 1), bool_)), any_dims(ne(rows[1:], rows[:-1]), (1,))])
+    new = cat([x.new_ones(min(n, 1), dtype=bool_), any_dims(ne(rows[1:], rows[:-1]), (1,))])
     starts = nonzero_rows(new)[:, 0]
     back = tuple(front.index(d) for d in range(len(front)))
     found = [underived(name, permute_dims(reshape_to(rows[starts], shape), back), source)]
@@ -265,7 +265,7 @@ def _distinct(
         group = index_put(group, group, (order._array,))
         found.append(group if dim is not None else reshape_to(group, x.shape))
     if counts:
-        found.append(cat([starts[1:], wrap(xp.full(min(n, 1), n, int64))]) - starts)
+        found.append(cat([starts[1:], x.new_full((min(n, 1),), n, dtype=int64)]) - starts)
     return tuple(found) if len(found) > 1 else found[0]
 
 

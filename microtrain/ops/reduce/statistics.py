@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from ...backend import XP, as_dtype, int64, made
+from ...backend import XP, as_dtype, int64
 from ...errors import need, wrong
 from ...tensor import TENSORS, wrap
 from .. import fronts
@@ -240,9 +240,7 @@ def histogram(
     else:
         low, high = range or (0, 0 if len(x) else 1)
         low, high = _range(x, low, high, 0.5)
-        share = np.linspace(0, 1, bins + 1, dtype=x.dtype)
-        steps = wrap(XP[type(x._array)].asarray(made(share)))
-        edges = lerp(low, high, steps)
+        edges = lerp(low, high, x.new_tensor(np.linspace(0, 1, bins + 1)))
     n = len(edges) - 1
     place = searchsorted(edges, x, right=True) - 1
     place = where(x == edges[n], n - 1, place)

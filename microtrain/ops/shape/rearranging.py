@@ -298,9 +298,8 @@ def block_diag(*tensors: Any) -> Any:
     need(all(x.ndim < 3 for x in found), "block_diag", "expected at most 2 dimensions", *found)
     width, before, rows = sum(x.shape[1] for x in found), 0, []
     for x in found:
-        zeros = XP[type(x._array)].zeros
-        height, behind = x.shape[0], width - before - x.shape[1]
-        sides = [wrap(zeros((height, n), x.dtype)) for n in (before, behind)]
+        behind = width - before - x.shape[1]
+        sides = [x.new_zeros(x.shape[0], n) for n in (before, behind)]
         rows.append(cat([sides[0], x, sides[1]], 1))
         before += x.shape[1]
     return cat(rows)
