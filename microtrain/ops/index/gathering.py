@@ -18,17 +18,11 @@ from ..coercion import cast, examine
 from ..fronts import Dim, Index, Ints, Mask, SameDtype, TensorOnly, need, one_of, public, wrong
 from ..pointwise import elementwise as e
 from ..reduce.scans import cumsum
-from ..registry import primitive
+from ..registry import primitive, publish
 from ..shape.shapes import expand, line, reshape_to, shaped_like
 from . import indexing
 from .indexing import gather_along, gather_index, kept_index, select, unselect
 from .indexing import index_put as put_at
-
-__all__ = [
-    "argwhere", "as_strided", "fill", "gather", "index_add", "index_copy", "index_fill",
-    "index_put", "index_select", "masked_fill", "masked_scatter", "masked_select", "nonzero",
-    "scatter", "scatter_add", "take", "take_along_dim", "where",
-]  # fmt: skip
 
 
 @public
@@ -448,3 +442,6 @@ def where(condition: TensorOnly, input: Any = None, other: Any = None) -> Any:
     text = "expected a condition alone, or with both input and other"
     need(alone, "where", text, error=TypeError)
     return nonzero(condition, as_tuple=True)
+
+
+publish(globals())

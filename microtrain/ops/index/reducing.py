@@ -19,16 +19,12 @@ from ..fronts import Dim, Index, Int, OwnDim, SameDtype, T, TensorOnly, need, on
 from ..pointwise.elementwise import add, clamp, div, floor_divide, mul, to_dtype, where
 from ..reduce.scans import doubling
 from ..reduce.sorting import argsort_dim
-from ..registry import primitive
+from ..registry import primitive, publish
 from ..shape.joining import cat
 from ..shape.shapes import expand_to, reshape_to, shaped_like
 from .gathering import check_source, scatter_along, scattered, slices
 from .indexing import at_dim, gather_along, part, places_along, select, ungather, unselect
 from .indexing import index_put as put_at
-
-__all__ = [
-    "index_reduce", "put", "scatter_reduce", "select_scatter", "slice_scatter", "unravel_index",
-]  # fmt: skip
 
 # The extreme of all values for a place ------------------------------------------------------------
 
@@ -226,3 +222,6 @@ def unravel_index(indices: Index, shape: Any) -> tuple[Any, ...]:
         found.append(indices % size)
         indices = indices // size
     return tuple(reversed(found))
+
+
+publish(globals())

@@ -27,14 +27,9 @@ from ..index.indexing import gather_along, one_hot_rows, ungather
 from ..pointwise.activations import softplus_of
 from ..pointwise.elementwise import clamp, exp, log, logistic, mul, ne, where
 from ..reduce.reductions import log_softmax_dim, mean, softmax_dim, sum
-from ..registry import primitive
+from ..registry import primitive, publish
 from ..shape.shapes import expand, expand_to, reshape_to
 from .losses import counting, loss, mean_loss, reduced, reduced_array, sum_of
-
-__all__ = [
-    "binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "kl_div",
-    "nll_loss",
-]  # fmt: skip
 
 # By the bytes of a number: a dtype's name would have to be parsed at every step.
 UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
@@ -460,3 +455,6 @@ def kl_div(
     if reduction == "batchmean":
         return mean(sum(losses, tuple(range(1, input.ndim)))) if input.ndim > 1 else mean(losses)
     return reduced(losses, reduction)
+
+
+publish(globals())

@@ -18,14 +18,9 @@ from ..coercion import cast, examine
 from ..fronts import Above0, AtLeast0, FloatOnly, Reduction, Refused, SameShape, TensorOnly, public
 from ..inplace import in_place
 from ..pointwise.elementwise import abs, clamp, clone, exp, log, mul, square, sub, where, zeros_like
-from ..registry import primitive
+from ..registry import primitive, publish
 from ..shape.shapes import unsqueeze
 from .losses import average, loss, mean_loss, reduced, reduced_array, sum_of
-
-__all__ = [
-    "gaussian_nll_loss", "huber_loss", "l1_loss", "mse_loss", "poisson_nll_loss", "smooth_l1_loss",
-    "weighted_mean",
-]  # fmt: skip
 
 # Mean squared error -------------------------------------------------------------------------------
 
@@ -292,3 +287,6 @@ def poisson_nll_loss(
         stirling = many * log(many) - many + log(many * (2 * math.pi)) * 0.5
         losses = losses + where(target > 1, stirling, 0)
     return losses
+
+
+publish(globals(), "mse_loss")

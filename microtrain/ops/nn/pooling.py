@@ -24,17 +24,10 @@ from ..index.indexing import at_dim, gather_index, part
 from ..pointwise.elementwise import abs as absolute
 from ..pointwise.elementwise import clone, div, relu, sign
 from ..reduce.reductions import in_single, mean_dims
-from ..registry import primitive
+from ..registry import primitive, publish
 from ..shape.joining import cat
 from ..shape.shapes import expand_to, reshape_to
 from .windows import batched, constant_pad, geometric, unbatched
-
-__all__ = [
-    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
-    "adaptive_max_pool2d", "adaptive_max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d",
-    "lp_pool1d", "lp_pool2d", "lp_pool3d", "max_pool1d", "max_pool2d", "max_pool3d", "max_unpool1d",
-    "max_unpool2d", "max_unpool3d",
-]  # fmt: skip
 
 MOST = 2**31  # windows along a size: each is listed
 MOST_RUNS = 16  # of windows that are one slice, above which they are gathered first
@@ -490,3 +483,6 @@ def _max_unpool(
 max_unpool1d, max_unpool2d, max_unpool3d = spatial(
     _max_unpool, "max_unpool1d", "max_unpool2d", "max_unpool3d"
 )
+
+
+publish(globals())

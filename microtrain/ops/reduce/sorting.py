@@ -20,16 +20,11 @@ from ..fronts import Dim, NumericOnly, TensorOnly, need, public
 from ..index.gathering import nonzero_rows, take_along_dim
 from ..index.indexing import at_dim, gather_along, index_put, part, places_along
 from ..pointwise.elementwise import clamp, isnan, ne, to_dtype, where, zeros_like
-from ..registry import primitive
+from ..registry import primitive, publish
 from ..shape.joining import cat
 from ..shape.shapes import permute_dims, reshape_to
 from .reductions import Chosen, any_dims, chosen, has_elements, share, sum_dims
 from .scans import cumsum
-
-__all__ = [
-    "argsort", "bucketize", "isin", "kthvalue", "median", "msort", "nanmedian", "searchsorted",
-    "sort", "topk", "unique", "unique_consecutive",
-]  # fmt: skip
 
 
 def _argsort(xp, x, *, dim, descending=False):
@@ -388,3 +383,6 @@ def isin(
     else:
         found = any_dims(test_elements == elements)
     return ~found if invert else found
+
+
+publish(globals(), "bucketize", "isin")

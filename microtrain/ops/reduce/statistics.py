@@ -20,6 +20,7 @@ from ..matrix.linear_algebra import matmul
 from ..pointwise.elementwise import clamp, isnan, logical_not, sqrt, where
 from ..pointwise.elementwise import round as nearest
 from ..pointwise.special import lerp
+from ..registry import publish
 from ..shape.joining import cat
 from ..shape.rearranging import diagonal
 from ..shape.shapes import line, permute_dims, reshape_to, squeeze, t, unsqueeze
@@ -27,10 +28,6 @@ from . import reductions
 from .reductions import Chosen, amax_dims, amin_dims, any_dims, argmax_dim, chosen, sum_dims
 from .scans import cummax, diff
 from .sorting import argsort_dim, searchsorted, sort
-
-__all__ = [
-    "bincount", "corrcoef", "cov", "histc", "histogram", "mode", "nanquantile", "quantile",
-]  # fmt: skip
 
 # Ranks --------------------------------------------------------------------------------------------
 
@@ -310,3 +307,6 @@ def corrcoef(input: Annotated[T, of_dims(0, 2)]) -> Any:
         return found / found
     deviation = sqrt(diagonal(found))
     return clamp(found / unsqueeze(deviation, 1) / deviation, -1, 1)
+
+
+publish(globals())
