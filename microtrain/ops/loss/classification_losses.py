@@ -13,16 +13,7 @@ from ...tensor import Tensor
 from .. import fronts
 from ..arguments import REDUCTIONS, check_reduction, want_shape
 from ..coercion import cast, examine
-from ..fronts import (
-    FLOAT,
-    FloatOnly,
-    Probability,
-    Reduction,
-    Refused,
-    SameShape,
-    TensorOnly,
-    public,
-)
+from ..fronts import FloatOnly, Reduction, Refused, SameShape, TensorOnly, public
 from ..index.indexing import gather_along, one_hot_rows, ungather
 from ..pointwise.activations import softplus_of
 from ..pointwise.elementwise import clamp, exp, log, logistic, mul, ne, where
@@ -94,7 +85,7 @@ cross_entropy_classes = primitive(
 def cross_entropy(
     input: _Scores, target: TensorOnly, weight: TensorOnly | None = None,
     size_average: Refused = None, ignore_index: int = -100, reduce: Refused = None,
-    reduction: Reduction = "mean", label_smoothing: Probability = 0.0,
+    reduction: Reduction = "mean", label_smoothing: fronts.Probability = 0.0,
 ) -> Tensor:  # fmt: skip
     """The cross entropy of unnormalized scores with class indices or class probabilities.
 
@@ -312,7 +303,7 @@ def bce_with_logits(xp, input, target, *, reduction="mean"):
 _Target = Annotated[
     TensorOnly, fronts.Check("if @.shape != ^.shape: check_pair($name, ^, @, ValueError)")
 ]
-_FloatTarget = Annotated[_Target, FLOAT]
+_FloatTarget = Annotated[_Target, fronts.FLOAT]
 
 
 @public
@@ -429,7 +420,7 @@ def binary_cross_entropy(
 
 @public
 def kl_div(
-    input: FloatOnly, target: Annotated[SameShape, FLOAT], size_average: Refused = None,
+    input: FloatOnly, target: Annotated[SameShape, fronts.FLOAT], size_average: Refused = None,
     reduce: Refused = None, reduction: str = "mean", log_target: bool = False,
 ) -> Tensor:  # fmt: skip
     """The Kullback-Leibler divergence, `target * (log(target) - input)`.
