@@ -17,7 +17,7 @@ from ...backend import int64
 from ...tensor import TENSORS, wrap
 from ..arguments import IS_SQUARE
 from ..coercion import cast, underived
-from ..fronts import FLOAT, Alike, Flag, FloatSquare, Matrices, need, one_of, public
+from ..fronts import Alike, Flag, FloatMatrices, FloatSquare, need, one_of, public
 from ..index.indexing import part
 from ..pointwise.elementwise import abs, maximum, where
 from ..reduce.reductions import amax, sum_dims
@@ -29,8 +29,6 @@ from .factorizations import _attempt, solve_systems, svd_of, svdvals, transposed
 from .linear_algebra import batched
 
 __all__ = ["matrix_exp", "pinverse", "qr", "svd"]
-
-FloatMatrices = Annotated[Matrices, FLOAT]
 
 
 def _completed(xp, x):

@@ -142,25 +142,19 @@ def _sizes(labels: list[_Label], shape: tuple[int, ...], known: dict[_Label, int
         known[label] = size if known.get(label, 1) == 1 else known[label]
 
 
-def _without_repeats(labels: list[_Label]) -> tuple[tuple[tuple[int, int], ...], list[_Label]]:
-    """The diagonals to take until every label occurs once, and the labels then."""
-    labels, pairs = list(labels), []
-    for label in dict.fromkeys(labels):
-        while labels.count(label) > 1:
-            a = labels.index(label)
-            b = labels.index(label, a + 1)
-            pairs.append((a, b))
-            del labels[b], labels[a]
-            labels.append(label)
-    return tuple(pairs), labels
-
-
 class _Operand:
     """Labels and sizes of an operand while the plan is made."""
 
     def __init__(self, labels: list[_Label], sizes: dict[_Label, int]) -> None:
-        self.diagonals, self.labels = _without_repeats(labels)
-        self.sizes = sizes
+        self.diagonals: list[tuple[int, int]] = []
+        self.labels, self.sizes = list(labels), sizes
+        for label in labels:  # diagonals are taken until every one occurs once
+            while self.labels.count(label) > 1:
+                a = self.labels.index(label)
+                b = self.labels.index(label, a + 1)
+                self.diagonals.append((a, b))
+                del self.labels[b], self.labels[a]
+                self.labels.append(label)
 
     def work(self, order: list[_Label], shape: tuple[int, ...] | None = None) -> _Work:
         """What leaves the dimensions of `order`, all others summed, in `shape`."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import namedtuple
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from ...backend import int64
 from ...errors import need, wrong
 from ...tensor import TENSORS, Tensor, wrap
 from ..coercion import LinAlgError, cast, examine
-from ..fronts import FLOAT, Alike, Flag, Float, FloatSquare, Int, Ints, Matrices, Square, T, public
+from ..fronts import Alike, Flag, Float, FloatMatrices, FloatSquare, Int, Ints, Square, T, public
 from ..index.indexing import part
 from ..pointwise.elementwise import abs, clone, exp, instead_of, mul, where, zeros_like
 from ..reduce.reductions import sum_dims
@@ -212,7 +212,7 @@ svd_of = primitive("svd", lambda xp, x: _attempt(xp.svd, x), x=_svd_rule)
 
 
 @public
-def svdvals(x: Annotated[Matrices, FLOAT]) -> Any:
+def svdvals(x: FloatMatrices) -> Any:
     """The singular values of a matrix, or of each of a batch (..., m, n), the largest first.
 
     Raises RuntimeError for fewer than two dimensions and for integers, LinAlgError (a RuntimeError)

@@ -224,8 +224,7 @@ def _lp_pool(
     Other arguments and errors are those of `avg_pool2d`.
     """
     count = math.prod(numbers(name, "kernel_size", kernel_size, dims))
-    pools = avg_pool1d, avg_pool2d, avg_pool3d
-    mean = pools[dims - 1](_wide(input) ** norm_type, kernel_size, stride, 0, ceil_mode)
+    mean = _avg_pool(name, dims, _wide(input) ** norm_type, kernel_size, stride, 0, ceil_mode)
     found = (sign(mean) * relu(absolute(mean)) * count) ** (1.0 / norm_type)
     return cast(found, input.dtype)
 

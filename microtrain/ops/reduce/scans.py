@@ -108,7 +108,7 @@ recurrence = primitive(
 
 def _running(operation: Any, x: Any, dim: int, dtype: Any) -> Any:
     x = _accumulated(x, dtype)
-    return operation(x, dim) if x.ndim else reshape_to(operation(reshape_to(x, (1,)), 0), ())
+    return shaped_like(operation(line(x), dim), x)
 
 
 @public
@@ -152,10 +152,8 @@ cummin_dim = _running_extremum("cummin", "less_equal")
 
 
 def _cumulative(operation: Any, x: Any, dim: int) -> Chosen:
-    if x.ndim:
-        return chosen(x, operation(x, dim), dim, True)
-    values, indices = _cumulative(operation, reshape_to(x, (1,)), 0)
-    return Chosen(reshape_to(values, ()), reshape_to(indices, ()))
+    found = chosen(line(x), operation(line(x), dim), dim, True)
+    return Chosen(*(shaped_like(part, x) for part in found))
 
 
 @public
