@@ -108,7 +108,7 @@ recurrence = primitive(
 
 def _running(operation: Any, x: Any, dim: int, dtype: Any) -> Any:
     x = _accumulated(x, dtype)
-    return shaped_like(operation(line(x), dim), x)
+    return operation(x, dim) if x.ndim else reshape_to(operation(reshape_to(x, (1,)), 0), ())
 
 
 @public
