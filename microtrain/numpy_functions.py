@@ -19,15 +19,12 @@ from . import creation, linalg, ops
 from .ops.inspection import numel
 from .tensor import TENSORS, Tensor
 
-# Elementwise functions with another name here; all others have the same.
-_OTHER_NAMES = {
-    "absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh",
-    "arctan": "atan", "arctan2": "atan2", "arctanh": "atanh", "conjugate": "positive",
-    "degrees": "rad2deg", "divide": "div", "equal": "eq", "fabs": "abs", "greater": "gt",
-    "greater_equal": "ge", "invert": "bitwise_not", "left_shift": "bitwise_left_shift",
-    "less": "lt", "less_equal": "le", "multiply": "mul", "negative": "neg", "not_equal": "ne",
-    "power": "pow", "radians": "deg2rad", "right_shift": "bitwise_right_shift", "rint": "round",
-    "subtract": "sub",
+# By NumPy's name of an elementwise function the operation that it is, where it has another name:
+# those that are one instruction, and some others.
+_OTHER_NAMES = {op._call: name for name, op in ops.REGISTRY.items() if getattr(op, "_call", None)}
+_OTHER_NAMES |= {
+    "conjugate": "positive", "degrees": "rad2deg", "fabs": "abs", "power": "pow",
+    "radians": "deg2rad", "rint": "round",
 }  # fmt: skip
 
 _COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge"}
