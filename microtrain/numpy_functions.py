@@ -21,7 +21,8 @@ from .tensor import TENSORS, Tensor
 
 # By NumPy's name of an elementwise function the operation that it is, where it has another name:
 # those that are one instruction, and some others.
-_OTHER_NAMES = {op._call: name for name, op in ops.REGISTRY.items() if getattr(op, "_call", None)}
+_INSTRUCTIONS = {getattr(op, "_call", None): name for name, op in ops.REGISTRY.items()}
+_OTHER_NAMES = {theirs: name for theirs, name in _INSTRUCTIONS.items() if hasattr(np, theirs or "")}
 _OTHER_NAMES |= {
     "conjugate": "positive", "degrees": "rad2deg", "fabs": "abs", "power": "pow",
     "radians": "deg2rad", "rint": "round",

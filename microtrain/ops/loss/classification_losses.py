@@ -377,15 +377,6 @@ def _probabilities(array: Any, what: str, way_out: str) -> None:
         raise wrong("binary_cross_entropy", text, array.min(), array.max())
 
 
-def _input(array: Any) -> None:
-    way_out = "apply a sigmoid, or use binary_cross_entropy_with_logits"
-    _probabilities(array, "input", way_out)
-
-
-def _target(array: Any) -> None:
-    _probabilities(array, "target", "write classes as 0 and 1, and divide a mask by its largest")
-
-
 @loss
 def binary_cross_entropy(
     input: TensorOnly, target: _Target, weight: TensorOnly | None = None,
@@ -409,8 +400,10 @@ def binary_cross_entropy(
     fits = input.dtype.kind == "f" and input.dtype == target.dtype
     text = "expected input and target of one float dtype"
     need(fits, "binary_cross_entropy", text, input.dtype, target.dtype)
-    examine(input, _input)
-    examine(target, _target)
+    way_out = "apply a sigmoid, or use binary_cross_entropy_with_logits"
+    examine(input, lambda a: _probabilities(a, "input", way_out))
+    whole = "write classes as 0 and 1, and divide a mask by its largest"
+    examine(target, lambda a: _probabilities(a, "target", whole))
     losses = bce(input, target)
     return losses if weight is None else _weighted(losses, weight)
 
