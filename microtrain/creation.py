@@ -16,21 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from . import backend
 from .autograd import no_grad
-from .backend import (
-    MASKED,
-    MODES,
-    NUMPY,
-    XP,
-    as_dtype,
-    cuda,
-    drawn,
-    library,
-    made,
-    resolve_device,
-    to_device,
-    to_host,
-)
+from .backend import MODES, NUMPY, XP, as_dtype, made, resolve_device, to_device
 from .common.missing_names import namespace
 from .errors import need, wrong
 from .ops.coercion import examine
@@ -101,8 +89,8 @@ def _drawn(
     else:
         wanted, kept = as_dtype("long" if dtype is None else dtype), np.float64
     where = _placed(device)
-    like = NUMPY.array_type if where is None else library(resolve_device(where)).array_type
-    array = drawn(name, kind, shape, kept, *limits, like=like, state=is_state(input))
+    like = NUMPY.array_type if where is None else backend.library(resolve_device(where)).array_type
+    array = backend.drawn(name, kind, shape, kept, *limits, like=like, state=is_state(input))
     return array.astype(wanted, copy=False)
 
 
@@ -184,13 +172,13 @@ def _large(array: Any, dtype: Any) -> Any:
 def _plain(data: Any) -> Any:
     """`data` with arrays in place of Tensors."""
     if type(data) in TENSORS:
-        return to_host(data._array)
+        return backend.to_host(data._array)
     if isinstance(data, list | tuple) and any(
         type(x) in TENSORS or isinstance(x, list | tuple | np.ma.MaskedArray) for x in data
     ):
         return [_plain(x) for x in data]
     if isinstance(data, np.ma.MaskedArray):
-        raise TypeError(f"a Tensor has no mask: got {MASKED}")
+        raise TypeError(f"a Tensor has no mask: got {backend.MASKED}")
     return data
 
 
@@ -256,7 +244,7 @@ def from_dlpack(ext_tensor: Any) -> Tensor:
         array = one_dtype(np.from_dlpack(ext_tensor))
     elif kind in _GPU:
         resolve_device(f"cuda:{number}")
-        array = cuda().module.from_dlpack(ext_tensor)
+        array = backend.cuda().module.from_dlpack(ext_tensor)
     else:
         raise wrong("from_dlpack", "expected memory of the CPU or of CUDA, got type {}", kind)
     as_dtype(array.dtype)

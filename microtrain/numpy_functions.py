@@ -19,15 +19,13 @@ from . import creation, linalg, ops
 from .ops.inspection import numel
 from .tensor import TENSORS, Tensor
 
-# Elementwise functions with another name here; all others have the same.
-_OTHER_NAMES = {
-    "absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh",
-    "arctan": "atan", "arctan2": "atan2", "arctanh": "atanh", "conjugate": "positive",
-    "degrees": "rad2deg", "divide": "div", "equal": "eq", "fabs": "abs", "greater": "gt",
-    "greater_equal": "ge", "invert": "bitwise_not", "left_shift": "bitwise_left_shift",
-    "less": "lt", "less_equal": "le", "multiply": "mul", "negative": "neg", "not_equal": "ne",
-    "power": "pow", "radians": "deg2rad", "right_shift": "bitwise_right_shift", "rint": "round",
-    "subtract": "sub",
+# By NumPy's name of an elementwise function the operation that it is, where it has another name:
+# those that are one instruction, and some others.
+_INSTRUCTIONS = {getattr(op, "_call", None): name for name, op in ops.REGISTRY.items()}
+_OTHER_NAMES = {theirs: name for theirs, name in _INSTRUCTIONS.items() if hasattr(np, theirs or "")}
+_OTHER_NAMES |= {
+    "conjugate": "positive", "degrees": "rad2deg", "fabs": "abs", "power": "pow",
+    "radians": "deg2rad", "rint": "round",
 }  # fmt: skip
 
 _COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge"}
@@ -94,6 +92,9 @@ def array_function(
     for argument in taken:
         if argument not in parameters:
             raise TypeError(f"{name}(): {argument}= is not supported for Tensors; {_ON_ARRAYS}")
+    if taken.get("axis") == () and "keepdims" in inspect.signature(function).parameters:
+        # No axis to NumPy's reductions, and all dimensions to operations.
+        raise TypeError(f"axis=() is not supported for Tensors; {_ON_ARRAYS}")
     return own(*args, **taken)
 
 
@@ -133,13 +134,6 @@ def _flat(function: Callable[..., Any]) -> Callable[..., Any]:
     return along
 
 
-def _axes(axis: Any) -> Any:
-    """`axis`; TypeError for (), which is no axis to NumPy and all dimensions to operations."""
-    if axis == ():
-        raise TypeError(f"axis=() is not supported for Tensors; {_ON_ARRAYS}")
-    return axis
-
-
 def _spread(operation: Any) -> Any:
     """`np.std` or `np.var`, whose correction is 0 unless `ddof` says another."""
 
@@ -147,29 +141,13 @@ def _spread(operation: Any) -> Any:
         a: Any, axis: Any = None, ddof: float = 0, keepdims: bool = False, correction: Any = None
     ) -> Any:
         given = ddof if correction is None else correction
-        return operation(a, _axes(axis), keepdim=keepdims, correction=given)
-
-    return function
-
-
-def _totalled(operation: Any) -> Any:
-    def function(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
-        return operation(a, _axes(axis), keepdims, dtype=dtype)
-
-    return function
-
-
-def _over(operation: Any, every: Any = None) -> Any:
-    """`function(a, axis, keepdims)`; `every` is what the axis None is to the operation."""
-
-    def function(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
-        return operation(a, every if axis is None else _axes(axis), keepdims)
+        return operation(a, axis, keepdim=keepdims, correction=given)
 
     return function
 
 
 def _product(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
-    if not isinstance(_axes(axis), tuple):
+    if not isinstance(axis, tuple):
         return ops.prod(a, axis, keepdims, dtype=dtype)
     for at in sorted((at % a.ndim for at in axis), reverse=True):
         a = ops.prod(a, at, keepdims, dtype=dtype)
@@ -215,10 +193,6 @@ def _split(ary: Any, indices_or_sections: Any, axis: int = 0) -> Any:
     return ops.tensor_split(ary, count, axis)
 
 
-def _like(make: Any) -> Any:
-    return lambda a, dtype=None: make(a, dtype=dtype)
-
-
 def _alike(operation: Any, names: list[str]) -> Any:
     """`operation` with these names of its first arguments."""
     own = dict(zip(names, inspect.signature(operation).parameters, strict=False))
@@ -231,17 +205,9 @@ def _alike(operation: Any, names: list[str]) -> Any:
     return function
 
 
-_largest, _smallest = _over(ops.amax, ()), _over(ops.amin, ())
-
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {
-    np.sum: _totalled(ops.sum), np.mean: _totalled(ops.mean), np.prod: _product,
-    np.nansum: _totalled(ops.nansum), np.nanmean: _totalled(ops.nanmean),
-    np.all: _over(ops.all), np.any: _over(ops.any),
-    np.std: _spread(ops.std), np.var: _spread(ops.var),
-    **dict.fromkeys((np.max, np.amax), _largest), **dict.fromkeys((np.min, np.amin), _smallest),
-    np.ptp: lambda a, axis=None: _largest(a, axis) - _smallest(a, axis),
-    np.argmax: _over(ops.argmax), np.argmin: _over(ops.argmin),
-    np.count_nonzero: lambda a, axis=None: ops.count_nonzero(a, _axes(axis)),
+    np.prod: _product, np.std: _spread(ops.std), np.var: _spread(ops.var),
+    np.ptp: lambda a, axis=None: ops.amax(a, axis) - ops.amin(a, axis),
     np.cumsum: _flat(ops.cumsum), np.cumprod: _flat(ops.cumprod),
     np.sort: _sorted, np.argsort: _argsorted, np.clip: _clip,
     # shapes
@@ -250,46 +216,45 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.reshape: lambda a, shape: ops.reshape(a, shape),
     np.transpose: _reversed_or, np.permute_dims: _reversed_or,
     np.matrix_transpose: lambda x: x.mT,
-    np.squeeze: lambda a, axis=None: ops.squeeze(a, axis), np.expand_dims: _expand_dims,
+    np.expand_dims: _expand_dims,
     np.flip: lambda m, axis=None: ops.flip(m, range(m.ndim) if axis is None else axis),
     np.tile: lambda A, reps: ops.tile(A, reps if isinstance(reps, tuple | list) else (reps,)),
     np.concatenate: lambda arrays, axis=0: ops.cat(
         [ops.flatten(one) for one in arrays] if axis is None else arrays, axis or 0
     ),
-    np.split: _split,
-    np.atleast_1d: lambda *arys: ops.atleast_1d(*arys),
-    np.atleast_2d: lambda *arys: ops.atleast_2d(*arys),
+    np.split: _split, np.atleast_1d: ops.atleast_1d, np.atleast_2d: ops.atleast_2d,
     np.meshgrid: lambda *xi, indexing="xy": ops.meshgrid(*xi, indexing=indexing),
     np.take_along_axis: lambda arr, indices, axis=-1: ops.take_along_dim(arr, indices, axis),
     np.nonzero: lambda a: ops.nonzero(a, as_tuple=True),
-    np.zeros_like: _like(creation.zeros_like), np.ones_like: _like(creation.ones_like),
-    np.empty_like: _like(creation.empty_like),
-    np.full_like: lambda a, fill_value, dtype=None: creation.full_like(a, fill_value, dtype=dtype),
     # matrices
-    np.dot: _dot, np.outer: lambda a, b: ops.outer(
-        ops.flatten(a), ops.flatten(b)
-    ),
-    np.einsum: lambda *operands: ops.einsum(*operands),
+    np.dot: _dot, np.outer: lambda a, b: ops.outer(ops.flatten(a), ops.flatten(b)),
+    np.einsum: ops.einsum,
 }  # fmt: skip
 
 # Those that are an operation with the same arguments in this order, under NumPy's names, and with
 # the same defaults: NumPy's name, the operation's where that is another, and the arguments.
-_ALIKE = {
-    np: """round a, around=round a, isclose a b rtol atol equal_nan, nan_to_num x nan posinf neginf,
+_ALIKE = (
+    (np, ops, """sum a axis keepdims dtype, mean a axis keepdims dtype, nansum a axis keepdims
+    dtype, nanmean a axis keepdims dtype, all a axis keepdims, any a axis keepdims, max=amax a axis
+    keepdims, amax a axis keepdims, min=amin a axis keepdims, amin a axis keepdims, argmax a axis
+    keepdims, argmin a axis keepdims, count_nonzero a axis, squeeze a axis,
+    round a, around=round a, isclose a b rtol atol equal_nan, nan_to_num x nan posinf neginf,
     ravel=flatten a, swapaxes=transpose a axis1 axis2, moveaxis=movedim a source destination,
     broadcast_to array shape, fliplr m, flipud m, roll a shift axis, rot90 m k axes,
     repeat=repeat_interleave a repeats axis, stack arrays axis, hstack tup, vstack tup, dstack tup,
     column_stack tup, inner a b, array_split=tensor_split ary indices_or_sections axis,
     diff a n axis, copy=clone a, tensordot a b axes, kron a b, trace a, diag v k, tril m k,
-    triu m k, diagonal a offset axis1 axis2, where condition x y""",
-    np.linalg: """inv a, det a, slogdet a, solve a b, cholesky a, matrix_power a n,
-    multi_dot arrays, norm x ord axis keepdims""",
-}
-for _module, _text in _ALIKE.items():
+    triu m k, diagonal a offset axis1 axis2, where condition x y"""),
+    (np, creation, """zeros_like a dtype, ones_like a dtype, empty_like a dtype,
+    full_like a fill_value dtype"""),
+    (np.linalg, linalg, """inv a, det a, slogdet a, solve a b, cholesky a, matrix_power a n,
+    multi_dot arrays, norm x ord axis keepdims"""),
+)  # fmt: skip
+for _theirs, _ours, _text in _ALIKE:
     for _name, *_arguments in map(str.split, _text.split(",")):
-        _theirs, _, _ours = _name.partition("=")
-        _operation = getattr(ops if _module is np else linalg, _ours or _theirs)
-        _FUNCTIONS[getattr(_module, _theirs)] = _alike(_operation, _arguments)
+        _name, _, _other = _name.partition("=")
+        _operation = getattr(_ours, _other or _name)
+        _FUNCTIONS[getattr(_theirs, _name)] = _alike(_operation, _arguments)
 
 setattr(Tensor, "__array_ufunc__", array_ufunc)  # noqa: B010  a stub describes the class
 setattr(Tensor, "__array_function__", array_function)  # noqa: B010

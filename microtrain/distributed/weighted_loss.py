@@ -39,7 +39,7 @@ from ..backend import ARRAYS, MODES, XP
 from ..capture.backward_outside import CompiledNode
 from ..errors import ConfigError
 from ..ops.loss.classification_losses import bce_with_logits
-from ..ops.loss.regression_losses import mse
+from ..ops.loss.losses import mse
 from ..ops.reduce.reductions import count_of, mean_dims
 from ..tensor import TENSORS, wrap
 from .agreement import agreed

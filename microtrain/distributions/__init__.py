@@ -17,8 +17,7 @@ from ..common.missing_names import namespace
 from . import constraints
 from .continuous import Exponential, Laplace, LogNormal, MultivariateNormal, Normal, Uniform
 from .discrete import Bernoulli, Categorical, OneHotCategorical
-from .distribution import Distribution, Independent
-from .divergence import kl_divergence, register_kl
+from .distribution import Distribution, Independent, kl_divergence, register_kl
 
 __all__ = [
     "Bernoulli", "Categorical", "Distribution", "Exponential", "Independent", "Laplace",

@@ -12,7 +12,7 @@ from ..ops import abs, diagonal, erf, erfinv, exp, expm1, log, log1p, matmul, si
 from ..ops.inspection import finfo
 from ..tensor import Tensor
 from . import constraints
-from .distribution import Distribution, LocScale, same_as, together
+from .distribution import Distribution, LocScale, register_kl, same_as, together
 
 
 class Uniform(Distribution):
@@ -49,20 +49,9 @@ class Uniform(Distribution):
     def _check_support(self, value: Any) -> None:
         """Done above: the bounds are Tensors."""
 
-    @property
-    def mean(self) -> Any:
-        """The middle."""
-        return (self.high + self.low) / 2
-
-    @property
-    def mode(self) -> Any:
-        """NaN: there are many."""
-        return self.high * math.nan
-
-    @property
-    def variance(self) -> Any:
-        """`(high - low)^2 / 12`."""
-        return (self.high - self.low) ** 2 / 12
+    mean = property(lambda self: (self.high + self.low) / 2, doc="The middle.")
+    mode = property(lambda self: self.high * math.nan, doc="NaN: there are many.")
+    variance = property(lambda self: (self.high - self.low) ** 2 / 12, doc="`(high - low)^2 / 12`.")
 
     def rsample(self, sample_shape: Any = ()) -> Any:
         """`low + (high - low) * noise`."""
@@ -88,6 +77,12 @@ class Uniform(Distribution):
         return log(self.high - self.low)
 
 
+@register_kl(Uniform, Uniform)
+def _uniform(p: Uniform, q: Uniform) -> Any:
+    found = log((q.high - q.low) / (p.high - p.low))
+    return where((q.low > p.low) | (q.high < p.high), math.inf, found)
+
+
 class Exponential(Distribution):
     """Times of mean 1 / `rate`.
 
@@ -105,20 +100,9 @@ class Exponential(Distribution):
         (self.rate,) = together(rate)
         super().__init__(self.rate.shape, (), validate_args)
 
-    @property
-    def mean(self) -> Any:
-        """`1 / rate`."""
-        return 1 / self.rate
-
-    @property
-    def mode(self) -> Any:
-        """0."""
-        return self.rate * 0
-
-    @property
-    def variance(self) -> Any:
-        """`1 / rate^2`."""
-        return self.rate**-2
+    mean = property(lambda self: 1 / self.rate, doc="`1 / rate`.")
+    mode = property(lambda self: self.rate * 0, doc="0.")
+    variance = property(lambda self: self.rate**-2, doc="`1 / rate^2`.")
 
     def rsample(self, sample_shape: Any = ()) -> Any:
         """`-log(1 - u) / rate` of uniform u."""
@@ -141,6 +125,12 @@ class Exponential(Distribution):
         return 1 - log(self.rate)
 
 
+@register_kl(Exponential, Exponential)
+def _exponential(p: Exponential, q: Exponential) -> Any:
+    ratio = q.rate / p.rate
+    return ratio - 1 - log(ratio)
+
+
 class Laplace(LocScale):
     """Numbers whose distance from `loc` is exponential, of mean `scale`.
 
@@ -150,15 +140,8 @@ class Laplace(LocScale):
         tensor([-0.6931, -2.6931])
     """
 
-    @property
-    def variance(self) -> Any:
-        """`2 scale^2`."""
-        return 2 * self.scale**2
-
-    @property
-    def stddev(self) -> Any:
-        """`scale * sqrt(2)`."""
-        return self.scale * math.sqrt(2)
+    variance = property(lambda self: 2 * self.scale**2, doc="`2 scale^2`.")
+    stddev = property(lambda self: self.scale * math.sqrt(2), doc="`scale * sqrt(2)`.")
 
     def rsample(self, sample_shape: Any = ()) -> Any:
         """By `icdf`, of uniform noise."""
@@ -187,6 +170,12 @@ class Laplace(LocScale):
         return 1 + log(2 * self.scale)
 
 
+@register_kl(Laplace, Laplace)
+def _laplace(p: Laplace, q: Laplace) -> Any:
+    ratio, apart = p.scale / q.scale, abs(p.loc - q.loc)
+    return apart / q.scale + ratio * exp(-apart / p.scale) - 1 - log(ratio)
+
+
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -206,10 +195,7 @@ class Normal(LocScale):
 
     stddev = same_as("scale")
 
-    @property
-    def variance(self) -> Any:
-        """The square of `scale`."""
-        return self.scale**2
+    variance = property(lambda self: self.scale**2, doc="The square of `scale`.")
 
     def rsample(self, sample_shape: Any = ()) -> Any:
         """`loc + scale * noise`."""
@@ -244,10 +230,7 @@ class LogNormal(LocScale):
         """`exp(loc + scale^2 / 2)`."""
         return exp(self.loc + 0.5 * self.scale**2)
 
-    @property
-    def mode(self) -> Any:
-        """`exp(loc - scale^2)`."""
-        return exp(self.loc - self.scale**2)
+    mode = property(lambda self: exp(self.loc - self.scale**2), doc="`exp(loc - scale^2)`.")
 
     @property
     def variance(self) -> Any:
@@ -277,6 +260,13 @@ class LogNormal(LocScale):
     def entropy(self) -> Any:
         """The entropy."""
         return self._normal().entropy() + self.loc
+
+
+@register_kl(Normal, Normal)
+@register_kl(LogNormal, LogNormal)
+def _normal(p: Normal, q: Normal) -> Any:
+    ratio = (p.scale / q.scale) ** 2
+    return 0.5 * (ratio + ((p.loc - q.loc) / q.scale) ** 2 - 1 - log(ratio))
 
 
 class MultivariateNormal(Distribution):
@@ -351,3 +341,13 @@ class MultivariateNormal(Distribution):
     def entropy(self) -> Any:
         """The entropy."""
         return self.half_log_det() + self.loc.shape[-1] * (0.5 + _HALF_LOG_2PI)
+
+
+@register_kl(MultivariateNormal, MultivariateNormal)
+def _vectors(p: MultivariateNormal, q: MultivariateNormal) -> Any:
+    apart = (q.loc - p.loc).unsqueeze(-1)
+    shape = (p.scale_tril + q.scale_tril * 0).shape
+    factor = tril(q.scale_tril.expand(*shape))
+    spread = (solve(factor, p.scale_tril.expand(*shape)) ** 2).sum((-2, -1))
+    distance = (solve(factor, apart.expand(*shape[:-1], 1)) ** 2).sum((-2, -1))
+    return q.half_log_det() - p.half_log_det() + 0.5 * (spread + distance - shape[-1])

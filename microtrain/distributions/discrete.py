@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from math import nan
 from typing import Any
 
 from ..autograd import no_grad
 from ..backend import float64, int64
 from ..creation import arange, full, rand
 from ..errors import need
-from ..nn.functional import binary_cross_entropy_with_logits, one_hot
+from ..nn.functional import binary_cross_entropy_with_logits, one_hot, softplus
 from ..ops import broadcast_tensors, gather, log, log1p, logsumexp, sigmoid, softmax, where
 from ..ops.inspection import finfo
 from . import constraints
-from .distribution import Distribution, same_as, together
+from .distribution import Distribution, register_kl, same_as, together
 
 
 def _clamped(probs: Any) -> Any:
@@ -80,12 +80,9 @@ class Bernoulli(_OfProbabilities):
     def mode(self) -> Any:
         """What is likelier; NaN where both are alike."""
         p = self.probs
-        return where(p == 0.5, nan, (p >= 0.5).to(p.dtype))
+        return where(p == 0.5, math.nan, (p >= 0.5).to(p.dtype))
 
-    @property
-    def variance(self) -> Any:
-        """`probs * (1 - probs)`."""
-        return self.probs * (1 - self.probs)
+    variance = property(lambda self: self.probs * (1 - self.probs), doc="`probs * (1 - probs)`.")
 
     def sample(self, sample_shape: Any = ()) -> Any:
         """Zeros and ones in the dtype of the parameter."""
@@ -108,6 +105,15 @@ class Bernoulli(_OfProbabilities):
         values = arange(2, dtype=self._parameter.dtype, device=self._parameter.device)
         values = values.reshape(2, *(1 for _ in self._batch_shape))
         return values.expand(2, *self._batch_shape) if expand else values
+
+
+@register_kl(Bernoulli, Bernoulli)
+def _bernoulli(p: Bernoulli, q: Bernoulli) -> Any:
+    def part(mine: Any, other: Any, sign: int) -> Any:
+        found = mine * (softplus(sign * q.logits) - softplus(sign * p.logits))
+        return where(mine == 0, 0.0, where(other == 0, math.inf, found))
+
+    return part(p.probs, q.probs, -1) + part(1 - p.probs, 1 - q.probs, 1)
 
 
 class Categorical(_OfProbabilities):
@@ -157,13 +163,9 @@ class Categorical(_OfProbabilities):
     def mean(self) -> Any:
         """NaN: numbers of choices have no mean."""
         parameter = self._parameter
-        return full(self._batch_shape, nan, dtype=parameter.dtype, device=parameter.device)
+        return full(self._batch_shape, math.nan, dtype=parameter.dtype, device=parameter.device)
 
-    @property
-    def mode(self) -> Any:
-        """The likeliest."""
-        return self.probs.argmax(-1)
-
+    mode = property(lambda self: self.probs.argmax(-1), doc="The likeliest.")
     variance = same_as("mean")
 
     def sample(self, sample_shape: Any = ()) -> Any:
@@ -222,10 +224,7 @@ class OneHotCategorical(Distribution):
         """That of the likeliest choice."""
         return one_hot(self.choice.mode, self._event_shape[0]).to(self.probs.dtype)
 
-    @property
-    def variance(self) -> Any:
-        """`probs * (1 - probs)`."""
-        return self.probs * (1 - self.probs)
+    variance = property(lambda self: self.probs * (1 - self.probs), doc="`probs * (1 - probs)`.")
 
     def sample(self, sample_shape: Any = ()) -> Any:
         """Vectors in the dtype of the parameter."""
@@ -247,3 +246,10 @@ class OneHotCategorical(Distribution):
 
     def __repr__(self) -> str:
         return repr(self.choice).replace("Categorical", "OneHotCategorical", 1)
+
+
+@register_kl(Categorical, Categorical)
+@register_kl(OneHotCategorical, OneHotCategorical)
+def _categorical(p: Any, q: Any) -> Any:
+    terms = where(p.probs > 0, p.probs * (p.logits - q.logits), 0.0)
+    return where((q.probs == 0) & (p.probs > 0), math.inf, terms).sum(-1)

@@ -1,4 +1,4 @@
-"""What all distributions have in common: shapes, checks, broadcasting, draws; one of several."""
+"""What all distributions have in common: shapes, checks, draws; one of several; divergence."""
 
 from __future__ import annotations
 
@@ -144,11 +144,7 @@ class Distribution:
     mode = property(_unknown("mode", "Where the density is highest."))
     variance = property(_unknown("variance", "The variance."))
 
-    @property
-    def stddev(self) -> Any:
-        """The standard deviation."""
-        return sqrt(self.variance)
-
+    stddev = property(lambda self: sqrt(self.variance), doc="The standard deviation.")
     log_prob = _unknown("log_prob", "The logarithm of the density, or probability, of `value`.")
     cdf = _unknown("cdf", "The probability of a draw that is not greater than `value`.")
     icdf = _unknown("icdf", "The draw whose `cdf` is `value`.")
@@ -284,3 +280,55 @@ class Independent(Distribution):
 
     def __repr__(self) -> str:
         return f"Independent({self.base_dist!r}, {self.reinterpreted_batch_ndims})"
+
+
+# The Kullback-Leibler divergence of pairs ---------------------------------------------------------
+
+_TABLE: dict[tuple[type, type], Callable[[Any, Any], Any]] = {}
+
+
+def register_kl(p: type, q: type) -> Callable[[Any], Any]:
+    """Make the decorated function of two distributions the divergence of `p` from `q`.
+
+    Raises TypeError for what is no class of distributions.
+
+    Example:
+        >>> class Mine(mt.distributions.Normal):
+        ...     pass
+        >>> @mt.distributions.register_kl(Mine, mt.distributions.Normal)
+        ... def kl(p, q):
+        ...     return p.loc - q.loc
+    """
+    for kind in (p, q):
+        fits, text = issubclass(kind, Distribution), "expected a subclass of Distribution"
+        need(fits, "register_kl", text, kind, error=TypeError)
+
+    def registered(function: Any) -> Any:
+        _TABLE[p, q] = function
+        return function
+
+    return registered
+
+
+def kl_divergence(p: Distribution, q: Distribution) -> Any:
+    """`E_p[log p - log q]`, of shape `batch_shape`, exactly.
+
+    Raises NotImplementedError for a pair that `register_kl` does not know.
+    """
+    for mine in type(p).__mro__:
+        for other in type(q).__mro__:
+            if (mine, other) in _TABLE:
+                return _TABLE[mine, other](p, q)
+    raise NotImplementedError(
+        f"kl_divergence of {type(p).__name__} and {type(q).__name__} is not known; give a formula "
+        "with register_kl, or estimate it by (p.log_prob(x) - q.log_prob(x)).mean(0) of draws x"
+    )
+
+
+@register_kl(Independent, Independent)
+def _independent(p: Independent, q: Independent) -> Any:
+    if p.reinterpreted_batch_ndims != q.reinterpreted_batch_ndims:
+        raise NotImplementedError(
+            "kl_divergence of Independent distributions with different reinterpreted_batch_ndims"
+        )
+    return summed(kl_divergence(p.base_dist, q.base_dist), p.reinterpreted_batch_ndims)

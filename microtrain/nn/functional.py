@@ -8,8 +8,8 @@ from typing import Any
 from ..ops import log_softmax as log_softmax
 from ..ops import softmax as softmax
 from ..ops.loss.classification_losses import *  # noqa: F403
+from ..ops.loss.losses import *  # noqa: F403
 from ..ops.loss.margin_losses import *  # noqa: F403
-from ..ops.loss.regression_losses import *  # noqa: F403
 from ..ops.matrix.einstein import bilinear as bilinear
 from ..ops.matrix.linear_algebra import linear as linear
 from ..ops.nn import dropout as _drop

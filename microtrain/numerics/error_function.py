@@ -141,21 +141,15 @@ def _complement(size: Any) -> Any:
     result = 1 - _ERF_OF_1 - quotient(_MIDDLE, np.minimum(size, MIDDLE) - 1)
     beyond = np.flatnonzero(size >= MIDDLE)
     y = np.minimum(size[beyond], NOTHING_LEFT)
-    t = _exponent(y)
+    s = 1 / (y * y)
+    t = quotient(_FAR, s)
+    farthest = np.flatnonzero(y >= FAR)
+    t[farthest] = quotient(_FARTHEST, s[farthest])  # log(y * erfc(y) * exp(y * y)) + 0.5625
     # exp(-y * y) from a part that is exact and a small rest: the digits of y * y do not suffice.
     head = y.astype(_HALF[y.dtype.name]).astype(y.dtype)
     t += (head - y) * (head + y)
     result[beyond] = np.exp(-head * head - 0.5625) * np.exp(t) / y
     return result
-
-
-def _exponent(y: Any) -> Any:
-    """`log(y * erfc(y) * exp(y * y)) + 0.5625` for y of at least MIDDLE."""
-    s = 1 / (y * y)
-    t = quotient(_FAR, s)
-    farthest = np.flatnonzero(y >= FAR)
-    t[farthest] = quotient(_FARTHEST, s[farthest])
-    return t
 
 
 def quotient(polynomials: Any, s: Any, *outs: Any) -> Any:

@@ -10,10 +10,9 @@ from .fronts import public as _public
 
 # Each of these lists its public names itself.
 from .index.gathering import *  # noqa: F403
-from .index.masking import *  # noqa: F403
 from .index.reducing import *  # noqa: F403
 from .loss.classification_losses import cross_entropy as cross_entropy
-from .loss.regression_losses import mse_loss as mse_loss
+from .loss.losses import mse_loss as mse_loss
 from .matrix.decompositions import *  # noqa: F403
 from .matrix.einstein import *  # noqa: F403
 from .matrix.factorizations import *  # noqa: F403

@@ -21,8 +21,8 @@ from ..errors import need, wrong
 from ..tensor import TENSORS, Tensor, kind_of, wrap
 from .coercion import NUMBERS, cast
 from .index import indexing
-from .index.gathering import line, places, shaped_like
 from .index.indexing import gather_index, index_put, integers_first, kept_index, normal_index
+from .shape.shapes import line, shaped_like
 
 
 def in_place(x: Tensor, operation: Callable[[Tensor], Tensor], name: str) -> Tensor:
@@ -187,7 +187,8 @@ def _places(base: Any, view: Any) -> tuple[Any, ...]:
     """Where in the array `base` the elements of its view `view` are: an index array a dimension."""
     item = base.dtype.itemsize
     steps = [step // item for step in view.strides]
-    return places(base, view.shape, steps, (address(view) - address(base)) // item)
+    first = (address(view) - address(base)) // item
+    return indexing.places_in_memory(base, view.shape, steps, first)
 
 
 def put(x: Tensor, index: Any, value: Any) -> None:

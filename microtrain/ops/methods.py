@@ -11,24 +11,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from .. import backend
 from ..autograd import differentiate, graph
 from ..autograd.function import Function
 from ..autograd.hooks import RemovableHandle
-from ..backend import ALIASES, ARRAYS, CPU, STRUCTURE, as_dtype, int8, int64
+from ..backend import ALIASES, ARRAYS, CPU, STRUCTURE, XP, address, as_dtype, int8, int64, owner_of
 from ..common.missing_names import INSTEAD, NoAttribute
 from ..tensor import TENSORS, Tensor, kind_of, wrap
-from . import sampling
+from . import arguments, sampling
 from .coercion import NUMBERS, cast
 from .fronts import need, public, wrong
-from .index import gathering, indexing, masking, reducing
+from .index import gathering, indexing, reducing
 from .inplace import change_shape, in_place, put
 from .inspection import allclose, equal, is_complex, is_nonzero, is_same_size, is_signed
 from .matrix import decompositions, factorizations, linear_algebra
 from .nn import windows
 from .pointwise import elementwise as e
 from .pointwise import gamma, special
-from .reduce import likeness, norms, reductions, scans, sorting, statistics
+from .reduce import norms, reductions, scans, sorting, statistics
 from .shape import joining, rearranging, shapes
 
 graph._sum_to = shapes.sum_to
@@ -82,8 +84,8 @@ def _as_type(self: Tensor, dtype: Any) -> Tensor:
 # The modules whose public functions are methods of the same name, but for these.
 MODULES = (
     e, special, gamma, reductions, norms, scans, sorting, statistics,
-    gathering, masking, reducing, linear_algebra, factorizations,
-    sampling, shapes, joining, rearranging, likeness, decompositions,
+    gathering, reducing, linear_algebra, factorizations, decompositions, sampling, shapes, joining,
+    rearranging,
 )  # fmt: skip
 FUNCTIONS_ONLY = (
     "atleast_1d atleast_2d atleast_3d block_diag broadcast_shapes broadcast_tensors bucketize "
@@ -350,18 +352,141 @@ def fill_diagonal_(self: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
     return self
 
 
+# A Tensor like another, and questions about its memory --------------------------------------------
+
+
+def _shape(name: str, size: Any) -> tuple[int, ...]:
+    shape = arguments.integers(name, "size", size)
+    need(min(shape, default=0) >= 0, name, "sizes must not be negative", shape)
+    return shape
+
+
+def _filled(name: str, doc: str) -> Any:
+    """The method `new_<name>(size)` that has its array from the instruction `name`."""
+
+    def method(
+        x: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    ) -> Tensor:
+        need(size, f"new_{name}", "missing the size", error=TypeError)
+        shape = _shape(f"new_{name}", shapes.sizes_of(size))
+        make = getattr(XP[type(x._array)], name)
+        return _finish(make(shape, _dtype(x, dtype)), device, requires_grad)
+
+    method.__name__ = method.__qualname__ = f"new_{name}"
+    method.__doc__ = doc
+    return method
+
+
+def _dtype(x: Tensor, dtype: Any) -> np.dtype[Any]:
+    return x.dtype if dtype is None else as_dtype(dtype)
+
+
+def _finish(array: Any, device: Any, requires_grad: bool) -> Tensor:
+    out = wrap(
+        array if device is None else backend.to_device(array, backend.resolve_device(device))
+    )
+    return out.requires_grad_() if requires_grad else out
+
+
+new_zeros = _filled("zeros", "Zeros of shape `size` in the dtype and on the device of this Tensor.")
+new_ones = _filled("ones", "Ones of shape `size` in the dtype and on the device of this Tensor.")
+new_empty = _filled("empty", "Undefined values in the dtype and on the device of this Tensor.")
+
+
+def new_full(
+    x: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:  # fmt: skip
+    """`fill_value` in shape `size`, in the dtype and on the device of this Tensor."""
+    if type(fill_value) in TENSORS:
+        fill_value = fill_value.item()
+    number = isinstance(fill_value, NUMBERS)
+    need(number, "new_full", "fill_value must be a number", type(fill_value), error=TypeError)
+    array = XP[type(x._array)].full(_shape("new_full", size), fill_value, _dtype(x, dtype))
+    return _finish(array, device, requires_grad)
+
+
+def new_tensor(
+    x: Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """A copy of `data` (numbers, sequences, an array, a Tensor) in the dtype of this Tensor."""
+    if type(data) in TENSORS:
+        data = data.tolist()
+    array = backend.made(np.array(data, _dtype(x, dtype)))
+    where = x.device if device is None else device
+    return _finish(array, where, requires_grad)
+
+
+def type_as(x: Tensor, other: Tensor) -> Tensor:
+    """This Tensor in the dtype and on the device of `other`; itself where nothing changes."""
+    return x.to(other)
+
+
+def nelement(x: Tensor) -> int:
+    """The number of elements."""
+    return x.numel()
+
+
+def ndimension(x: Tensor) -> int:
+    """The number of dimensions."""
+    return x.ndim
+
+
+def element_size(x: Tensor) -> int:
+    """The bytes of one element."""
+    return int(x.dtype.itemsize)
+
+
+def stride(x: Tensor, dim: int | None = None) -> Any:
+    """The elements in memory between neighbors of each dimension, or of dimension `dim`."""
+    strides = tuple(step // x.dtype.itemsize for step in x._array.strides)
+    return strides if dim is None else strides[dim]
+
+
+def storage_offset(x: Tensor) -> int:
+    """The elements in memory before the first one of this Tensor."""
+    return (address(x._array) - address(owner_of(x._array))) // int(x.dtype.itemsize)
+
+
+def data_ptr(x: Tensor) -> int:
+    """The address of the first element."""
+    return address(x._array)
+
+
+def get_device(x: Tensor) -> int:
+    """The number of the GPU that holds this Tensor; -1 on the CPU."""
+    return -1 if x.device.type == "cpu" else x.device.index or 0
+
+
+def nbytes(x: Tensor) -> int:
+    """The bytes of all elements."""
+    return x.numel() * element_size(x)
+
+
+def is_cuda(x: Tensor) -> bool:
+    """Whether this Tensor is on a GPU."""
+    return x.device.type == "cuda"
+
+
+def is_cpu(x: Tensor) -> bool:
+    """Whether this Tensor is on the CPU."""
+    return x.device.type == "cpu"
+
+
 # Methods with code of their own.
 OTHERS = (
-    backward, contiguous, copy_, cpu, cuda, fill_, fill_diagonal_, register_hook,
-    register_post_accumulate_grad_hook, sampling.bernoulli_, sampling.cauchy_,
-    sampling.exponential_, sampling.log_normal_, sampling.normal_, sampling.uniform_, to, zero_,
+    backward, contiguous, copy_, cpu, cuda, data_ptr, element_size, fill_, fill_diagonal_,
+    get_device, ndimension, nelement, new_empty, new_full, new_ones, new_tensor, new_zeros,
+    register_hook, register_post_accumulate_grad_hook, sampling.bernoulli_, sampling.cauchy_,
+    sampling.exponential_, sampling.log_normal_, sampling.normal_, sampling.uniform_,
+    storage_offset, stride, to, type_as, zero_,
 )  # fmt: skip
 
 PROPERTIES: dict[str, Callable[[Tensor], Any]] = {
-    "is_cpu": likeness.is_cpu,
-    "is_cuda": likeness.is_cuda,
-    "itemsize": likeness.element_size,
-    "nbytes": likeness.nbytes,
+    "is_cpu": is_cpu,
+    "is_cuda": is_cuda,
+    "itemsize": element_size,
+    "nbytes": nbytes,
     "real": special.real,
     "H": shapes.adjoint,
     "T": shapes.t,

@@ -161,7 +161,6 @@ class Operation(Backward):
             if "backward_tensors" not in self.__dict__:
                 rules = self.rules.items()
                 self.needs = {i: names_of(rule) for i, rule in rules}
-                self._check()
                 self.source = self._write_source()
                 large = {*self.inputs, "result", *self.extras} - {*self.small}
                 self.saves_arrays = not large.isdisjoint(self._needed())
@@ -178,17 +177,6 @@ class Operation(Backward):
     def restore_stub(self) -> None:
         """Make the public function a stub again, as each call of it is to be traced."""
         self.apply.__code__ = self._stub
-
-    def _check(self) -> None:
-        known = {"g", "result", "out", *self.inputs, *self.extras, *self.attrs}
-        known |= {f"{i}_{what}" for i in self.inputs for what in ("shape", "dtype")}
-        for name, need in self.needs.items():
-            unknown = set(need) - known
-            if name not in self.inputs or unknown:
-                raise TypeError(f"operation {self.name}: rule {name}: unknown names {unknown}")
-        lost = [e for e in self.extras if e in self._needed() and e not in self.recompute]
-        if lost:
-            raise TypeError(f"operation {self.name}: no formula recomputes {lost}")
 
     def values(self, node: Node) -> dict[str, Any]:
         """What the rules may ask for by name at a `node` of this operation, as Tensors.
@@ -597,3 +585,10 @@ class Variadic(Backward):
         return tuple(self.rule(g, shapes, **attrs))
 
     backward_tensors = backward_arrays
+
+
+def publish(module: dict[str, Any], *more: str) -> None:
+    """Make the `__all__` of a module, of which these are the globals: its fronts, and `more`."""
+    here = module["__name__"]
+    fronts = [name for name, f in module.items() if hasattr(f, "front") and f.__module__ == here]
+    module["__all__"] = [*(name for name in fronts if name[0] != "_"), *more]

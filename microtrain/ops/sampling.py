@@ -102,11 +102,8 @@ def cauchy_(self: Tensor, median: float = 0.0, sigma: float = 1.0) -> Tensor:
     return _written(self, XP[type(draw)].tan((draw - 0.5) * math.pi) * sigma + median)
 
 
-def _probabilities(name: str) -> Any:
-    def check(p: Any) -> None:
-        need(np.all((p >= 0) & (p <= 1)), name, "expected probabilities from 0 to 1")
-
-    return check
+def _probabilities(name: str, p: Any) -> None:
+    need(np.all((p >= 0) & (p <= 1)), name, "expected probabilities from 0 to 1")
 
 
 def bernoulli_(self: Tensor, p: Any = 0.5) -> Tensor:
@@ -120,9 +117,9 @@ def bernoulli_(self: Tensor, p: Any = 0.5) -> Tensor:
     except ValueError as error:
         raise wrong("bernoulli_", "p of {} does not fit a Tensor of {}", chance, self) from error
     if type(p) in TENSORS:
-        examine(p, _probabilities("bernoulli_"))
+        examine(p, lambda a: _probabilities("bernoulli_", a))
     else:
-        _probabilities("bernoulli_")(chance)
+        _probabilities("bernoulli_", chance)
         chance = float(p)
     return _written(self, _drawn("bernoulli_", "uniform", self) < chance)
 
@@ -134,7 +131,7 @@ def bernoulli(input: T) -> Tensor:
     Raises RuntimeError for probabilities outside [0, 1], NotImplementedError for integers.
     """
     draw_dtype(input.dtype)  # refuses integers
-    examine(input, _probabilities("bernoulli"))
+    examine(input, lambda a: _probabilities("bernoulli", a))
     draw = _drawn("bernoulli", "uniform", input)
     return wrap(XP[type(draw)].asarray(draw < input._array, input.dtype))
 

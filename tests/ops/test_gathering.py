@@ -12,7 +12,7 @@ from fakecupy import FakeArray
 
 import microtrain as mt
 from microtrain import backend
-from microtrain.ops.index import gathering, masking
+from microtrain.ops.index import gathering
 from microtrain.ops.reduce import sorting
 from microtrain.tensor import TENSORS
 
@@ -145,7 +145,7 @@ ARGUMENTS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", [*gathering.__all__, *masking.__all__, *sorting.__all__])
+@pytest.mark.parametrize("name", [*gathering.__all__, *sorting.__all__])
 def test_an_array_in_place_of_the_tensor_is_refused(name: str) -> None:
     with pytest.raises(TypeError, match=r"^(\w+)\(\): .*must be a Tensor|Tensor or number"):
         getattr(mt, name)(np.ones((3, 4), np.float32), *ARGUMENTS.get(name, ()))

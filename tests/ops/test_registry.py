@@ -334,6 +334,19 @@ def _is_kept(op: Operation, name: str, result: Tensor) -> bool:
 
 
 @pytest.mark.parametrize("name", sorted(REGISTRY))
+def test_rules_ask_for_what_there_is(name: str) -> None:
+    op = REGISTRY[name]
+    if not isinstance(op, Operation):  # `cat`, whose rule gets all there is
+        return
+    known = {"g", "result", "out", *op.inputs, *op.extras, *op.attrs}
+    known |= {f"{i}_{what}" for i in op.inputs for what in ("shape", "dtype")}
+    assert set(op.rules) <= set(op.inputs)
+    for need in op.needs.values():
+        assert set(need) <= known
+        assert set(need) & set(op.extras) <= set(op.recompute)
+
+
+@pytest.mark.parametrize("name", sorted(REGISTRY))
 def test_wrong_kinds_of_argument_name_the_operation(name: str) -> None:
     op, sample = REGISTRY[name], SAMPLES[name][0]
     good = tensors(name, sample.arrays, grad=False)

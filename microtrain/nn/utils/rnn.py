@@ -16,8 +16,7 @@ import numpy as np
 from ...backend import MODES
 from ...creation import full, tensor
 from ...errors import need
-from ...ops.index.gathering import index_select
-from ...ops.index.masking import where
+from ...ops.index.gathering import index_select, where
 from ...ops.shape.joining import cat, stack
 from ...tensor import TENSORS, Tensor
 

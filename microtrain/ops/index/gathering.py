@@ -1,4 +1,4 @@
-"""Reading and writing along one dimension, at indices given by Tensors: gather, scatter ...
+"""Reading and writing at indices given by Tensors, and where a mask says: gather, scatter ...
 
 Indices out of range are refused on the CPU; on a GPU looking at the values would wait for it.
 """
@@ -10,63 +10,19 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from ...backend import MODES, XP, address, bool_, int64, made, owner_of
+from ...backend import MODES, XP, address, bool_, int64, owner_of
 from ...tensor import TENSORS, wrap
 from .. import arguments
 from ..arguments import integer, scalar_like, want_in_range, want_integers, want_same_dtype
-from ..coercion import cast
-from ..fronts import Dim, Index, Ints, SameDtype, TensorOnly, need, one_of, public, wrong
-from ..pointwise.elementwise import add, mul, where
-from ..registry import primitive
-from ..shape.shapes import expand, reshape_to
+from ..coercion import cast, examine
+from ..fronts import Dim, Index, Ints, Mask, SameDtype, TensorOnly, need, one_of, public, wrong
+from ..pointwise import elementwise as e
+from ..reduce.scans import cumsum
+from ..registry import primitive, publish
+from ..shape.shapes import expand, line, reshape_to, shaped_like
 from . import indexing
-from .indexing import gather_along, gather_index, kept_index, places_along, select, standing
+from .indexing import gather_along, gather_index, kept_index, select, unselect
 from .indexing import index_put as put_at
-
-__all__ = [
-    "as_strided", "gather", "index_add", "index_copy", "index_fill", "index_select", "scatter",
-    "scatter_add", "take_along_dim",
-]  # fmt: skip
-
-
-def line(x: Any) -> Any:
-    """A 0-d Tensor with one dimension; any other as it is."""
-    return x if x.ndim else reshape_to(x, (1,))
-
-
-def shaped_like(result: Any, other: Any) -> Any:
-    """`result` in the shape of `other`."""
-    return result if result.shape == other.shape else reshape_to(result, other.shape)
-
-
-# Elements by their place in memory ----------------------------------------------------------------
-
-
-def places(base: Any, sizes: Any, steps: Any, first: int) -> tuple[Any, ...]:
-    """An index array a dimension of the elements of `base` at first + sum(i * step).
-
-    `first` and `steps` are numbers of elements in memory, from the first one of `base` on. Raises
-    RuntimeError where nothing of `base` lies.
-    """
-    item = base.dtype.itemsize
-    low = sum(step * (n - 1) for n, step in zip(base.shape, base.strides, strict=True) if step < 0)
-    rest = np.full(sizes, first - low // item)  # counted from its lowest one
-    for n, step, number in zip(sizes, steps, range(len(sizes), 0, -1), strict=True):
-        rest += (np.arange(n) * step).reshape((n, *(1,) * (number - 1)))
-    # They are so many strides of the longest, of the next, and so on.
-    found: list[Any] = [np.zeros_like(rest)] * base.ndim
-    for dim in sorted(range(base.ndim), key=lambda d: -abs(base.strides[d])):
-        if base.shape[dim] > 1 and base.strides[dim]:
-            found[dim], rest = np.divmod(rest, abs(base.strides[dim]) // item)
-            if np.any((found[dim] < 0) | (found[dim] >= base.shape[dim])):
-                break
-            if base.strides[dim] < 0:
-                found[dim] = base.shape[dim] - 1 - found[dim]
-    else:
-        if rest.size == 0 or (base.size and not rest.any()):
-            asarray = XP[type(base)].asarray
-            return tuple(asarray(made(index)) for index in found)
-    raise wrong("as_strided", "the elements reach outside of the memory of the Tensor")
 
 
 @public
@@ -89,7 +45,7 @@ def as_strided(input: TensorOnly, size: Ints, stride: Ints, storage_offset: Any 
     if storage_offset is not None:
         first = integer("as_strided", "storage_offset", storage_offset)
         first -= (address(base) - address(owner_of(base))) // base.dtype.itemsize
-    out = gather_index(x, places(base, size, stride, first))
+    out = gather_index(x, indexing.places_in_memory(base, size, stride, first))
     if type(out._array) is np.ndarray:
         out._array.flags.writeable = False
     return out
@@ -150,20 +106,20 @@ def take_along_dim(input: TensorOnly, indices: Index, dim: Dim | None = None) ->
     places = expand(indices, *joint[:dim], -1, *joint[dim + 1 :]) if pairs else indices
     size = x.shape[dim] if pairs else 1
     want_in_range("take_along_dim", places._array, dim, -size, size, RuntimeError)
-    return gather(x, dim, where(places < 0, places + size, places))
+    return gather(x, dim, e.where(places < 0, places + size, places))
 
 
 @primitive("standing_along")
 def standing_along(xp, x, index, *, dim):
-    places = places_along(xp, index, x.shape, dim)
-    return standing(xp, (math.prod(x.shape),), (places,))
+    places = indexing.places_along(xp, index, x.shape, dim)
+    return indexing.standing(xp, (math.prod(x.shape),), (places,))
 
 
 def _of_source(g, index, dim):
     found = gather_along(g, index, dim)
     if index.shape[dim] == 1:  # one each cannot repeat
         return found
-    return where(standing_along(g, index, dim), found, 0)
+    return e.where(standing_along(g, index, dim), found, 0)
 
 
 @primitive(
@@ -175,7 +131,7 @@ def _of_source(g, index, dim):
 def scatter_along(xp, x, index, src, *, dim):
     """A copy of `x` with `src` written where `index` says along `dim`."""
     out = xp.copy(x)
-    xp.setitem(xp.reshape(out, -1), places_along(xp, index, x.shape, dim), src)
+    xp.setitem(xp.reshape(out, -1), indexing.places_along(xp, index, x.shape, dim), src)
     return out
 
 
@@ -234,7 +190,7 @@ def scatter_add(input: TensorOnly, dim: Dim, index: Index, src: SameDtype) -> An
 
 
 def _add_scattered(x: Any, index: Any, src: Any, dim: int) -> Any:
-    return add(x, indexing.ungather(src, index, dim, x.shape))
+    return e.add(x, indexing.ungather(src, index, dim, x.shape))
 
 
 # Whole slices along one dimension -----------------------------------------------------------------
@@ -294,8 +250,8 @@ def index_add(
     x, parts, index = slices("index_add", input, dim, index)
     source = check_source("index_add", input, dim, index, source)
     if alpha != 1:
-        source = mul(source, scalar_like("index_add", source, alpha))
-    return shaped_like(add(x, indexing.unselect(source, x.shape, parts)), input)
+        source = e.mul(source, scalar_like("index_add", source, alpha))
+    return shaped_like(e.add(x, unselect(source, x.shape, parts)), input)
 
 
 @public
@@ -324,4 +280,168 @@ def index_fill(input: TensorOnly, dim: Dim, index: Index, value: Any) -> Any:
     shape = (x.shape[len(parts) - 1], *(1,) * (x.ndim - len(parts)))
     mask = xp.zeros(shape, bool_)
     xp.setitem(mask, parts[-1:], True)
-    return shaped_like(where(wrap(mask), value, x), input)
+    return shaped_like(e.where(wrap(mask), value, x), input)
+
+
+# Where a mask says, and at places in all dimensions at once ---------------------------------------
+
+
+@public
+def fill(input: TensorOnly, value: Any) -> Any:
+    """A Tensor like `input` full of `value`, a number or a 0-d Tensor."""
+    return e.instead_of(input, scalar_like("fill", input, value))
+
+
+# Masks --------------------------------------------------------------------------------------------
+
+
+@public
+def masked_fill(input: TensorOnly, mask: Mask, value: Any) -> Any:
+    """`input` with `value` where `mask` is True, broadcast.
+
+    Args:
+        input: a Tensor.
+        mask: a Tensor of booleans that broadcasts with `input`.
+        value: a number or a 0-d Tensor that the dtype of `input` can hold.
+
+    Raises RuntimeError for another mask or value.
+    """
+    return e.where(mask, scalar_like("masked_fill", input, value), input)
+
+
+def _together(x: Any, mask: Any) -> tuple[Any, Any]:
+    """Both broadcast to one shape."""
+    if x.shape == mask.shape:
+        return x, mask
+    try:
+        shape = np.broadcast_shapes(x.shape, mask.shape)
+    except ValueError:
+        raise wrong("mask", "{} does not broadcast with {}", mask, x) from None
+    return expand(x, shape), expand(mask, shape)
+
+
+@public
+def masked_select(input: TensorOnly, mask: Mask) -> Any:
+    """The elements where `mask` is True, broadcast, as a vector.
+
+    Its length depends on the values, so on a GPU this waits for them. Raises RuntimeError for a
+    mask that is not boolean or does not broadcast.
+    """
+    x, mask = _together(input, mask)
+    return gather_index(line(x), kept_index((line(mask)._array,)))
+
+
+@public
+def masked_scatter(input: TensorOnly, mask: Mask, source: SameDtype) -> Any:
+    """`input` with the first elements of `source`, in order, where `mask` is True.
+
+    Raises RuntimeError for a mask that is not boolean, another dtype, or a source with too few
+    elements (on a GPU, where looking would wait for it, the last one is repeated).
+    """
+    x, mask = _together(input, mask)
+    n = source.numel()
+    text = "the mask has {} places, source only {}"
+    examine(mask, lambda a: need(a.sum() <= n, "masked_scatter", text, a.sum(), n))
+    if not n:
+        return e.clone(x)
+    number = e.clamp(cumsum(reshape_to(mask, (-1,)), 0) - 1, 0, n - 1)
+    values = gather_index(reshape_to(source, (-1,)), (number._array,))
+    return e.where(mask, reshape_to(values, x.shape), x)
+
+
+# Places in all dimensions -------------------------------------------------------------------------
+
+
+@public
+def take(input: TensorOnly, index: Index) -> Any:
+    """The elements of the flattened `input` at `index`, in its shape; negatives from the end.
+
+    Raises IndexError for an index out of range.
+    """
+    parts = (line(index)._array,)
+    result = gather_index(reshape_to(input, (-1,)), kept_index(parts) if MODES.grad else parts)
+    return shaped_like(result, index)
+
+
+@public
+def index_put(input: TensorOnly, indices: Any, values: SameDtype, accumulate: bool = False) -> Any:
+    """`input` with `values` written at `input[indices]`, or added there with `accumulate`.
+
+    Args:
+        input: a Tensor.
+        indices: a tuple of Tensors of integers or booleans, as in `input[indices]`.
+        values: a Tensor of the dtype of `input` that broadcasts to `input[indices]`.
+        accumulate: add, for a repeated index every time. Without it the last value stays.
+
+    Raises IndexError for an index out of range, RuntimeError for a dtype or shape that does not
+    fit.
+    """
+    listed = isinstance(indices, tuple | list)
+    need(listed, "index_put", "indices must be a tuple", type(indices), error=TypeError)
+    for index in indices:
+        arguments.want_tensors("index_put", indices=index)
+    parts, _ = indexing.normal_index(tuple(indices), XP[type(input._array)])
+    parts = kept_index(parts)
+    if not accumulate:
+        return put_at(input, values, parts)
+    dim = 0
+    for part in parts:
+        fits = dim < input.ndim or part is Ellipsis
+        need(fits, "index_put", "too many indices for dimensions", input.ndim, error=IndexError)
+        mask = getattr(part, "dtype", int64).kind == "b"
+        if not mask and part is not Ellipsis:
+            index = np.asarray(part) if type(part) is int else part
+            want_in_range("index_put", index, dim, -input.shape[dim], input.shape[dim], IndexError)
+        dim += part.ndim if mask else 1
+    return e.add(input, unselect(values, input.shape, parts))
+
+
+@primitive("nonzero")
+def nonzero_rows(xp, x):
+    """The indices of the elements that are not 0, one row each."""
+    found = xp.nonzero(x if x.shape else xp.reshape(x, -1))
+    if not x.shape:
+        return xp.empty((found[0].shape[0], 0), int64)
+    return xp.concatenate([xp.reshape(column, (-1, 1)) for column in found], axis=1)
+
+
+@public
+def nonzero(input: TensorOnly, *, as_tuple: bool = False) -> Any:
+    """The indices of the elements that are not 0, in row-major order.
+
+    Their number depends on the values, so on a GPU this waits for them.
+
+    Returns an (n, ndim) Tensor of int64; with `as_tuple` one vector a dimension, which is an index
+    for those elements.
+    """
+    if not as_tuple:
+        return nonzero_rows(input)
+    rows = nonzero_rows(line(input))
+    return tuple(select(rows, (slice(None), column, Ellipsis)) for column in range(rows.shape[1]))
+
+
+@public
+def argwhere(input: TensorOnly) -> Any:
+    """The indices of the elements that are not 0, one row each; `nonzero(input)`."""
+    return nonzero_rows(input)
+
+
+@public
+def where(condition: TensorOnly, input: Any = None, other: Any = None) -> Any:
+    """`input` where `condition`, else `other`, broadcast; alone, `nonzero(condition, as_tuple)`.
+
+    Args:
+        condition: a Tensor of booleans (alone: of anything).
+        input, other: Tensors or numbers; both or none.
+
+    Raises RuntimeError for a condition that is not boolean, TypeError for only one of two.
+    """
+    if input is not None and other is not None:
+        return e.where(condition, input, other)
+    alone = input is None and other is None
+    text = "expected a condition alone, or with both input and other"
+    need(alone, "where", text, error=TypeError)
+    return nonzero(condition, as_tuple=True)
+
+
+publish(globals())

@@ -304,3 +304,30 @@ def one_hot_rows(xp, x, *, classes, dtype):
     """For each class index a row of zeros with a one in its place."""
     hot = xp.equal(xp.reshape(x, (*x.shape, 1)), xp.arange(classes))
     return xp.asarray(hot, dtype)
+
+
+def places_in_memory(base: Any, sizes: Any, steps: Any, first: int) -> tuple[Any, ...]:
+    """An index array a dimension of the elements of `base` at first + sum(i * step).
+
+    `first` and `steps` are numbers of elements in memory, from the first one of `base` on. Raises
+    RuntimeError where nothing of `base` lies.
+    """
+    item = base.dtype.itemsize
+    low = sum(step * (n - 1) for n, step in zip(base.shape, base.strides, strict=True) if step < 0)
+    rest = np.full(sizes, first - low // item)  # counted from its lowest one
+    for n, step, number in zip(sizes, steps, range(len(sizes), 0, -1), strict=True):
+        rest += (np.arange(n) * step).reshape((n, *(1,) * (number - 1)))
+    # They are so many strides of the longest, of the next, and so on.
+    found: list[Any] = [np.zeros_like(rest)] * base.ndim
+    for dim in sorted(range(base.ndim), key=lambda d: -abs(base.strides[d])):
+        if base.shape[dim] > 1 and base.strides[dim]:
+            found[dim], rest = np.divmod(rest, abs(base.strides[dim]) // item)
+            if np.any((found[dim] < 0) | (found[dim] >= base.shape[dim])):
+                break
+            if base.strides[dim] < 0:
+                found[dim] = base.shape[dim] - 1 - found[dim]
+    else:
+        if rest.size == 0 or (base.size and not rest.any()):
+            asarray = XP[type(base)].asarray
+            return tuple(asarray(made(index)) for index in found)
+    raise wrong("as_strided", "the elements reach outside of the memory of the Tensor")

@@ -19,16 +19,12 @@ from ..fronts import Dim, Index, Int, OwnDim, SameDtype, T, TensorOnly, need, on
 from ..pointwise.elementwise import add, clamp, div, floor_divide, mul, to_dtype, where
 from ..reduce.scans import doubling
 from ..reduce.sorting import argsort_dim
-from ..registry import primitive
+from ..registry import primitive, publish
 from ..shape.joining import cat
-from ..shape.shapes import expand_to, reshape_to
-from .gathering import check_source, scatter_along, scattered, shaped_like, slices
+from ..shape.shapes import expand_to, reshape_to, shaped_like
+from .gathering import check_source, scatter_along, scattered, slices
 from .indexing import at_dim, gather_along, part, places_along, select, ungather, unselect
 from .indexing import index_put as put_at
-
-__all__ = [
-    "index_reduce", "put", "scatter_reduce", "select_scatter", "slice_scatter", "unravel_index",
-]  # fmt: skip
 
 # The extreme of all values for a place ------------------------------------------------------------
 
@@ -103,10 +99,9 @@ def _prod(x: Any, index: Any, src: Any, dim: int, own: bool) -> Any:
         before = where(places[step:] == places[:-step], values[:-step], 1)
         values = cat([values[:step], mul(values[step:], before)])
         step *= 2
-    last = cat([places[1:] != places[:-1], wrap(xp.ones(1, bool_))])
+    last = cat([places[1:] != places[:-1], x.new_ones(1, dtype=bool_)])
     # All but the last product for each place go behind the end.
-    ones = wrap(xp.ones(size + 1, x.dtype))
-    factors = put_at(ones, values, (where(last, places, size)._array,))
+    factors = put_at(x.new_ones(size + 1), values, (where(last, places, size)._array,))
     return mul(x, reshape_to(part(factors, 0, None, size), x.shape))
 
 
@@ -227,3 +222,6 @@ def unravel_index(indices: Index, shape: Any) -> tuple[Any, ...]:
         found.append(indices % size)
         indices = indices // size
     return tuple(reversed(found))
+
+
+publish(globals())

@@ -13,28 +13,14 @@ from ...tensor import Tensor
 from .. import fronts
 from ..arguments import REDUCTIONS, check_reduction, want_shape
 from ..coercion import cast, examine
-from ..fronts import (
-    FLOAT,
-    FloatOnly,
-    Probability,
-    Reduction,
-    Refused,
-    SameShape,
-    TensorOnly,
-    public,
-)
+from ..fronts import FloatOnly, Reduction, Refused, SameShape, TensorOnly, public
 from ..index.indexing import gather_along, one_hot_rows, ungather
 from ..pointwise.activations import softplus_of
 from ..pointwise.elementwise import clamp, exp, log, logistic, mul, ne, where
 from ..reduce.reductions import log_softmax_dim, mean, softmax_dim, sum
-from ..registry import primitive
+from ..registry import primitive, publish
 from ..shape.shapes import expand, expand_to, reshape_to
 from .losses import counting, loss, mean_loss, reduced, reduced_array, sum_of
-
-__all__ = [
-    "binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "kl_div",
-    "nll_loss",
-]  # fmt: skip
 
 # By the bytes of a number: a dtype's name would have to be parsed at every step.
 UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
@@ -99,7 +85,7 @@ cross_entropy_classes = primitive(
 def cross_entropy(
     input: _Scores, target: TensorOnly, weight: TensorOnly | None = None,
     size_average: Refused = None, ignore_index: int = -100, reduce: Refused = None,
-    reduction: Reduction = "mean", label_smoothing: Probability = 0.0,
+    reduction: Reduction = "mean", label_smoothing: fronts.Probability = 0.0,
 ) -> Tensor:  # fmt: skip
     """The cross entropy of unnormalized scores with class indices or class probabilities.
 
@@ -317,7 +303,7 @@ def bce_with_logits(xp, input, target, *, reduction="mean"):
 _Target = Annotated[
     TensorOnly, fronts.Check("if @.shape != ^.shape: check_pair($name, ^, @, ValueError)")
 ]
-_FloatTarget = Annotated[_Target, FLOAT]
+_FloatTarget = Annotated[_Target, fronts.FLOAT]
 
 
 @public
@@ -391,15 +377,6 @@ def _probabilities(array: Any, what: str, way_out: str) -> None:
         raise wrong("binary_cross_entropy", text, array.min(), array.max())
 
 
-def _input(array: Any) -> None:
-    way_out = "apply a sigmoid, or use binary_cross_entropy_with_logits"
-    _probabilities(array, "input", way_out)
-
-
-def _target(array: Any) -> None:
-    _probabilities(array, "target", "write classes as 0 and 1, and divide a mask by its largest")
-
-
 @loss
 def binary_cross_entropy(
     input: TensorOnly, target: _Target, weight: TensorOnly | None = None,
@@ -423,8 +400,10 @@ def binary_cross_entropy(
     fits = input.dtype.kind == "f" and input.dtype == target.dtype
     text = "expected input and target of one float dtype"
     need(fits, "binary_cross_entropy", text, input.dtype, target.dtype)
-    examine(input, _input)
-    examine(target, _target)
+    way_out = "apply a sigmoid, or use binary_cross_entropy_with_logits"
+    examine(input, lambda a: _probabilities(a, "input", way_out))
+    whole = "write classes as 0 and 1, and divide a mask by its largest"
+    examine(target, lambda a: _probabilities(a, "target", whole))
     losses = bce(input, target)
     return losses if weight is None else _weighted(losses, weight)
 
@@ -434,7 +413,7 @@ def binary_cross_entropy(
 
 @public
 def kl_div(
-    input: FloatOnly, target: Annotated[SameShape, FLOAT], size_average: Refused = None,
+    input: FloatOnly, target: Annotated[SameShape, fronts.FLOAT], size_average: Refused = None,
     reduce: Refused = None, reduction: str = "mean", log_target: bool = False,
 ) -> Tensor:  # fmt: skip
     """The Kullback-Leibler divergence, `target * (log(target) - input)`.
@@ -460,3 +439,6 @@ def kl_div(
     if reduction == "batchmean":
         return mean(sum(losses, tuple(range(1, input.ndim)))) if input.ndim > 1 else mean(losses)
     return reduced(losses, reduction)
+
+
+publish(globals())

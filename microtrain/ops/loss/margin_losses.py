@@ -18,14 +18,9 @@ from ..pointwise.elementwise import clamp, minimum, mul, sqrt, where
 from ..reduce.norms import norm
 from ..reduce.reductions import any_dims, mean_dims, sum, sum_dims
 from ..reduce.scans import cumsum
+from ..registry import publish
 from ..shape.shapes import reshape_to
 from .losses import loss
-
-__all__ = [
-    "cosine_embedding_loss", "hinge_embedding_loss", "margin_ranking_loss", "multi_margin_loss",
-    "multilabel_margin_loss", "multilabel_soft_margin_loss", "soft_margin_loss",
-    "triplet_margin_loss", "triplet_margin_with_distance_loss",
-]  # fmt: skip
 
 _Scores = Annotated[FloatOnly, of_dims(0, 2)]
 _Power = Annotated[float, fronts.one_of(1, 2, error="ValueError")]
@@ -268,3 +263,6 @@ def triplet_margin_loss(
     if swap:
         far = minimum(far, distance(positive, negative))
     return clamp(distance(anchor, positive) - far + margin, min=0)
+
+
+publish(globals())

@@ -13,11 +13,11 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from ...backend import XP, int64
+from ...backend import int64
 from ...tensor import TENSORS, wrap
 from ..arguments import IS_SQUARE
 from ..coercion import cast, underived
-from ..fronts import FLOAT, Alike, Flag, FloatSquare, Matrices, need, one_of, public
+from ..fronts import Alike, Flag, FloatMatrices, FloatSquare, need, one_of, public
 from ..index.indexing import part
 from ..pointwise.elementwise import abs, maximum, where
 from ..reduce.reductions import amax, sum_dims
@@ -29,8 +29,6 @@ from .factorizations import _attempt, solve_systems, svd_of, svdvals, transposed
 from .linear_algebra import batched
 
 __all__ = ["matrix_exp", "pinverse", "qr", "svd"]
-
-FloatMatrices = Annotated[Matrices, FLOAT]
 
 
 def _completed(xp, x):
@@ -106,8 +104,7 @@ def svd(x: FloatMatrices, some: Flag = True, compute_uv: Flag = True) -> SVDOfOl
     m, n = x.shape[-2:]
     if compute_uv:
         return SVDOfOld(*_parts_of_svd(x, not some))
-    xp, lead = XP[type(x._array)], x.shape[:-2]
-    u, v = (wrap(xp.zeros((*lead, k, k), x.dtype)) for k in (m, n))
+    u, v = (x.new_zeros(*x.shape[:-2], k, k) for k in (m, n))
     return SVDOfOld(u, svdvals(x), v)
 
 
@@ -164,13 +161,11 @@ def linalg_qr(
     m, n = A.shape[-2:]
     found, lead = qr_of(A), A.ndim - 2
     q, r = part(found, lead, 0, m), matrix_transpose(part(found, lead, m, None))
-    xp = XP[type(A._array) if type(A) in TENSORS else type(A)]
     if mode == "r":
-        return QR(wrap(xp.zeros((0,), A.dtype)), r)
+        return QR(A.new_zeros(0), r)
     if mode == "complete" and m > n:
-        zeros = wrap(xp.zeros((*A.shape[:-2], m - n, n), A.dtype))
         q = cat([q, completion(q)], -1)
-        return QR(q, cat([r, zeros], -2))
+        return QR(q, cat([r, A.new_zeros(*A.shape[:-2], m - n, n)], -2))
     return QR(q, r)
 
 
@@ -278,12 +273,11 @@ def _limits(x: Any, atol: Any, rtol: Any) -> tuple[Any, Any]:
         if type(atol) in TENSORS:
             rtol = cast(atol == 0, x.dtype) * default
     atol = 0.0 if atol is None else atol
-    xp, found = XP[type(x._array)], []
-    for value in (atol, rtol):
-        if type(value) not in TENSORS:
-            value = wrap(xp.asarray(float(value), x.dtype))
-        found.append(cast(value.detach(), x.dtype))
-    return found[0], found[1]
+    atol, rtol = (
+        cast(value.detach(), x.dtype) if type(value) in TENSORS else x.new_tensor(float(value))
+        for value in (atol, rtol)
+    )
+    return atol, rtol
 
 
 @public
@@ -326,7 +320,7 @@ def matrix_rank(
     found = wrap(A._array)
     values = abs(eigh(found).eigenvalues) if hermitian else svdvals(found)
     if not values.shape[-1] or not math.prod(values.shape):
-        return wrap(XP[type(A._array)].zeros(A.shape[:-2], int64))
+        return A.new_zeros(A.shape[:-2], dtype=int64)
     limit = _limit(values, *_limits(A, atol, rtol))
     return sum_dims(cast(values > limit, int64), (values.ndim - 1,), False)
 
@@ -363,10 +357,9 @@ def lstsq(A: FloatMatrices, B: Alike, rcond: Any = None, *, driver: _Driver = No
     need(right.ndim > 1 and right.shape[-2] == A.shape[-2], "linalg.lstsq", text, B)
     driver = driver or "gelsy"
     m, n = A.shape[-2:]
-    xp = XP[type(A._array)]
     solution = batched(pinv(A, rtol=rcond), right)
     residuals = part(reshape_to(solution, (-1,)), 0, 0, 0)
-    values, rank = (wrap(xp.zeros((0,), dtype)) for dtype in (A.dtype, int64))
+    values, rank = A.new_zeros(0), A.new_zeros(0, dtype=int64)
     if driver != "gelsy" and m > n:
         apart = batched(A, solution) - right
         residuals = sum_dims(apart * apart, (apart.ndim - 2,), False)

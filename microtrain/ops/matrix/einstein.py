@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from ...errors import need, wrong
@@ -29,22 +31,17 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _Label = str | int
 
 
-class _Layout(NamedTuple):
-    """How to bring an operand into the form a product wants; each part may be nothing to do."""
-
-    diagonals: tuple[tuple[int, int], ...]
-    sums: tuple[int, ...]
-    order: tuple[int, ...] | None
-    shape: tuple[int, ...] | None
+# What is done to an operand, one after the other.
+_Work = list[Callable[[Any], Any]]
 
 
 class _Step(NamedTuple):
-    """A product of what there is so far with the next operand."""
+    """The work on both sides, their product, and the work on that."""
 
-    kind: str  # mm, batched or mul
-    left: _Layout
-    right: _Layout
-    shape: tuple[int, ...] | None
+    left: _Work
+    right: _Work
+    product: Callable[[Any, Any], Any]
+    after: _Work
 
 
 def einsum(equation: Any, *operands: Any) -> Any:
@@ -74,23 +71,17 @@ def einsum(equation: Any, *operands: Any) -> Any:
     steps, last = _plan(equation, tuple(x.shape for x in tensors))
     result = tensors[0]
     for step, operand in zip(steps, tensors[1:], strict=True):
-        left, right = _arranged(result, step.left), _arranged(operand, step.right)
-        if step.kind == "mul":
-            result = mul(left, right)
-        else:
+        left, right = _worked(result, step.left), _worked(operand, step.right)
+        if step.product is not mul:
             check_dtypes("einsum", left, right)
-            result = (mm_matrices if step.kind == "mm" else batched)(left, right)
-        result = result if step.shape is None else reshape_to(result, step.shape)
-    return _arranged(result, last)
+        result = _worked(step.product(left, right), step.after)
+    return _worked(result, last)
 
 
-def _arranged(x: Any, layout: _Layout) -> Any:
-    for a, b in layout.diagonals:
-        x = diagonal(x, 0, a, b)
-    if layout.sums:
-        x = sum_dims(x, layout.sums, False)
-    x = x if layout.order is None else permute_dims(x, layout.order)
-    return x if layout.shape is None else reshape_to(x, layout.shape)
+def _worked(x: Any, work: _Work) -> Any:
+    for change in work:
+        x = change(x)
+    return x
 
 
 # The equation -------------------------------------------------------------------------------------
@@ -151,42 +142,36 @@ def _sizes(labels: list[_Label], shape: tuple[int, ...], known: dict[_Label, int
         known[label] = size if known.get(label, 1) == 1 else known[label]
 
 
-def _without_repeats(labels: list[_Label]) -> tuple[tuple[tuple[int, int], ...], list[_Label]]:
-    """The diagonals to take until every label occurs once, and the labels then."""
-    labels, pairs = list(labels), []
-    for label in dict.fromkeys(labels):
-        while labels.count(label) > 1:
-            a = labels.index(label)
-            b = labels.index(label, a + 1)
-            pairs.append((a, b))
-            del labels[b], labels[a]
-            labels.append(label)
-    return tuple(pairs), labels
-
-
 class _Operand:
     """Labels and sizes of an operand while the plan is made."""
 
     def __init__(self, labels: list[_Label], sizes: dict[_Label, int]) -> None:
-        self.diagonals, self.labels = _without_repeats(labels)
-        self.sizes = sizes
+        self.diagonals: list[tuple[int, int]] = []
+        self.labels, self.sizes = list(labels), sizes
+        for label in labels:  # diagonals are taken until every one occurs once
+            while self.labels.count(label) > 1:
+                a = self.labels.index(label)
+                b = self.labels.index(label, a + 1)
+                self.diagonals.append((a, b))
+                del self.labels[b], self.labels[a]
+                self.labels.append(label)
 
-    def layout(self, order: list[_Label], shape: tuple[int, ...] | None = None) -> _Layout:
-        """The dimensions of `order`, all others summed, in `shape`."""
-        sums = tuple(i for i, label in enumerate(self.labels) if label not in order)
+    def work(self, order: list[_Label], shape: tuple[int, ...] | None = None) -> _Work:
+        """What leaves the dimensions of `order`, all others summed, in `shape`."""
+        found: _Work = [partial(diagonal, offset=0, dim1=a, dim2=b) for a, b in self.diagonals]
         left = [label for label in self.labels if label in order]
-        places = tuple(left.index(label) for label in order)
-        sizes = tuple(self.sizes[label] for label in order)
-        return _Layout(
-            self.diagonals,
-            sums,
-            None if places == tuple(range(len(places))) else places,
-            None if shape is None or shape == sizes else shape,
-        )
+        if len(left) < len(self.labels):
+            sums = tuple(i for i, label in enumerate(self.labels) if label not in order)
+            found.append(partial(sum_dims, dims=sums))
+        if left != order:
+            found.append(partial(permute_dims, dims=tuple(map(left.index, order))))
+        if shape not in (None, tuple(self.sizes[label] for label in order)):
+            found.append(partial(reshape_to, shape=shape))
+        return found
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(equation: str, shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[_Step, ...], _Layout]:
+def _plan(equation: str, shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[_Step, ...], _Work]:
     """The products to make, and what to do with the last one's result."""
     terms, output = _parsed(equation, [len(shape) for shape in shapes])
     known: dict[_Label, int] = {}
@@ -202,7 +187,7 @@ def _plan(equation: str, shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[_St
         later = {label for labels in terms[number:] for label in labels} | set(output)
         step, x = _product(x, y, later)
         steps.append(step)
-    return tuple(steps), x.layout(output)
+    return tuple(steps), x.work(output)
 
 
 def _product(x: _Operand, y: _Operand, later: set[_Label]) -> tuple[_Step, _Operand]:
@@ -223,18 +208,16 @@ def _product(x: _Operand, y: _Operand, later: set[_Label]) -> tuple[_Step, _Oper
     result = _Operand([*batch, *rows, *columns], sizes)
     b, c = (tuple(operand.sizes[label] for label in batch) for operand in (x, y))
     final = tuple(sizes[label] for label in result.labels)
+    product, left, right, made = mul, (*b, *m, *(1 for _ in n)), (*c, *(1 for _ in m), *n), final
     if inner:
-        kind = "batched" if batch else "mm"
-        left = (*b, math.prod(m), math.prod(k))
-        right = (*c, math.prod(k), math.prod(n))
+        product = batched if batch else mm_matrices
+        left, right = (*b, math.prod(m), math.prod(k)), (*c, math.prod(k), math.prod(n))
         made = (*final[: len(batch)], math.prod(m), math.prod(n))
-    else:
-        kind, left, right, made = "mul", (*b, *m, *(1 for _ in n)), (*c, *(1 for _ in m), *n), final
     step = _Step(
-        kind,
-        x.layout([*batch, *rows, *inner], left),
-        y.layout([*batch, *inner, *columns], right),
-        None if made == final else final,
+        x.work([*batch, *rows, *inner], left),
+        y.work([*batch, *inner, *columns], right),
+        product,
+        [] if made == final else [partial(reshape_to, shape=final)],
     )
     return step, result
 

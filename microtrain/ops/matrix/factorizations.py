@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import math
 from collections import namedtuple
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
 from ...autograd.differentiate import grad, messages_set_aside
 from ...autograd.grad_mode import enable_grad
-from ...backend import XP, int64, made
+from ...backend import int64
 from ...errors import need, wrong
 from ...tensor import TENSORS, Tensor, wrap
 from ..coercion import LinAlgError, cast, examine
-from ..fronts import FLOAT, Alike, Flag, Float, FloatSquare, Int, Ints, Matrices, Square, T, public
+from ..fronts import Alike, Flag, Float, FloatMatrices, FloatSquare, Int, Ints, Square, T, public
 from ..index.indexing import part
 from ..pointwise.elementwise import abs, clone, exp, instead_of, mul, where, zeros_like
 from ..reduce.reductions import sum_dims
@@ -212,7 +212,7 @@ svd_of = primitive("svd", lambda xp, x: _attempt(xp.svd, x), x=_svd_rule)
 
 
 @public
-def svdvals(x: Annotated[Matrices, FLOAT]) -> Any:
+def svdvals(x: FloatMatrices) -> Any:
     """The singular values of a matrix, or of each of a batch (..., m, n), the largest first.
 
     Raises RuntimeError for fewer than two dimensions and for integers, LinAlgError (a RuntimeError)
@@ -226,11 +226,6 @@ def svdvals(x: Annotated[Matrices, FLOAT]) -> Any:
 
 
 # Triangular matrices ------------------------------------------------------------------------------
-
-
-def _ones(x: Any, shape: Any) -> Any:
-    """Ones in the dtype and on the device of `x`."""
-    return wrap(XP[type(x._array)].ones(shape, x.dtype))
 
 
 @public
@@ -253,7 +248,7 @@ def solve_triangular(
     triangle = upper_triangle if upper else lower_triangle
     matrix = triangle(A, 0)
     if unitriangular:
-        ones = with_diagonal(_ones(A, A.shape[:-1]), A.shape, 0)
+        ones = with_diagonal(A.new_ones(A.shape[:-1]), A.shape, 0)
         matrix = triangle(A, 1 if upper else -1) + ones
     if left:
         return solve_systems(matrix, B, lower=not upper)
@@ -283,7 +278,7 @@ def cholesky_solve(B: T, L: FloatSquare, upper: bool = False) -> Any:
 def cholesky_inverse(L: FloatSquare, upper: Flag = False) -> Any:
     """The inverse of the matrix whose Cholesky factor is L, of which only the triangle is read."""
     lower = matrix_transpose(upper_triangle(L, 0)) if upper else lower_triangle(L, 0)
-    ones = with_diagonal(_ones(L, L.shape[:-1]), L.shape, 0)
+    ones = with_diagonal(L.new_ones(L.shape[:-1]), L.shape, 0)
     found = solve_systems(lower, ones, lower=True)
     return batched(matrix_transpose(found), found)
 
@@ -343,8 +338,7 @@ def matrix_power(x: Square, n: Int) -> Any:
     for integers.
     """
     if not n:
-        xp = XP[type(x._array)]
-        return instead_of(x, wrap(xp.asarray(made(np.eye(x.shape[-1], dtype=x.dtype)))))
+        return instead_of(x, x.new_tensor(np.eye(x.shape[-1])))
     if n < 0:
         x, n = inverse(x), -n
     if n == 1:
@@ -393,9 +387,9 @@ def vander(x: T, N: Int | None = None) -> Tensor:
     powers = x.shape[-1] if N is None else N
     need(powers > 1 or N is None, "linalg.vander", "N must be greater than 1", N)
     if powers < 2:
-        return _ones(x, (*x.shape, powers))
+        return x.new_ones(*x.shape, powers)
     lines = expand_to(reshape_to(x, (*x.shape, 1)), (*x.shape, powers - 1))
-    return cat([_ones(x, (*x.shape, 1)), cumprod(lines, x.ndim)], -1)
+    return cat([x.new_ones(*x.shape, 1), cumprod(lines, x.ndim)], -1)
 
 
 # Determinants, their signs and their logarithms ---------------------------------------------------

@@ -18,13 +18,8 @@ from ..coercion import cast
 from ..fronts import Batch, Matrix, T, Vector, need, public, wrong
 from ..pointwise.elementwise import add, instead_of, mul
 from ..reduce.reductions import sum_dims
-from ..registry import primitive
+from ..registry import primitive, publish
 from ..shape.shapes import expand_to, normal_dim, permute_dims, reshape_to, transpose
-
-__all__ = [
-    "addbmm", "addmm", "addmv", "addr", "baddbmm", "bmm", "dot", "ger", "inner", "kron", "matmul",
-    "mm", "mv", "outer", "tensordot", "vdot",
-]  # fmt: skip
 
 
 def _mm(xp, x, y, out=None):
@@ -404,3 +399,6 @@ def addbmm(x: T, batch1: Batch, batch2: Batch, *, beta: Any = 1, alpha: Any = 1)
         bmm(batch1, batch2)  # which refuses
     product = tensordot(batch1, batch2, ([0, 2], [0, 1]))
     return _add_product("addbmm", x, product, beta, alpha)
+
+
+publish(globals(), "matmul", "mm")

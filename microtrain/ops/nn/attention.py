@@ -58,7 +58,9 @@ def scaled_dot_product_attention(
     blind = None
     if is_causal:
         need(attn_mask is None, _NAME, "give attn_mask or is_causal, not both")
-        attn_mask = _causal(scores)
+        xp, (targets, sources) = XP[type(scores._array)], scores.shape[-2:]
+        rows = xp.reshape(xp.arange(targets), (-1, 1))
+        attn_mask = wrap(xp.greater_equal(rows, xp.arange(sources)))  # on and below the diagonal
     elif attn_mask is not None:
         # A target that may look nowhere looks everywhere, and its result is replaced.
         seen = attn_mask if attn_mask.dtype.kind == "b" else attn_mask != -math.inf
@@ -73,13 +75,6 @@ def scaled_dot_product_attention(
         weights = dropout(weights, dropout_p, training=True)
     result = matmul(weights, value)
     return result if blind is None else where(blind, 0, result)
-
-
-def _causal(scores: Any) -> Any:
-    """True on and below the diagonal."""
-    xp = XP[type(scores._array)]
-    targets, sources = scores.shape[-2:]
-    return wrap(xp.greater_equal(xp.reshape(xp.arange(targets), (-1, 1)), xp.arange(sources)))
 
 
 def _repeat_heads(x: Any, heads: int) -> Any:

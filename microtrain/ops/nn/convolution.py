@@ -25,14 +25,10 @@ from ..arguments import want_shape
 from ..fronts import Int, NumericOnly, SameDtype, need, spatial, wrong
 from ..matrix.linear_algebra import sum_rows
 from ..reduce.reductions import sum_dims
-from ..registry import primitive
+from ..registry import primitive, publish
 from ..shape.shapes import reshape_to
 from . import windows
 from .windows import Geometry, batched, both_sides, geometric, padded, unbatched
-
-__all__ = [
-    "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
-]  # fmt: skip
 
 # Bytes of columns at a time: about half of a core's second level cache; a GPU wants few products.
 PART = {"cpu": 1 << 19, "cuda": 1 << 28}
@@ -360,3 +356,6 @@ def _convolve_transposed(
 conv_transpose1d, conv_transpose2d, conv_transpose3d = spatial(
     _convolve_transposed, "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"
 )
+
+
+publish(globals())

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
+import numpy as np
+
 from ...backend import XP, float16, float32, int32, int64
 from ...errors import need
 from ...numerics.sums import written
-from ...tensor import TENSORS, Tensor, wrap
+from ...tensor import TENSORS, Tensor
 from ..arguments import want_in_range, want_shape, want_tensors
 from ..coercion import cast, examine
 from ..fronts import Flag, Index, Matrix, T, of_dims, one_of, public
@@ -142,19 +144,15 @@ def _offsets(input: Any, offsets: Any, include_last_offset: bool) -> Any:
         text = "a matrix of bags takes no offsets"
         need(offsets is None, "embedding_bag", text, error=ValueError)
         bags, size = input.shape
-        xp = XP[type(input._array)]
-        return wrap(xp.multiply(xp.arange(bags), size))
+        return input.new_tensor(np.arange(bags) * size)
     vector = type(offsets) in TENSORS and offsets.ndim == 1
     text = "a vector of row numbers needs offsets, a vector as well: where each bag begins"
     need(vector, "embedding_bag", text, error=ValueError)
     whole = offsets.dtype in (int64, int32)
     need(whole, "embedding_bag", "offsets must be integers", offsets.dtype)
     n = input.shape[0]
-
-    def check(array: Any) -> None:
-        need(not array.size or not array[0], "embedding_bag", "offsets[0] must be 0", *array[:1])
-
-    examine(offsets, check)
+    text = "offsets[0] must be 0"
+    examine(offsets, lambda a: need(not a[:1].any(), "embedding_bag", text, *a[:1]))
     want_in_range("embedding_bag", cast(offsets, int64)._array, 0, 0, n + 1, RuntimeError)
     return cast(offsets[:-1] if include_last_offset else offsets, int64)
 

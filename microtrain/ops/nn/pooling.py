@@ -24,17 +24,10 @@ from ..index.indexing import at_dim, gather_index, part
 from ..pointwise.elementwise import abs as absolute
 from ..pointwise.elementwise import clone, div, relu, sign
 from ..reduce.reductions import in_single, mean_dims
-from ..registry import primitive
+from ..registry import primitive, publish
 from ..shape.joining import cat
 from ..shape.shapes import expand_to, reshape_to
 from .windows import batched, constant_pad, geometric, unbatched
-
-__all__ = [
-    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
-    "adaptive_max_pool2d", "adaptive_max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d",
-    "lp_pool1d", "lp_pool2d", "lp_pool3d", "max_pool1d", "max_pool2d", "max_pool3d", "max_unpool1d",
-    "max_unpool2d", "max_unpool3d",
-]  # fmt: skip
 
 MOST = 2**31  # windows along a size: each is listed
 MOST_RUNS = 16  # of windows that are one slice, above which they are gathered first
@@ -231,8 +224,7 @@ def _lp_pool(
     Other arguments and errors are those of `avg_pool2d`.
     """
     count = math.prod(numbers(name, "kernel_size", kernel_size, dims))
-    pools = avg_pool1d, avg_pool2d, avg_pool3d
-    mean = pools[dims - 1](_wide(input) ** norm_type, kernel_size, stride, 0, ceil_mode)
+    mean = _avg_pool(name, dims, _wide(input) ** norm_type, kernel_size, stride, 0, ceil_mode)
     found = (sign(mean) * relu(absolute(mean)) * count) ** (1.0 / norm_type)
     return cast(found, input.dtype)
 
@@ -482,7 +474,7 @@ def _max_unpool(
     n, channels = x.shape[:2]
     room, line = math.prod(sizes), (n, channels, math.prod(x.shape[2:]))
     want_in_range(name, at._array, 2, 0, room, RuntimeError)
-    empty = wrap(XP[type(x._array)].zeros((n, channels, room), x.dtype))
+    empty = x.new_zeros(n, channels, room)
     found = scatter_along(empty, reshape_to(at, line), reshape_to(x, line), 2)
     return unbatched(reshape_to(found, (n, channels, *sizes)), x, input)
 
@@ -490,3 +482,6 @@ def _max_unpool(
 max_unpool1d, max_unpool2d, max_unpool3d = spatial(
     _max_unpool, "max_unpool1d", "max_unpool2d", "max_unpool3d"
 )
+
+
+publish(globals())

@@ -14,6 +14,7 @@ weights of such gates are halved first, which is exact.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from ...autograd.differentiate import grad, messages_set_aside
@@ -321,55 +322,48 @@ def _loop_back(xp, g, result, w_hh, stopped, kind, reverse, kept):
 NAMES = ("input", "hidden", "w_ih", "w_hh", "b_ih", "b_hh", "cell")
 
 
-def _gradient(name, g, result, stopped, kind, reverse, kept, **inputs):
+def _gradient(
+    name, g, result, stopped, kind, reverse, kept, input, hidden, w_ih, w_hh, b_ih, b_hh, cell
+):  # fmt: skip
     """The gradient of the input `name`.
 
     The first of the rules that a pass calls runs the loop, and every rule takes what that left.
     """
     if type(g) in TENSORS:
-        states, cell = unrolled(**inputs, stopped=stopped, kind=kind, reverse=reverse)
-        rows = [inputs["hidden"][None], states, (states[0] * 0 if cell is None else cell)[None]]
+        inputs = dict(zip(NAMES, (input, hidden, w_ih, w_hh, b_ih, b_hh, cell), strict=True))
+        states, last = unrolled(**inputs, stopped=stopped, kind=kind, reverse=reverse)
+        rows = [hidden[None], states, (states[0] * 0 if last is None else last)[None]]
         whole = cat(rows[::-1] if reverse else rows)
         with messages_set_aside():
             return grad(whole, [inputs[name]], g, create_graph=True)[0]
     xp = XP[type(g)]
     memo = kept.setdefault("gradients", {})
     if name not in memo:
-        found = _loop_back(xp, g, result, inputs["w_hh"], stopped, kind, reverse, kept)
+        found = _loop_back(xp, g, result, w_hh, stopped, kind, reverse, kept)
         memo.update(dict.fromkeys(NAMES, found))
-    into, through, hidden, cell = memo.pop(name)
+    into, through, g_hidden, g_cell = memo.pop(name)
     if name in ("hidden", "cell"):
-        return hidden if name == "hidden" else cell
+        return g_hidden if name == "hidden" else g_cell
     rows = through if name in ("w_hh", "b_hh") else into
     if name == "input":
-        return xp.reshape(xp.matmul(rows, inputs["w_ih"]), inputs["input"].shape)
+        return xp.reshape(xp.matmul(rows, w_ih), input.shape)
     if name in ("b_ih", "b_hh"):
         return sum_rows(xp, rows)
-    steps = inputs["input"].shape[0]
     given = kept["rows"]
     if name == "w_hh":  # in time, not in the order of the loop
-        given = xp.getitem(result, slice(2, None) if reverse else slice(0, steps))
+        given = xp.getitem(result, slice(2, None) if reverse else slice(0, input.shape[0]))
         given = xp.reshape(given, (rows.shape[0], given.shape[2]))
     # The small matrix on the left: OpenBLAS is up to a quarter slower the other way round.
     return xp.transpose(xp.matmul(xp.transpose(given, (1, 0)), rows), (1, 0))
 
 
-def _rule(name: str) -> Any:
-    def rule(
-        g, result, stopped, kind, reverse, kept, input, hidden, w_ih, w_hh, b_ih, b_hh, cell
-    ):  # fmt: skip
-        given = dict(zip(NAMES, (input, hidden, w_ih, w_hh, b_ih, b_hh, cell), strict=True))
-        return _gradient(name, g, result, stopped, kind, reverse, kept, **given)
-
-    return rule
-
-
+_RULES: dict[str, Any] = {name: partial(_gradient, name) for name in NAMES}
 recurrent = primitive(
     "recurrent",
     _recurrent,
     extras=("kept",),
     recompute={"kept": lambda: None},  # not for higher orders
-    **{name: _rule(name) for name in NAMES},
+    **_RULES,
 )
 
 

@@ -16,17 +16,11 @@ from ..fronts import Alike, AtLeast0, Dim, Float, Front, Number, Numeric, T, nee
 from ..index.indexing import part
 from ..inplace import in_place
 from ..reduce.reductions import softmax
-from ..registry import primitive
+from ..registry import primitive, publish
 from ..shape.shapes import reshape_to
 from . import elementwise as e
 from .elementwise import abs, exp, sigmoid, tanh, where
 from .special import erf
-
-__all__ = [
-    "celu", "elu", "gelu", "glu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh",
-    "leaky_relu", "logsigmoid", "mish", "prelu", "relu", "relu6", "selu", "silu", "softmin",
-    "softplus", "softshrink", "softsign", "tanhshrink", "threshold",
-]  # fmt: skip
 
 
 class _Activation(Front):
@@ -440,3 +434,6 @@ def softshrink(input: Float, lambd: AtLeast0 = 0.5) -> Tensor:
     Raises RuntimeError for a `lambd` below 0.
     """
     return input - e.clamp(input, -lambd, lambd)
+
+
+publish(globals(), "relu")

@@ -19,21 +19,14 @@ from ...tensor import TENSORS
 from ..arguments import want_shape
 from ..coercion import cast, to_float
 from ..fronts import Count, Dim, Dims, Float, Numeric, RealDim, T, public
-from ..index.gathering import line, shaped_like
 from ..index.indexing import at_dim, part
 from ..loss.losses import counting, mean_loss
 from ..pointwise.elementwise import clone, div, exp, isnan, ne, where, zeros_like
-from ..registry import primitive
+from ..registry import primitive, publish
 from ..shape.joining import cat
-from ..shape.shapes import normal_dim, normal_dims, reshape_to, restore_dims
+from ..shape.shapes import line, normal_dim, normal_dims, reshape_to, restore_dims, shaped_like
 from . import reductions
 from .reductions import Chosen, amax_dims, amin_dims, chosen, has_elements, in_single, sum_dims
-
-__all__ = [
-    "aminmax", "count_nonzero", "cummax", "cummin", "cumprod", "cumsum", "cumulative_trapezoid",
-    "diff", "gradient", "logcumsumexp", "logsumexp", "nanmean", "nansum", "prod", "std_mean",
-    "trapezoid", "trapz", "var_mean",
-]  # fmt: skip
 
 
 def before(x: Any, dim: int, first: float) -> Any:
@@ -159,10 +152,8 @@ cummin_dim = _running_extremum("cummin", "less_equal")
 
 
 def _cumulative(operation: Any, x: Any, dim: int) -> Chosen:
-    if x.ndim:
-        return chosen(x, operation(x, dim), dim, True)
-    values, indices = _cumulative(operation, reshape_to(x, (1,)), 0)
-    return Chosen(reshape_to(values, ()), reshape_to(indices, ()))
+    found = chosen(line(x), operation(line(x), dim), dim, True)
+    return Chosen(*(shaped_like(part, x) for part in found))
 
 
 @public
@@ -470,3 +461,6 @@ def logcumsumexp(input: Float, dim: Dim) -> Any:
     """`log(cumsum(exp(input)))` along `dim` without overflow; RuntimeError for integers."""
     x = cast(input, float32) if input.dtype == float16 else input  # as in `logsumexp`
     return cast(shaped_like(logcumsumexp_dim(line(x), dim), input), input.dtype)
+
+
+publish(globals())

@@ -17,20 +17,14 @@ from ...tensor import TENSORS, Tensor, wrap
 from ..arguments import want_tensors
 from ..coercion import NUMBERS, cast, promote, underived
 from ..fronts import Dim, NumericOnly, TensorOnly, need, public
-from ..index.gathering import take_along_dim
+from ..index.gathering import nonzero_rows, take_along_dim
 from ..index.indexing import at_dim, gather_along, index_put, part, places_along
-from ..index.masking import nonzero_rows
 from ..pointwise.elementwise import clamp, isnan, ne, to_dtype, where, zeros_like
-from ..registry import primitive
+from ..registry import primitive, publish
 from ..shape.joining import cat
 from ..shape.shapes import permute_dims, reshape_to
 from .reductions import Chosen, any_dims, chosen, has_elements, share, sum_dims
 from .scans import cumsum
-
-__all__ = [
-    "argsort", "bucketize", "isin", "kthvalue", "median", "msort", "nanmedian", "searchsorted",
-    "sort", "topk", "unique", "unique_consecutive",
-]  # fmt: skip
 
 
 def _argsort(xp, x, *, dim, descending=False):
@@ -257,7 +251,7 @@ def _distinct(
             order = order[argsort_dim(rows[order, column], 0)]
         rows = rows[order]
     # A row is new where it differs from the one before; the first always is.
-    new = cat([wrap(xp.ones(min(n, 1), bool_)), any_dims(ne(rows[1:], rows[:-1]), (1,))])
+    new = cat([x.new_ones(min(n, 1), dtype=bool_), any_dims(ne(rows[1:], rows[:-1]), (1,))])
     starts = nonzero_rows(new)[:, 0]
     back = tuple(front.index(d) for d in range(len(front)))
     found = [underived(name, permute_dims(reshape_to(rows[starts], shape), back), source)]
@@ -266,7 +260,7 @@ def _distinct(
         group = index_put(group, group, (order._array,))
         found.append(group if dim is not None else reshape_to(group, x.shape))
     if counts:
-        found.append(cat([starts[1:], wrap(xp.full(min(n, 1), n, int64))]) - starts)
+        found.append(cat([starts[1:], x.new_full((min(n, 1),), n, dtype=int64)]) - starts)
     return tuple(found) if len(found) > 1 else found[0]
 
 
@@ -389,3 +383,6 @@ def isin(
     else:
         found = any_dims(test_elements == elements)
     return ~found if invert else found
+
+
+publish(globals(), "bucketize", "isin")

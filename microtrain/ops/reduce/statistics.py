@@ -8,30 +8,26 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from ...backend import XP, as_dtype, int64, made
+from ...backend import XP, as_dtype, int64
 from ...errors import need, wrong
 from ...tensor import TENSORS, wrap
 from .. import fronts
 from ..arguments import want_in_range, want_same_dtype, want_shape
 from ..coercion import NUMBERS, cast, examine, to_float, underived
 from ..fronts import Count, Dim, Float, Int, Positive, T, TensorOnly, of_dims, one_of, public
-from ..index.gathering import line
 from ..index.indexing import gather_along, part, unselect
 from ..matrix.linear_algebra import matmul
 from ..pointwise.elementwise import clamp, isnan, logical_not, sqrt, where
 from ..pointwise.elementwise import round as nearest
 from ..pointwise.special import lerp
+from ..registry import publish
 from ..shape.joining import cat
 from ..shape.rearranging import diagonal
-from ..shape.shapes import permute_dims, reshape_to, squeeze, t, unsqueeze
+from ..shape.shapes import line, permute_dims, reshape_to, squeeze, t, unsqueeze
 from . import reductions
 from .reductions import Chosen, amax_dims, amin_dims, any_dims, argmax_dim, chosen, sum_dims
 from .scans import cummax, diff
 from .sorting import argsort_dim, searchsorted, sort
-
-__all__ = [
-    "bincount", "corrcoef", "cov", "histc", "histogram", "mode", "nanquantile", "quantile",
-]  # fmt: skip
 
 # Ranks --------------------------------------------------------------------------------------------
 
@@ -40,17 +36,12 @@ _INTERPOLATIONS = "linear", "lower", "higher", "midpoint", "nearest"
 
 def _chances(name: str, x: Any, q: Any) -> Any:
     """`q` as a Tensor; RuntimeError unless it is of the dtype of `x` and from 0 to 1."""
-
-    def check(array: Any) -> None:
-        inside = ((array >= 0) & (array <= 1)).all()
-        need(inside, name, "q must be in the range [0, 1]")
-
     if isinstance(q, NUMBERS):
         q = wrap(XP[type(x._array)].operand(float(q), x.dtype))
     elif type(q) not in TENSORS or q.ndim > 1:
         raise wrong(name, "q must be a number or a Tensor of 0 or 1 dimensions", q)
     want_same_dtype(name, "q", q, x)
-    examine(q, check)
+    examine(q, lambda a: need(((a >= 0) & (a <= 1)).all(), name, "q must be in the range [0, 1]"))
     return q
 
 
@@ -184,11 +175,6 @@ def _finite(width: Any) -> None:
     need(width.all(), "histogram", "no room for bins at so large a number; give the range")
 
 
-def _ascending(edges: Any) -> None:
-    ascending = (edges[1:] >= edges[:-1]).all()
-    need(ascending, "histogram", "the edges in bins do not ascend; sort them")
-
-
 def _range(x: Any, low: Any, high: Any, wide: float) -> tuple[Any, Any]:
     """The ends of a histogram, given or of all elements; apart by twice `wide` where equal."""
     if low == high and x.numel():
@@ -246,13 +232,12 @@ def histogram(
         edges = bins.detach()
         fits = edges.ndim == 1 and len(edges) > 1
         need(fits, "histogram", "expected a vector of two or more edges in bins", bins)
-        examine(edges, _ascending)
+        text = "the edges in bins do not ascend; sort them"
+        examine(edges, lambda a: need((a[1:] >= a[:-1]).all(), "histogram", text))
     else:
         low, high = range or (0, 0 if len(x) else 1)
         low, high = _range(x, low, high, 0.5)
-        share = np.linspace(0, 1, bins + 1, dtype=x.dtype)
-        steps = wrap(XP[type(x._array)].asarray(made(share)))
-        edges = lerp(low, high, steps)
+        edges = lerp(low, high, x.new_tensor(np.linspace(0, 1, bins + 1)))
     n = len(edges) - 1
     place = searchsorted(edges, x, right=True) - 1
     place = where(x == edges[n], n - 1, place)
@@ -322,3 +307,6 @@ def corrcoef(input: Annotated[T, of_dims(0, 2)]) -> Any:
         return found / found
     deviation = sqrt(diagonal(found))
     return clamp(found / unsqueeze(deviation, 1) / deviation, -1, 1)
+
+
+publish(globals())

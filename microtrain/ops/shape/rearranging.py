@@ -18,17 +18,10 @@ from ..fronts import Count, Int, IntOrInts, Ints, Matrices, Numeric, T, Vector, 
 from ..index.indexing import gather_index
 from ..pointwise.elementwise import clone, contiguous_copy, where, zeros_like
 from ..reduce.reductions import sum_dims
-from ..registry import primitive
+from ..registry import primitive, publish
 from . import shapes
 from .joining import atleast_2d, cat, checked_tensors, stack
 from .shapes import broadcast_shape, dim_of, expand_to, flatten, permute_dims, reshape_to, transpose
-
-__all__ = [
-    "block_diag", "broadcast_shapes", "broadcast_tensors", "cartesian_prod", "combinations", "diag",
-    "diag_embed", "diagflat", "diagonal", "diagonal_scatter", "flip", "fliplr", "flipud",
-    "meshgrid", "moveaxis", "movedim", "repeat_interleave", "roll", "rot90", "swapaxes", "swapdims",
-    "tile", "trace", "tril", "tril_indices", "triu", "triu_indices",
-]  # fmt: skip
 
 
 def _distinct(name: str, x: Any, dims: tuple[int, ...]) -> tuple[int, ...]:
@@ -298,9 +291,8 @@ def block_diag(*tensors: Any) -> Any:
     need(all(x.ndim < 3 for x in found), "block_diag", "expected at most 2 dimensions", *found)
     width, before, rows = sum(x.shape[1] for x in found), 0, []
     for x in found:
-        zeros = XP[type(x._array)].zeros
-        height, behind = x.shape[0], width - before - x.shape[1]
-        sides = [wrap(zeros((height, n), x.dtype)) for n in (before, behind)]
+        behind = width - before - x.shape[1]
+        sides = [x.new_zeros(x.shape[0], n) for n in (before, behind)]
         rows.append(cat([sides[0], x, sides[1]], 1))
         before += x.shape[1]
     return cat(rows)
@@ -469,3 +461,8 @@ def diagonal_scatter(input: T, src: T, offset: Int = 0, dim1: int = 0, dim2: int
 def trace(x: Annotated[Numeric, of_dims(2, 2)]) -> Any:
     """The sum of the diagonal of a matrix; RuntimeError for anything else and for booleans."""
     return sum_dims(diagonal_of(x))
+
+
+publish(
+    globals(), "block_diag", "broadcast_shapes", "broadcast_tensors", "cartesian_prod", "meshgrid"
+)

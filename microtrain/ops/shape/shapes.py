@@ -142,6 +142,16 @@ def restore_dims(g, shape, dims, keepdim):
     return reshape_to(g, tuple(1 if i in kept else s for i, s in enumerate(shape)))
 
 
+def line(x: Any) -> Any:
+    """A 0-d Tensor with one dimension; any other as it is."""
+    return x if x.ndim else reshape_to(x, (1,))
+
+
+def shaped_like(result: Any, other: Any) -> Any:
+    """`result` in the shape of `other`."""
+    return result if result.shape == other.shape else reshape_to(result, other.shape)
+
+
 # Another order of the dimensions ----------------------------------------------------------------
 
 
