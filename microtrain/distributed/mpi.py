@@ -448,7 +448,7 @@ def connect(launch: Launch) -> MpiCommunicator:
     watchdog.configure(*watchdog.LIMITS)
     with _beginning(launch):
         MPI = _load(launch)
-        _check_library(launch, MPI)
+        _check_launcher(launch, MPI)
         if _place(launch)[1] != 1:
             process_monitor.start(*_place(launch))
             _limit("in MPI_Init, which returns when all ranks have called it")
@@ -520,7 +520,6 @@ def adopt(launch: Launch, comm: Any) -> MpiCommunicator:
         abort_on_failure(launch)
         process_monitor.start(*_place(launch))
     with _beginning(launch):
-        _check_library(launch, MPI)
         return _joined(launch, MPI, comm, "in the first collectives of a communicator")
 
 
@@ -545,7 +544,7 @@ def _joined(launch: Launch, MPI: ModuleType, comm: Any, where: str) -> MpiCommun
     if known is not None:
         return known
     _limit(where)
-    _check_world(launch, MPI)
+    _check_launcher(launch, MPI)
     _check_settings(comm)
     made = MpiCommunicator(MPI, comm.Dup())
     everyone = bool(job.in_place()) or made.size == MPI.COMM_WORLD.size
@@ -601,7 +600,7 @@ def _load(launch: Launch) -> ModuleType:
         if "mpi4py.MPI" not in sys.modules:
             mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
         with warnings.catch_warnings():
-            # mpi4py notices a foreign launcher too; _check_library says what to do about it.
+            # mpi4py notices a foreign launcher too; _check_launcher says what to do about it.
             warnings.filterwarnings("ignore", "suspicious MPI execution environment")
             from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # RuntimeError: no MPI library was found
@@ -624,18 +623,28 @@ def belongs(kind: str, library: str) -> bool:
     return not library.startswith(_FOREIGN.get(kind, ()))
 
 
-def _check_library(launch: Launch, MPI: ModuleType) -> None:
-    library = library_name(MPI.Get_library_version())
+def _check_launcher(launch: Launch, MPI: ModuleType) -> None:
+    """LaunchError unless MPI, and its ranks as soon as there are some, are the launcher's."""
+    library, found = library_name(MPI.Get_library_version()), ""
     if not belongs(launch.kind, library):
-        raise LaunchError(_mismatch(launch, f"mpi4py has loaded another MPI: {library}", library))
-
-
-def _check_world(launch: Launch, MPI: ModuleType) -> None:
-    world, library = MPI.COMM_WORLD, library_name(MPI.Get_library_version())
-    expected = (launch.rank, world.size if launch.size is None else launch.size)
-    if launch.kind != "none" and (world.rank, world.size) != expected:
-        found = f"{library}, which mpi4py has loaded, says rank {world.rank} of {world.size}"
-        raise LaunchError(_mismatch(launch, found, library))
+        found = f"mpi4py has loaded another MPI: {library}"
+    elif launch.kind != "none" and MPI.Is_initialized():
+        world = MPI.COMM_WORLD
+        if (world.rank, world.size) != (launch.rank, launch.size or world.size):
+            found = f"{library}, which mpi4py has loaded, says rank {world.rank} of {world.size}"
+    if not found:
+        return
+    beside = Path(sys.executable).with_name("mpirun")
+    if launch.kind == "slurm":
+        way_out = "start it with srun --mpi=pmix or --mpi=pmi2 (srun --mpi=list: what there is)"
+    elif beside.exists():
+        way_out = f"start it with the mpirun of that MPI: {beside}"
+    else:
+        way_out = f"start it with the mpirun that came with {library}"
+    raise LaunchError(
+        f"{launch.launcher} started this process as rank {launch.rank} of "
+        f"{launch.size or 'an unknown number'}, but {found}\n{way_out}"
+    )
 
 
 def _check_settings(comm: Any) -> None:
@@ -664,17 +673,3 @@ def _check_settings(comm: Any) -> None:
             "processors differ, or OPENBLAS_CORETYPE is set for some ranks (set one for all)",
             stacklevel=2,
         )
-
-
-def _mismatch(launch: Launch, found: str, library: str) -> str:
-    beside = Path(sys.executable).with_name("mpirun")
-    if launch.kind == "slurm":
-        way_out = "start it with srun --mpi=pmix or --mpi=pmi2 (srun --mpi=list: what there is)"
-    elif beside.exists():
-        way_out = f"start it with the mpirun of that MPI: {beside}"
-    else:
-        way_out = f"start it with the mpirun that came with {library}"
-    return (
-        f"{launch.launcher} started this process as rank {launch.rank} of "
-        f"{launch.size or 'an unknown number'}, but {found}\n{way_out}"
-    )
