@@ -103,36 +103,30 @@ class AtOnce(Reducer):
     def __init__(self, comm: Communicator, storage: FlatStorage, kind: str = "none") -> None:
         super().__init__(comm, storage)
         self._staged = [Staging(buffer.wide) for buffer in storage.buffers]
-        self._gradients = [
-            staged.host[: buffer.grad.size]
-            for staged, buffer in zip(self._staged, storage.buffers, strict=True)
-        ]
-        self._footer = self._staged[0].host[self._gradients[0].size :]
+        hosts = [staged.host for staged in self._staged]
+        sizes = [buffer.grad.size for buffer in storage.buffers]
+        self._gradients = [host[:size] for host, size in zip(hosts, sizes, strict=True)]
+        self._footer = hosts[0][sizes[0] :]
+        self._sent = hosts[0], *self._gradients[1:]
         self.kind = kind
-        one = len(self._staged) == 1 and self._staged[0].host is storage.buffers[0].wide
-        self.plain = one and kind == "none"
+        self.plain = kind == "none" and len(hosts) == 1 and hosts[0] is storage.buffers[0].wide
         if kind != "none":
             self._owed = [compression.nothing_owed(comm, array) for array in self._gradients]
 
     def added_up(self, totals: Totals, notes: Sequence[float]) -> Summed:
         """As in the base class."""
         footer = pack(totals, notes, self.fill_absent())
-        if self.plain:  # the usual case, in less time
+        for staged in self._staged:
+            staged.fetch()
+        if self.kind == "none":
             self._footer[...] = footer
-            self.comm.all_reduce(self._staged[0].host)
-            return self.summed(self._footer)
-        for number, (staged, gradient) in enumerate(
-            zip(self._staged, self._gradients, strict=True)
-        ):
-            host = staged.fetch()
-            if self.kind != "none":
-                owed, exact = self._owed[number], () if number else footer
+            for array in self._sent:
+                self.comm.all_reduce(array)
+        else:
+            for gradient, owed in zip(self._gradients, self._owed, strict=True):
+                exact = footer if gradient is self._gradients[0] else ()
                 sums = compression.all_reduce(self.comm, self.kind, gradient, owed, exact)
                 self._footer[: len(sums)] = sums
-            elif number:
-                self.comm.all_reduce(gradient)
-            else:
-                self._footer[...] = footer
-                self.comm.all_reduce(host)
+        for staged in self._staged:
             staged.put()
         return self.summed(self._footer)
