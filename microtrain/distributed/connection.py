@@ -50,7 +50,7 @@ def ranks_of(comm: Any, *parts: Any) -> Communicator:
     if isinstance(comm, Communicator):
         return comm
     with _CONNECTING:
-        adopted = mpi.adopt(threads.LAUNCH, comm)
+        adopted = mpi.adopt(comm)
         threads.limit_late(threads.LAUNCH.local_size or adopted.local_size)
     return adopted
 
@@ -108,7 +108,7 @@ def going_on(command: Callable[[], T]) -> T:
             if (comm := world()).rank == 0:
                 print(f"cannot go on with {comm.size} ranks: {error}", file=sys.stderr)
             comm.abort(1)
-        while not (living := mpi.connect_living(threads.LAUNCH)):
+        while not (living := mpi.connect_living()):
             continue
         LIVING[:] = [living]
         _connect.cache_clear()
@@ -118,6 +118,6 @@ def going_on(command: Callable[[], T]) -> T:
 def _connect(with_mpi: bool) -> Communicator:
     if not with_mpi:
         return SingleCommunicator()
-    comm = LIVING[0] if LIVING else mpi.connect(threads.LAUNCH)
+    comm = LIVING[0] if LIVING else mpi.connect()
     threads.limit_late(comm.local_size)
     return comm

@@ -32,7 +32,7 @@ import numpy as np
 from ..backend import alive
 from ..common import job, version
 from ..common.stack_frames import outwards, user_place
-from ..common.threads import Launch, allowed_cores, blas_kernel, processor_quota
+from ..common.threads import LAUNCH, allowed_cores, blas_kernel, processor_quota
 from ..errors import ConfigError, LaunchError, install
 from . import abort, process_monitor, survivors, watchdog
 from .agreement import differing
@@ -406,7 +406,7 @@ def kill(code: int) -> None:
 
 
 @cache
-def abort_on_failure(launch: Launch) -> None:
+def abort_on_failure() -> None:
     """Make a failure of this process end the whole job, from now on (see `abort`).
 
     Under a launcher `import microtrain` does this, so that an error before `world()` ends the job
@@ -414,7 +414,7 @@ def abort_on_failure(launch: Launch) -> None:
     """
 
     atexit.register(_leave)  # before that of `abort`, so that it runs after it
-    abort.install(functools.partial(_place, launch), kill)
+    abort.install(_place, kill)
 
 
 def _leave() -> None:
@@ -430,27 +430,27 @@ def _leave() -> None:
         os._exit(abort.AGREED[-1] if abort.AGREED else job.LEFT)
 
 
-def _place(launch: Launch) -> tuple[int, int | None]:
+def _place() -> tuple[int, int | None]:
     """Rank and size of this process; where MPI contradicts the launcher, what that has said."""
-    if launch.kind == "none" and (MPI := running()) is not None:
+    if LAUNCH.kind == "none" and (MPI := running()) is not None:
         return MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
-    return launch.rank, launch.size
+    return LAUNCH.rank, LAUNCH.size
 
 
-def connect(launch: Launch) -> MpiCommunicator:
-    """Initialize MPI where nobody has, check it against `launch`, and install the abort behavior.
+def connect() -> MpiCommunicator:
+    """Initialize MPI where nobody has, compare it with the launcher, and let failures end the job.
 
     Collective: every rank of the job calls it. Raises LaunchError when mpi4py or its MPI is absent,
     when they do not belong to the launcher, or when the ranks have different settings in their
     environments.
     """
-    abort_on_failure(launch)
+    abort_on_failure()
     watchdog.configure(*watchdog.LIMITS)
-    with _beginning(launch):
-        MPI = _load(launch)
-        _check_launcher(launch, MPI)
-        if _place(launch)[1] != 1:
-            process_monitor.start(*_place(launch))
+    with _beginning():
+        MPI = _load()
+        _check_launcher(MPI)
+        if _place()[1] != 1:
+            process_monitor.start(*_place())
             _limit("in MPI_Init, which returns when all ranks have called it")
         if not MPI.Is_initialized():
             MPI.Init_thread(MPI.THREAD_MULTIPLE)
@@ -458,12 +458,12 @@ def connect(launch: Launch) -> MpiCommunicator:
             survivors.check(MPI)
         where = "in the first collectives after MPI_Init"
         try:
-            return _joined(launch, MPI, survivors.training(MPI), where)
+            return _joined(MPI, survivors.training(MPI), where)
         except MPI.Exception as error:
             raise abort.MpiError(f"{where}: {error}") from None
 
 
-def connect_living(launch: Launch) -> MpiCommunicator | None:
+def connect_living() -> MpiCommunicator | None:
     """As `connect`, of the ranks that live; None where another one was lost meanwhile.
 
     Collective over them.
@@ -475,16 +475,16 @@ def connect_living(launch: Launch) -> MpiCommunicator | None:
         ALIVE.discard(made)
     try:
         survivors.shrink(MPI)
-        with _beginning(launch):
+        with _beginning():
             where = "in the first collectives after a rank was lost"
-            return _joined(launch, MPI, survivors.training(MPI), where)
+            return _joined(MPI, survivors.training(MPI), where)
     except (survivors.RankLost, MPI.Exception) as error:
         if isinstance(error, survivors.RankLost) or survivors.is_loss(MPI, error):
             return None
         raise
 
 
-def adopt(launch: Launch, comm: Any) -> MpiCommunicator:
+def adopt(comm: Any) -> MpiCommunicator:
     """The communicator over a duplicate of `comm`, which is one of mpi4py; collective over it.
 
     The same one at every call, until `comm` is freed. Of other ranks nothing is needed. Raises
@@ -517,34 +517,34 @@ def adopt(launch: Launch, comm: Any) -> MpiCommunicator:
     if known is not None:
         return known
     if comm.size > 1:
-        abort_on_failure(launch)
-        process_monitor.start(*_place(launch))
-    with _beginning(launch):
-        return _joined(launch, MPI, comm, "in the first collectives of a communicator")
+        abort_on_failure()
+        process_monitor.start(*_place())
+    with _beginning():
+        return _joined(MPI, comm, "in the first collectives of a communicator")
 
 
 @contextlib.contextmanager
-def _beginning(launch: Launch) -> Iterator[None]:
+def _beginning() -> Iterator[None]:
     """Let an error be told by one rank, and the monitor know when all have found each other."""
     try:
         yield
     except LaunchError:
         # As a rule every rank fails alike. The first has the word; if it says nothing for a while
         # (its machine may be the one in order), the others speak.
-        time.sleep(0.5 if launch.rank else 0.0)
+        time.sleep(0.5 if LAUNCH.rank else 0.0)
         raise
     finally:  # whoever catches an error may leave as it likes
         survivors.found()
         process_monitor.tell(limit=None, over=not watchdog.watches(), together=0)
 
 
-def _joined(launch: Launch, MPI: ModuleType, comm: Any, where: str) -> MpiCommunicator:
+def _joined(MPI: ModuleType, comm: Any, where: str) -> MpiCommunicator:
     """What was made of a communicator of MPI, now or before; collective where it is made now."""
     known: MpiCommunicator | None = comm.Get_attr(_key(MPI))
     if known is not None:
         return known
     _limit(where)
-    _check_launcher(launch, MPI)
+    _check_launcher(MPI)
     _check_settings(comm)
     made = MpiCommunicator(MPI, comm.Dup())
     everyone = bool(job.in_place()) or made.size == MPI.COMM_WORLD.size
@@ -592,7 +592,7 @@ def _limit(where: str) -> None:
         faulthandler.dump_traceback_later(seconds + 5.0, exit=True)
 
 
-def _load(launch: Launch) -> ModuleType:
+def _load() -> ModuleType:
     """Import mpi4py.MPI without MPI_Init, so that a wrong MPI can still be reported."""
     try:
         import mpi4py
@@ -605,7 +605,7 @@ def _load(launch: Launch) -> ModuleType:
             from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # RuntimeError: no MPI library was found
         raise LaunchError(
-            f"{launch.launcher} started this process, but MPI cannot be loaded: {error}\n"
+            f"{LAUNCH.launcher} started this process, but MPI cannot be loaded: {error}\n"
             f"install mpi4py with an MPI of its own: {install('mpich')}; or, if this machine has "
             "an MPI, load its module and install the extra `mpi` instead"
         ) from error
@@ -623,27 +623,27 @@ def belongs(kind: str, library: str) -> bool:
     return not library.startswith(_FOREIGN.get(kind, ()))
 
 
-def _check_launcher(launch: Launch, MPI: ModuleType) -> None:
+def _check_launcher(MPI: ModuleType) -> None:
     """LaunchError unless MPI, and its ranks as soon as there are some, are the launcher's."""
     library, found = library_name(MPI.Get_library_version()), ""
-    if not belongs(launch.kind, library):
+    if not belongs(LAUNCH.kind, library):
         found = f"mpi4py has loaded another MPI: {library}"
-    elif launch.kind != "none" and MPI.Is_initialized():
+    elif LAUNCH.kind != "none" and MPI.Is_initialized():
         world = MPI.COMM_WORLD
-        if (world.rank, world.size) != (launch.rank, launch.size or world.size):
+        if (world.rank, world.size) != (LAUNCH.rank, LAUNCH.size or world.size):
             found = f"{library}, which mpi4py has loaded, says rank {world.rank} of {world.size}"
     if not found:
         return
     beside = Path(sys.executable).with_name("mpirun")
-    if launch.kind == "slurm":
+    if LAUNCH.kind == "slurm":
         way_out = "start it with srun --mpi=pmix or --mpi=pmi2 (srun --mpi=list: what there is)"
     elif beside.exists():
         way_out = f"start it with the mpirun of that MPI: {beside}"
     else:
         way_out = f"start it with the mpirun that came with {library}"
     raise LaunchError(
-        f"{launch.launcher} started this process as rank {launch.rank} of "
-        f"{launch.size or 'an unknown number'}, but {found}\n{way_out}"
+        f"{LAUNCH.launcher} started this process as rank {LAUNCH.rank} of "
+        f"{LAUNCH.size or 'an unknown number'}, but {found}\n{way_out}"
     )
 
 
