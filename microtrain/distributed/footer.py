@@ -52,7 +52,7 @@ def values_of(footer: Sequence[float]) -> list[float]:
 def split(value: float) -> tuple[float, float]:
     """`value` as a part of 12 significant bits, whose sums are exact in float32, and the rest.
 
-    Native code has this text too (native_reduction.py). T. Dekker, "A floating-point technique for
+    Native code has this text too (native_reduction.c). T. Dekker, "A floating-point technique for
     extending the available precision", 1971.
     """
     if not -1e290 < value < 1e290:  # float32 has no such numbers, and the product may have none
