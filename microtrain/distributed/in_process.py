@@ -56,7 +56,7 @@ class _Meeting:
     def __init__(self, size: int, whole: _Meeting | None = None) -> None:
         self.size = size
         self.whole = whole or self
-        self.news = whole.news if whole else threading.Condition()
+        self.news: threading.Condition = whole.news if whole else threading.Condition()
         self.arrived = self.rounds = 0
         self.calls = [""] * size
         self.values: list[Any] = [None] * size
@@ -129,10 +129,12 @@ class InProcessCommunicator(Communicator):
     def exchange(self, call: str, value: object, read: Callable[[list[Any]], R]) -> R:
         """Meet the other ranks at the same `call`; return `read(values in rank order)`.
 
-        No rank goes on before all have read, so a value may be changed afterwards.
-        Raises RuntimeError on every rank when they are not all at the same call.
+        Arrays have to be alike. No rank goes on before all have read, so a value may be changed
+        afterwards. Raises RuntimeError on every rank when they are not all at the same call.
         """
         meeting = self._meeting
+        if isinstance(value, np.ndarray):
+            call += f" of shape {value.shape}, {value.dtype}"
         meeting.calls[self.rank], meeting.values[self.rank] = call, value
         meeting.meet(self.rank)
         for rank, other in enumerate(meeting.calls):
@@ -143,19 +145,20 @@ class InProcessCommunicator(Communicator):
         return result
 
     def _all_reduce(self, array: Array, op: Op) -> Array:
-        call = f"calls all_reduce({op}) of shape {array.shape}, {array.dtype}"
-        array[...] = self.exchange(call, array, lambda arrays: _combined(arrays, op))
+        array[...] = self.exchange(f"calls all_reduce({op})", array, lambda a: _combined(a, op))
         return array
 
     def _reduce_scatter(self, array: Array, op: Op) -> Array:
-        me = self.rank
-        call = f"calls reduce_scatter({op}) of shape {array.shape}, {array.dtype}"
-        return self.exchange(call, array, lambda ranks: _combined([a[me] for a in ranks], op))
+        def mine(arrays: list[Array]) -> Array:
+            return _combined([each[self.rank] for each in arrays], op)
+
+        return self.exchange(f"calls reduce_scatter({op})", array, mine)
 
     def _all_to_all(self, array: Array) -> Array:
-        me = self.rank
-        call = f"calls all_to_all of shape {array.shape}, {array.dtype}"
-        return self.exchange(call, array, lambda ranks: np.stack([a[me] for a in ranks]))
+        def mine(arrays: list[Array]) -> Array:
+            return np.stack([each[self.rank] for each in arrays])
+
+        return self.exchange("calls all_to_all", array, mine)
 
     def _send_to(
         self, dest: int, address: Any, array: Array | None, number: int | None, at: str
@@ -178,13 +181,11 @@ class InProcessCommunicator(Communicator):
         return InProcessCommunicator(members.index(self.rank), meetings[members[0]])
 
     def _broadcast(self, array: Array, root: int) -> Array:
-        call = f"calls broadcast from {root} of shape {array.shape}, {array.dtype}"
-        array[...] = self.exchange(call, array, lambda arrays: arrays[root].copy())
+        array[...] = self.exchange(f"calls broadcast from {root}", array, lambda a: a[root].copy())
         return array
 
     def _all_gather(self, array: Array) -> Array:
-        call = f"calls all_gather of shape {array.shape}, {array.dtype}"
-        return self.exchange(call, array, np.stack)
+        return self.exchange("calls all_gather", array, np.stack)
 
     # Objects go through pickle as they do over MPI: a rank never sees another one's object itself.
 
