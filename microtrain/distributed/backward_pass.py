@@ -54,9 +54,8 @@ def backward(
         parts = None if shared is None else shared.parts(roots[0]._array, given[0])
         for one in told:
             if parts is not None and not one.passes.not_scalar:
-                one.bookkeeping(
-                    "shares of the loss", functools.partial(_correct, one.passes, parts)
-                )
+                correct = functools.partial(_correct, one.passes, parts)
+                MODES.capture.bookkeeping("shares of the loss", correct, one)
             _end(one)
     except BaseException:
         for one in told:

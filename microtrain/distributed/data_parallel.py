@@ -203,7 +203,7 @@ class DataParallel(Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model; with grad enabled, count the rows of the first Tensor that has some."""
         if self.training and not self.reducer.in_place:
-            self.bookkeeping("a shard begins", self.reducer.enter)
+            MODES.capture.bookkeeping("a shard begins", self.reducer.enter, self)
         first, marks = graph.next_seq(), graph.MARKS[0]
         shapes = (v._array.shape for v in (*args, *kwargs.values()) if type(v) in TENSORS)
         rows = next((shape[0] for shape in shapes if shape), None)
@@ -228,11 +228,6 @@ class DataParallel(Module):
         """Whether a forward call still waits for its backward pass."""
         return self.passes.waits
 
-    def bookkeeping(self, label: str, function: Any, *args: Any) -> None:
-        """Call `function(*args)`, also whenever a captured step is replayed."""
-        label = ": ".join([label, *map(str, args)])
-        MODES.capture.bookkeeping(label, functools.partial(function, *args), self)
-
     def counted(self) -> Any:
         """The counts that a captured step depends on: it is replayed where these are equal."""
         passes = self.passes
@@ -249,7 +244,8 @@ class DataParallel(Module):
         except TypeError:
             rows = -1
         need(rows >= 0, "count", "expected a whole number of at least 0", n, error=ValueError)
-        self.bookkeeping("count", functools.partial(setattr, self.passes, "samples_given"), rows)
+        note = functools.partial(setattr, self.passes, "samples_given", rows)
+        MODES.capture.bookkeeping(f"count: {rows}", note, self)
 
     def train(self, mode: bool = True) -> Self:
         """Switch mode; forward calls so far (a validation, with grad) no longer wait for a pass."""
@@ -368,7 +364,7 @@ class DataParallel(Module):
         reducer.begin()
         passes.running = True
         if base == 0 and reducer.in_place:
-            passes.undo = [slot.array.copy() if slot.present else None for slot in storage.slots]
+            passes.undo = self._gradients()
         return weight if mean else None
 
     def shares(self, weights: Denominators | None) -> bool:
@@ -451,11 +447,14 @@ class DataParallel(Module):
         """Remove and return gradients of earlier steps, which must not be reduced a second time."""
         if not self.storage.any_present():
             return None
-        kept = []
+        kept = self._gradients()
         for slot in self.storage.slots:
-            kept.append(slot.array.copy() if slot.present else None)
             slot.drop()
         return kept
+
+    def _gradients(self) -> list[Any]:
+        """Copies of the gradients that are there, None for others."""
+        return [slot.array.copy() if slot.present else None for slot in self.storage.slots]
 
     def communicated(self, started: float, what: str = "reduce") -> None:
         """Count the time since `started` as communication."""
