@@ -29,7 +29,7 @@ from ..common import job, threads
 from ..common.threads import LAUNCH
 from ..common.version import __version__
 from ..common.words import labeled, listed, plural, printable, size, table
-from ..distributed import Communicator, mpi, world
+from ..distributed import Communicator, abort, mpi, world
 from ..distributed.communicator import ranks_named
 from ..errors import LaunchError, install
 from . import mpirun
@@ -82,7 +82,7 @@ class Rank:
 def describe(comm: Communicator) -> Rank:
     """This process."""
     name, count = _blas()
-    MPI, version, level = mpi.running(), "", ""
+    MPI, version, level = abort.running(), "", ""
     if MPI is not None:
         version, found = str(sys.modules["mpi4py"].__version__), MPI.Query_thread()
         level = next(name for name in _LEVELS if getattr(MPI, f"THREAD_{name}") == found).lower()

@@ -194,8 +194,8 @@ def _of_the_machine() -> Iterator[None]:
 
 def _connected() -> bool:
     """Whether this process talks to other ranks, which must then hear of an error."""
-    mpi = sys.modules.get("microtrain.distributed.mpi")
-    return mpi is not None and mpi.running() is not None
+    abort = sys.modules.get("microtrain.distributed.abort")
+    return abort is not None and abort.running() is not None
 
 
 def _leave(code: int) -> int:

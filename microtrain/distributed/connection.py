@@ -11,7 +11,7 @@ from typing import Any, Final
 from ..common import threads
 from ..errors import ConfigError, LaunchError
 from ..optim.flat import owner
-from . import mpi
+from . import abort, mpi
 from .communicator import Communicator, T
 from .in_process import THIS_THREAD
 from .single import SingleCommunicator
@@ -84,7 +84,7 @@ def connect(backend: str = "auto") -> Communicator:
             "start it without a launcher, or set distributed.backend to auto"
         )
     # A launcher that microtrain does not know is noticed when the program has started MPI itself.
-    running = mpi.running()
+    running = abort.running()
     in_use = running is not None and running.COMM_WORLD.size > 1
     with _CONNECTING:  # threads that ask at the same time get the same communicator
         return _connect(backend == "mpi" or launch.parallel or in_use)
@@ -96,13 +96,13 @@ def going_on(command: Callable[[], T]) -> T:
     while True:
         try:
             result = command()
-            tell_spares(mpi.running())
+            tell_spares(abort.running())
             return result
         except RankLost:
             whole = False
         except (SystemExit, ConfigError) as error:
             if whole or isinstance(error, SystemExit):
-                tell_spares(mpi.running())
+                tell_spares(abort.running())
                 raise
             # Of so few ranks, as it worked before: the launcher starts it again with all.
             if (comm := world()).rank == 0:

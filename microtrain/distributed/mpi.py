@@ -14,7 +14,6 @@ import functools
 import math
 import os
 import pickle
-import signal
 import sys
 import threading
 import time
@@ -304,9 +303,6 @@ class MpiCommunicator(Communicator):
         self._meet()
         self._comm.Barrier()
 
-    def abort(self, code: int) -> NoReturn:
-        abort.end_process(code, kill)
-
     def end(self, why: str) -> None:
         """Free what MPI has of it: from now on RuntimeError for what needs MPI. Collective."""
         self.finish()
@@ -383,28 +379,6 @@ def _chunks(array: Array) -> list[Array]:
 # ---------------------------------------------------------------------------------- the connection
 
 
-def running() -> ModuleType | None:
-    """mpi4py.MPI between MPI_Init and MPI_Finalize, whoever called them; else None."""
-    MPI = sys.modules.get("mpi4py.MPI")
-    return MPI if MPI is not None and MPI.Is_initialized() and not MPI.Is_finalized() else None
-
-
-def kill(code: int) -> None:
-    """End all ranks by MPI_Abort, or by what the launcher understands where MPI connects none."""
-    process_monitor.tell(over=True)
-    if (MPI := running()) is not None and MPI.COMM_WORLD.size > 1:
-        MPI.COMM_WORLD.Abort(code)
-    if (hydra := os.environ.get("PMI_FD")) is not None:
-        # MPICH's mpirun does not mind a process that exits before MPI_Init, and the others wait for
-        # it there forever (mpich#6124). It obeys the request that MPI_Abort would send, and it ends
-        # the job when a process dies of a signal.
-        with contextlib.suppress(OSError, ValueError):
-            os.write(int(hydra), f"cmd=abort exitcode={code}\n".encode())
-            time.sleep(1)
-            os.kill(os.getpid(), signal.SIGKILL)
-    os._exit(code)
-
-
 @cache
 def abort_on_failure() -> None:
     """Make a failure of this process end the whole job, from now on (see `abort`).
@@ -414,7 +388,7 @@ def abort_on_failure() -> None:
     """
 
     atexit.register(_leave)  # before that of `abort`, so that it runs after it
-    abort.install(_place, kill)
+    abort.install()
 
 
 def _leave() -> None:
@@ -430,13 +404,6 @@ def _leave() -> None:
         os._exit(abort.AGREED[-1] if abort.AGREED else job.LEFT)
 
 
-def _place() -> tuple[int, int | None]:
-    """Rank and size of this process; where MPI contradicts the launcher, what that has said."""
-    if LAUNCH.kind == "none" and (MPI := running()) is not None:
-        return MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
-    return LAUNCH.rank, LAUNCH.size
-
-
 def connect() -> MpiCommunicator:
     """Initialize MPI where nobody has, compare it with the launcher, and let failures end the job.
 
@@ -449,8 +416,8 @@ def connect() -> MpiCommunicator:
     with _beginning():
         MPI = _load()
         _check_launcher(MPI)
-        if _place()[1] != 1:
-            process_monitor.start(*_place())
+        if abort.place()[1] != 1:
+            process_monitor.start(*abort.place())
             _limit("in MPI_Init, which returns when all ranks have called it")
         if not MPI.Is_initialized():
             MPI.Init_thread(MPI.THREAD_MULTIPLE)
@@ -498,7 +465,7 @@ def adopt(comm: Any) -> MpiCommunicator:
             "comm: expected a communicator of mpi4py (MPI.COMM_WORLD, or what its Split returned), "
             f"or of microtrain.distributed (world(), or what its split returned), found {kind}"
         )
-    if running() is None:
+    if abort.running() is None:
         raise RuntimeError(
             f"comm: {kind} of an MPI that has not been initialized, or that has been finalized; "
             "call MPI.Init(), or microtrain.distributed.world(), on every rank before"
@@ -518,7 +485,7 @@ def adopt(comm: Any) -> MpiCommunicator:
         return known
     if comm.size > 1:
         abort_on_failure()
-        process_monitor.start(*_place())
+        process_monitor.start(*abort.place())
     with _beginning():
         return _joined(MPI, comm, "in the first collectives of a communicator")
 
@@ -550,7 +517,7 @@ def _joined(MPI: ModuleType, comm: Any, where: str) -> MpiCommunicator:
     everyone = bool(job.in_place()) or made.size == MPI.COMM_WORLD.size
     # Where the ranks of several communicators are watched already, they stay so.
     if made.size > 1 and made.any(everyone or not watchdog.watches()):
-        watchdog.start(made, ALIVE, kill, everyone)
+        watchdog.start(made, ALIVE, everyone)
         process_monitor.tell(goes_on=bool(job.in_place()))
     comm.Set_attr(_key(MPI), made)
     return made
