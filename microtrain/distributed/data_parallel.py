@@ -18,7 +18,6 @@ import functools
 import math
 import operator
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Self
@@ -29,7 +28,7 @@ from ..capture.python_calls import FORWARD
 from ..errors import need, wrong
 from ..nn.module import LoadedKeys, Module
 from ..nn.normalization import BatchNorm
-from ..optim.flat import Buffer, FlatStorage
+from ..optim.flat import FlatStorage
 from ..random import in_step
 from ..tensor import TENSORS, Tensor
 from .backward_pass import backward
@@ -159,11 +158,8 @@ class DataParallel(Module):
         half = [b.grad.dtype.name for b in self.storage.buffers if b.grad.dtype.itemsize < 4]
         text = "gradients of {} cannot be added over ranks"
         need(not half or self.comm.size == 1, "DataParallel", text, *half[:1])
-        for buffer in self.storage.buffers:
-            owner = _WRAPPED.get(buffer)
-            text = "these parameters are wrapped already; use that wrapper, or drop it first"
-            need(owner is None or owner() is None, "DataParallel", text)
-            _WRAPPED[buffer] = weakref.ref(self)
+        text = "these parameters are wrapped already; use that wrapper, or drop it first"
+        need(self.storage.owners.count("DataParallel") == 1, "DataParallel", text)
         take_values_of_rank_0(self.comm, module, self.storage)
         self.reducer, self.overlap = strategy(
             self.comm, self.storage, module, overlap, bucket_mb, compression, shards, backend
@@ -347,19 +343,19 @@ class DataParallel(Module):
         if not passes.pending:
             passes.pending, passes.cleared = True, storage.cleared
             passes.earlier = self._set_aside()
-        base = n if weights is None else weights.base
+        totals, base = passes.totals, n if weights is None else weights.base
         weight: float | None = base
         if weights is not None and base:
             weight = weights.weight(self.comm.size, passes.alone)
         if len(roots) == 1 and roots[0]._array.size == 1:
             lost = weights is not None and self.shares(weights) and weights.lost
             value = 0.0 if weight == 0 or lost else float(roots[0]._array.item())
-            passes.loss += weight * value if mean and weight is not None else value
+            totals.loss += weight * value if mean and weight is not None else value
         else:
-            passes.not_scalar += 1
+            totals.not_scalar += 1
         passes.counted = passes.counted and n is not None
-        passes.rows += n or 0
-        passes.weight += weight or 0.0
+        totals.rows += n or 0
+        totals.weight += weight or 0.0
         passes.samples = base
         reducer.begin()
         passes.running = True
@@ -480,7 +476,3 @@ class DataParallel(Module):
     def load_state_dict(self, state_dict: Any, strict: bool = True) -> LoadedKeys:
         """Load the model's state; every rank must load the same."""
         return self.module.load_state_dict(state_dict, strict)
-
-
-# Which DataParallel owns the gradients of a buffer.
-_WRAPPED: weakref.WeakKeyDictionary[Buffer, Any] = weakref.WeakKeyDictionary()

@@ -99,10 +99,9 @@ class Whole:
 
     def by_native_code(self, complete: bool) -> Callable[[], None] | None:
         """With native code for all but the checks; None: there is none for this."""
-        parallel = self.parallel
-        if not complete or type(parallel.reducer) is not AtOnce or not parallel.reducer.plain:
-            return None
-        reduce = native_step(parallel.comm, parallel.storage, self.root, self.rows)
+        parallel, reducer, reduce = self.parallel, self.parallel.reducer, None
+        if complete and type(reducer) is AtOnce and reducer.kind == "none":
+            reduce = native_step(parallel.comm, parallel.storage, self.root, self.rows)
         if reduce is None:
             return None
         passes = parallel.passes
@@ -157,15 +156,15 @@ def native_step(
 ) -> Callable[[Sequence[float], float], Summed] | None:
     """What reduces the gradients of a pass over `rows` from the mean `root`; given notes, a mark.
 
-    For a storage of one buffer, as `Whole.by_python` does it; None where native code cannot.
-    Collective when called.
+    As `Whole.by_python` does it; None where native code cannot. Collective when called.
     """
     wide, size = storage.buffers[0].wide, storage.buffers[0].grad.size
-    memory, name = comm.memory_for(wide), _CODES.get(wide.dtype.char)
-    known = type(root) is np.ndarray and root.dtype.char in _CODES
-    if memory is None or name is None or not known or _library() is None:
+    known = all(type(a) is np.ndarray and a.dtype.char in _CODES for a in (wide, root))
+    memory = comm.memory_for(wide) if known and len(storage.buffers) == 1 else None
+    if memory is None or _library() is None:
         return None
-    code, run = c_compiler.builtin(_library(), name, c_compiler.SEVERAL), memory.run
+    name, run = _CODES[wide.dtype.char], memory.run
+    code = c_compiler.builtin(_library(), name, c_compiler.SEVERAL)
     used = (True,) * len(storage.slots)
     footer = np.array(pack(Totals(rows, float(rows), 0.0, 0), SILENT, used))
     found = np.zeros(4 + FOOTER - NOTES)

@@ -345,13 +345,12 @@ class Denominators:
         of = [places[term.key] - 2 for term in self.terms]
         try:
             whole = exchange("denominators", functools.partial(_of_all, comm, of), mine)
-        except UnequalDenominators:
-            raise
         except RuntimeError as error:
             text = f"DataParallel: this rank's loss adds up {len(places)} means over different "
             text += "rows, which ranks tell each other before the backward pass. If another rank "
             text += "has none or one, write the same sum there, or call model.count(n) on all ranks"
-            error.add_note(text)
+            if not isinstance(error, UnequalDenominators):
+                error.add_note(text)
             raise
         self.whole = whole[0], whole[1]
         for term in self.terms:
