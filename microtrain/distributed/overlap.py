@@ -68,8 +68,6 @@ class Overlap(Reducer):
             for start, stop, slots in buckets_of(buffer, storage, bucket)
         ]
         self.number = {slot: n for n, (_, slots) in enumerate(self.buckets) for slot in slots}
-        self.missing: list[int] = []
-        self.next = 0  # the bucket whose turn it is
         self.sent = 0  # how many the thread was given in this pass
         self.going: list[Any] = []  # those of them that may still be on their way
         from concurrent.futures import ThreadPoolExecutor  # here: an import of 3 ms
@@ -79,41 +77,37 @@ class Overlap(Reducer):
     def begin(self) -> None:
         """Before a pass: what one that failed has left on its way must have arrived."""
         self._arrive()
-        self.next = self.sent = 0
+        self.sent = 0
 
     def readiness(self, edges: Any) -> Callable[[Any], None]:
         """As in the base class: full buckets are sent at once."""
         left = leaves_of(edges)  # how often the pass will add to each
-        self.missing = [0] * len(self.buckets)
-        slots = {}
+        missing, turn = [0] * len(self.buckets), 0  # of which bucket it is
+        numbers = {}
         for leaf in left:
             slot = leaf._extra.slot if leaf._extra is not None else None
             if slot in self.number:
-                slots[leaf] = self.number[slot]
-                self.missing[slots[leaf]] += 1
+                numbers[leaf] = self.number[slot]
+                missing[numbers[leaf]] += 1
 
         def ready(leaf: Any) -> None:
-            count = left.get(leaf)
-            if count is None or leaf not in slots:
+            nonlocal turn
+            if leaf not in numbers:
                 return
-            left[leaf] = count - 1
-            if count == 1:
-                self.missing[slots[leaf]] -= 1
-                while self.next < len(self.buckets) and not self.missing[self.next]:
-                    self.go()
+            left[leaf] -= 1
+            if not left[leaf]:
+                missing[numbers[leaf]] -= 1
+                while turn < len(self.buckets) and not missing[turn]:
+                    # In a step that is captured, it goes in replays: a recording that fails is
+                    # done again, and has sent nothing.
+                    MODES.capture.later(f"bucket {turn} goes", partial(self.send, turn))
+                    turn += 1
 
         return ready
 
-    def go(self) -> None:
-        """The next bucket goes; in a captured step, at this place of every replay."""
-        send = partial(self.send, self.next)
-        # Captured now, all go at the end: a recording that fails is done again, and sent nothing.
-        if not MODES.capture.later(f"bucket {self.next} goes", send):
-            self.next += 1
-
     def send(self, number: int) -> None:
         """Hand bucket `number` to the thread."""
-        self.next = self.sent = number + 1
+        self.sent = number + 1
         array, slots = self.buckets[number]
         for slot in slots:
             # Absent here, it may be there on another rank.
