@@ -30,7 +30,7 @@ def worth(comm: Communicator, storage: FlatStorage, bucket: int) -> tuple[bool, 
 
     Collective. Decided from the number of buckets, the machines and the free cores.
     """
-    count = sum(len(buckets_of(buffer, storage, bucket)) for buffer in storage.buffers)
+    count = len(buckets_of(storage, bucket))
     spare = comm.all(len(allowed_cores()) >= 2 * comm.local_size)
     if count < 2:
         return False, "the gradients fit into one bucket"
@@ -41,16 +41,18 @@ def worth(comm: Communicator, storage: FlatStorage, bucket: int) -> tuple[bool, 
     return True, f"{count} buckets, and a core is free beside every rank"
 
 
-def buckets_of(buffer: Any, storage: FlatStorage, size: int) -> list[tuple[int, int, list[Slot]]]:
-    """First and last-plus-one element of each bucket, and its slots; in the order they go."""
-    slots = sorted((s for s in storage.slots if s.buffer is buffer), key=lambda slot: -slot.start)
-    found: list[tuple[int, int, list[Slot]]] = []
-    members: list[Slot] = []
-    for slot in slots:
-        members.append(slot)
-        if (members[0].stop - slot.start) * buffer.grad.itemsize >= size or slot is slots[-1]:
-            found.append((slot.start, members[0].stop, members))
-            members = []
+def buckets_of(storage: FlatStorage, size: int) -> list[tuple[Any, list[Slot]]]:
+    """The slices of the gradients, of about `size` bytes, and the slots in each, as they go."""
+    found: list[tuple[Any, list[Slot]]] = []
+    for buffer in storage.buffers:
+        slots = sorted((s for s in storage.slots if s.buffer is buffer), key=lambda s: -s.start)
+        members: list[Slot] = []
+        for slot in slots:
+            members.append(slot)
+            array = buffer.grad[slot.start : members[0].stop]
+            if array.nbytes >= size or slot is slots[-1]:
+                found.append((array, members))
+                members = []
     return found
 
 
@@ -62,11 +64,7 @@ class Overlap(Reducer):
     def __init__(self, comm: Communicator, storage: FlatStorage, bucket: int) -> None:
         super().__init__(comm, storage)
         self.own: Any = comm.split(0)  # the thread's: its calls do not mix with the main thread's
-        self.buckets = [
-            (buffer.grad[start:stop], tuple(slots))
-            for buffer in storage.buffers
-            for start, stop, slots in buckets_of(buffer, storage, bucket)
-        ]
+        self.buckets = buckets_of(storage, bucket)
         self.number = {slot: n for n, (_, slots) in enumerate(self.buckets) for slot in slots}
         self.sent = 0  # how many the thread was given in this pass
         self.going: list[Any] = []  # those of them that may still be on their way

@@ -62,10 +62,10 @@ class UnequalDenominators(ConfigError, RuntimeError):
     """A loss that would be another number if its rows lay elsewhere."""
 
 
-def unequal(problem: str, way_out: str = "") -> UnequalDenominators:
+def unequal(problem: str, way_out: str) -> UnequalDenominators:
     """That `problem`, with a way out beside the one that there always is."""
     always = 'use reduction="sum" in the loss and model.count(n)'
-    return UnequalDenominators(f"DataParallel: {problem}; {way_out and way_out + ', or '}{always}")
+    return UnequalDenominators(f"DataParallel: {problem}; {way_out}, or {always}")
 
 
 class Term:
