@@ -84,10 +84,9 @@ def connect(backend: str = "auto") -> Communicator:
             "start it without a launcher, or set distributed.backend to auto"
         )
     # A launcher that microtrain does not know is noticed when the program has started MPI itself.
-    running = abort.running()
-    in_use = running is not None and running.COMM_WORLD.size > 1
+    several = abort.place()[1] != 1
     with _CONNECTING:  # threads that ask at the same time get the same communicator
-        return _connect(backend == "mpi" or launch.parallel or in_use)
+        return _connect(backend == "mpi" or several)
 
 
 def going_on(command: Callable[[], T]) -> T:

@@ -35,7 +35,7 @@ from ..common.threads import LAUNCH, allowed_cores, blas_kernel, processor_quota
 from ..errors import ConfigError, LaunchError, install
 from . import abort, process_monitor, survivors, watchdog
 from .agreement import differing
-from .communicator import PAIRWISE, Array, Communicator, Op, T, by_rank, described, ranks_named
+from .communicator import PAIRWISE, Array, Communicator, Op, T, by_rank, described, lines_by_rank
 from .shared_memory import MOST, SharedMemory, create
 
 R = TypeVar("R")
@@ -327,13 +327,9 @@ class MpiCommunicator(Communicator):
         assert self._doing is not None and self._control is not None
         mine = described(*self._doing), user_place(outwards(sys._getframe(2)))
         everyone = self._control.allgather(mine)
-        if all(call == everyone[0][0] for call, _ in everyone):
-            return
-        found: dict[tuple[str, str], list[int]] = {}
-        for rank, one in enumerate(everyone):
-            found.setdefault(one, []).append(rank)
-        lines = (f"  {ranks_named(ranks)}: {call} at {at}" for (call, at), ranks in found.items())
-        raise RuntimeError("\n".join(["the ranks are not at the same call:", *lines]))
+        if any(call != mine[0] for call, _ in everyone):
+            lines = lines_by_rank((rank, " at ".join(one)) for rank, one in enumerate(everyone))
+            raise RuntimeError("\n".join(["the ranks are not at the same call:", *lines]))
 
 
 def _see_to(sent: deque[Any], under_way: threading.Event) -> None:

@@ -46,7 +46,7 @@ from ..errors import ConfigError, LaunchError
 from ..random import STREAM
 from . import abort, process_monitor
 from .agreement import settled
-from .communicator import FORBIDDEN, PAIRWISE, Communicator, described, ranks_named
+from .communicator import FORBIDDEN, PAIRWISE, Communicator, described, lines_by_rank, ranks_named
 from .shared_memory import PLACE, zeros
 
 RECORD: Final = 2**15  # bytes of the board for each rank
@@ -423,11 +423,8 @@ class Watchdog:
         lines = [
             f"rank {self.comm.rank} of {self.comm.size} has waited {self.waited:.0f} s {where}"
         ]
-        groups: dict[str, list[int]] = {}
-        for rank in range(self.comm.size):
-            if rank != self.comm.rank:
-                groups.setdefault(self._about(seen.get(rank), mine), []).append(rank)
-        lines += [f"  {ranks_named(ranks)}: {what}" for what, ranks in groups.items()]
+        others = (rank for rank in range(self.comm.size) if rank != self.comm.rank)
+        lines += lines_by_rank((rank, self._about(seen.get(rank), mine)) for rank in others)
         return "\n".join(lines)
 
     def _about(self, record: Record | None, mine: Record) -> str:
@@ -459,14 +456,10 @@ class Watchdog:
         self.here = _stacks()
         self.board.write(mine | {"stacks": self.here})
         time.sleep(2.5 * self.period())
-        places: dict[str, list[int]] = {}
-        for rank, record in sorted((self.board.elsewhere(0.0) | self.board.here()).items()):
-            if record["stacks"]:
-                places.setdefault(record["stacks"], []).append(rank)
+        found = self.board.elsewhere(0.0) | self.board.here()
+        told = ((rank, found[rank]["stacks"]) for rank in sorted(found) if found[rank]["stacks"])
         text = f"microtrain: {self.situation(mine, seen)}\n  {why}; aborting the job\n"
-        for stacks, ranks in places.items():
-            verb = "are" if len(ranks) > 1 else "is"
-            text += f"{ranks_named(ranks)} of {self.comm.size} {verb} here:\n{stacks}"
+        text += "\n".join(["where the ranks are:", *lines_by_rank(told)])
         abort.end_process(1, text)
 
 
