@@ -444,11 +444,7 @@ def measured(
         channels=tuple(m.num_features for m in layers) if shared.sync_batchnorm else (),
         compressed=shared.compression != "none",
         shards=shards,
-        buckets=tuple(
-            (stop - start) * buffer.grad.itemsize
-            for buffer in (buffers if apart else ())
-            for start, stop, _ in buckets_of(buffer, run.model.storage, bucket)
-        ),
+        buckets=tuple(a.nbytes for a, _ in buckets_of(run.model.storage, bucket)) if apart else (),
         overlap=None if shared.overlap == "auto" else shared.overlap,
         backward=BACKWARD / loader.accumulate,
     )

@@ -61,7 +61,7 @@ if threads.LAUNCH.parallel:
     # A rank that fails before `world()` must end the job as well: the others wait for it there.
     from .distributed import mpi as _mpi
 
-    _mpi.abort_on_failure(threads.LAUNCH)
+    _mpi.abort_on_failure()
 
 globals().update(_ALIASES)  # half, float, double, short, int, long, bool
 

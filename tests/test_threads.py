@@ -50,7 +50,7 @@ def test_cores_are_shared_by_local_ranks(
     assert threads_per_rank(own, local_size, **others) == expected
 
 
-RANK = Launch("mpich", 1, 2, 1, 2, 0, 1, "MPICH's mpirun")
+RANK = Launch("mpich", 1, 2, 1, 2, "MPICH's mpirun")
 LIMITED = dict.fromkeys(THREAD_VARIABLES, str(SHARE))
 
 

@@ -29,7 +29,7 @@ from ..common import job, threads
 from ..common.threads import LAUNCH
 from ..common.version import __version__
 from ..common.words import labeled, listed, plural, printable, ranges, size, table
-from ..distributed import Communicator, mpi, world
+from ..distributed import Communicator, abort, mpi, world
 from ..distributed.agreement import differing
 from ..distributed.communicator import by_rank, ranks_named
 from ..errors import LaunchError, install
@@ -86,7 +86,7 @@ def describe(comm: Communicator) -> Rank:
     blas = [lib for lib in threadpoolctl.threadpool_info() if lib["user_api"] == "blas"]
     names = (f"{lib['internal_api']} {lib['version'] or ''}".strip() for lib in blas)
     mpi4py = ""
-    if (MPI := mpi.running()) is not None:
+    if (MPI := abort.running()) is not None:
         level = next(n for n in _LEVELS if getattr(MPI, f"THREAD_{n}") == MPI.Query_thread())
         mpi4py = f"mpi4py {sys.modules['mpi4py'].__version__}, thread level {level.lower()}"
     return Rank(

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from microtrain.common.threads import LAUNCH, launch_environment
+from microtrain.common.threads import launch_environment
 from microtrain.errors import LaunchError, UserError
 
 from ..common.spelling import did_you_mean
@@ -144,7 +144,7 @@ def _in_place(words: list[str]) -> object:
     from ..distributed.mpi import abort_on_failure
     from ..train.run import ASKED
 
-    abort_on_failure(LAUNCH)  # also of a single rank
+    abort_on_failure()  # also of a single rank
     # While no run listens: by default it would end this rank alone.
     signal.signal(signal.SIGUSR1, lambda number, _: ASKED.append(signal.Signals(number).name))
     return going_on(run)
@@ -194,8 +194,8 @@ def _of_the_machine() -> Iterator[None]:
 
 def _connected() -> bool:
     """Whether this process talks to other ranks, which must then hear of an error."""
-    mpi = sys.modules.get("microtrain.distributed.mpi")
-    return mpi is not None and mpi.running() is not None
+    abort = sys.modules.get("microtrain.distributed.abort")
+    return abort is not None and abort.running() is not None
 
 
 def _leave(code: int) -> int:

@@ -37,8 +37,6 @@ class Launch(NamedTuple):
     size: int | None = 1
     local_rank: int | None = 0
     local_size: int | None = 1
-    node_rank: int | None = 0
-    num_nodes: int | None = 1
     launcher: str = "no launcher"
 
     @property
@@ -49,29 +47,53 @@ class Launch(NamedTuple):
 
 # ------------------------------------------------------------------------------------- the launch
 
+# By kind what messages call a launcher, and the variables in which it tells a process its rank and
+# the number of ranks, and both of its machine.
+_HYDRA: Final = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+_LAUNCHERS: Final[dict[str, tuple[str, ...]]] = {
+    "openmpi": (
+        "Open MPI's mpirun",
+        *(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")),
+    ),
+    "intel": ("Intel MPI's mpirun", *_HYDRA),
+    "mpich": ("MPICH's mpirun", *_HYDRA),
+    "slurm": ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""),
+    "pmix": ("a PMIx launcher", "PMIX_RANK", "", "", ""),
+}
+
 
 def launch_environment(environ: Mapping[str, str] = os.environ) -> Launch:
-    """Read from the environment how this process was started. Loads nothing, asks no one.
+    """Read from the environment how this process was started. Loads nothing, asks no one."""
+    kind = _kind_of(environ)
+    if kind == "none":
+        return Launch()
+    launcher, *variables = _LAUNCHERS[kind]
+    rank, size, local_rank, local_size = (_number(environ, name) for name in variables)
+    if kind == "slurm":
+        size = _number(environ, "SLURM_NTASKS") if size is None else size
+        local_size = _slurm_tasks_here(environ)
+    if size == 1:
+        return Launch(kind, launcher=launcher)
+    return Launch(kind, rank or 0, size, local_rank, local_size, launcher)
+
+
+def _kind_of(environ: Mapping[str, str]) -> str:
+    """The kind of the launcher.
 
     mpirun's own variables win over Slurm's: inside an allocation the daemons of mpirun are a Slurm
     step themselves, and the ranks they start inherit the step's variables.
     """
     if "OMPI_COMM_WORLD_SIZE" in environ:
-        names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
-        numbers = [_number(environ, f"OMPI_COMM_WORLD_{name}") for name in names]
-        return _launch("openmpi", "Open MPI's mpirun", *numbers)
-    in_step = _in_slurm_step(environ)
+        return "openmpi"
+    step = _number(environ, "SLURM_STEP_ID")
+    # `sbatch` and `salloc` set most SLURM_* variables, too. The batch script and the interactive
+    # shell of an allocation are steps with numbers from 0xFFFFFFF0 up; they are one process,
+    # whatever number of tasks the job has.
+    by_srun = step is not None and step < 0xFFFFFFF0 and "SLURM_PROCID" in environ
     # `srun --mpi=pmi2` sets PMI_SIZE as well, but only hydra's mpirun counts the local ranks.
-    if "PMI_SIZE" in environ and ("MPI_LOCALNRANKS" in environ or not in_step):
-        intel = "I_MPI_MPIRUN" in environ
-        kind, name = ("intel", "Intel MPI's mpirun") if intel else ("mpich", "MPICH's mpirun")
-        names = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
-        return _launch(kind, name, *(_number(environ, each) for each in names))
-    if in_step:
-        return _slurm_launch(environ)
-    if "PMIX_RANK" in environ:
-        return _launch("pmix", "a PMIx launcher", _number(environ, "PMIX_RANK"), size=None)
-    return Launch()
+    if "PMI_SIZE" in environ and ("MPI_LOCALNRANKS" in environ or not by_srun):
+        return "intel" if "I_MPI_MPIRUN" in environ else "mpich"
+    return "slurm" if by_srun else "pmix" if "PMIX_RANK" in environ else "none"
 
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:
@@ -81,52 +103,14 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
         return None
 
 
-def _launch(
-    kind: str,
-    launcher: str,
-    rank: int | None,
-    size: int | None,
-    local_rank: int | None = None,
-    local_size: int | None = None,
-    node_rank: int | None = None,
-    num_nodes: int | None = None,
-) -> Launch:
-    """A Launch with what follows from the rest filled in."""
-    if size == 1:
-        return Launch(kind, launcher=launcher)
-    if size is not None and size == local_size:
-        node_rank, num_nodes = 0, 1
-    return Launch(kind, rank or 0, size, local_rank, local_size, node_rank, num_nodes, launcher)
-
-
-def _in_slurm_step(environ: Mapping[str, str]) -> bool:
-    """Whether srun started this process: `sbatch` and `salloc` set most SLURM_* variables too."""
-    step = _number(environ, "SLURM_STEP_ID")
-    # The batch script and the interactive shell of an allocation are steps with numbers from
-    # 0xFFFFFFF0 up; they are one process, whatever number of tasks the job has.
-    return step is not None and step < 0xFFFFFFF0 and "SLURM_PROCID" in environ
-
-
-def _slurm_launch(environ: Mapping[str, str]) -> Launch:
-    size = _number(environ, "SLURM_STEP_NUM_TASKS")
-    if size is None:
-        size = _number(environ, "SLURM_NTASKS")
-    node_rank = _number(environ, "SLURM_NODEID")
-    # Tasks of each node, with repetition folded: 4(x2),3 means 4, 4, 3.
-    tasks = []
+def _slurm_tasks_here(environ: Mapping[str, str]) -> int | None:
+    """How many tasks of a step are on this machine."""
+    node = _number(environ, "SLURM_NODEID")
+    tasks = []  # of each machine; 4(x2),3 means 4, 4, 3
     per_node = environ.get("SLURM_STEP_TASKS_PER_NODE", "")
     for count, repeat in re.findall(r"(\d+)(?:\(x(\d+)\))?", per_node):
         tasks += [int(count)] * int(repeat or 1)
-    return _launch(
-        "slurm",
-        "srun",
-        rank=_number(environ, "SLURM_PROCID"),
-        size=size,
-        local_rank=_number(environ, "SLURM_LOCALID"),
-        local_size=tasks[node_rank] if node_rank is not None and node_rank < len(tasks) else None,
-        node_rank=node_rank,
-        num_nodes=_number(environ, "SLURM_STEP_NUM_NODES"),
-    )
+    return tasks[node] if node is not None and node < len(tasks) else None
 
 
 # ------------------------------------------------------------------------------------- the threads

@@ -17,21 +17,25 @@ there is `process_monitor`; a rank that returns normally while others wait for i
 from __future__ import annotations
 
 import atexit
+import contextlib
 import faulthandler
 import gc
 import os
+import signal
 import socket
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import FrameType, ModuleType
 from typing import Any, Final, NoReturn
 
 from ..common import job
 from ..common.stack_frames import is_own, of_threads
+from ..common.threads import LAUNCH
 from ..errors import UserError
+from . import process_monitor
 
 # Seconds. The other ranks let rank 0 speak first: most errors are the same on all of them, and one
 # traceback is enough. Launchers drop what they have not forwarded when MPI_Abort arrives, so they
@@ -71,11 +75,40 @@ def agreed_exit(code: int) -> NoReturn:
     raise AgreedExit(code)
 
 
-def end_process(
-    code: int, kill: Callable[[int], object] = os._exit, text: str = "", patience: float = 0.0,
-    why: str = "",
-) -> NoReturn:  # fmt: skip
-    """Flush the streams, print `text` in one piece, and end this process by `kill(code)`.
+def running() -> ModuleType | None:
+    """mpi4py.MPI between MPI_Init and MPI_Finalize, whoever called them; else None."""
+    MPI = sys.modules.get("mpi4py.MPI")
+    return MPI if MPI is not None and MPI.Is_initialized() and not MPI.Is_finalized() else None
+
+
+def place() -> tuple[int, int | None]:
+    """Rank and size of this process; where MPI contradicts the launcher, what that has said."""
+    if LAUNCH.kind == "none" and (MPI := running()) is not None:
+        return MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+    return LAUNCH.rank, LAUNCH.size
+
+
+def kill(code: int) -> NoReturn:
+    """End all ranks by MPI_Abort, or by what the launcher understands where MPI connects none."""
+    process_monitor.tell(over=True)
+    MPI = running()
+    if MPI is not None or LAUNCH.kind != "none":
+        time.sleep(FORWARDING)
+    if MPI is not None and MPI.COMM_WORLD.size > 1:
+        MPI.COMM_WORLD.Abort(code)
+    if (hydra := os.environ.get("PMI_FD")) is not None:
+        # MPICH's mpirun does not mind a process that exits before MPI_Init, and the others wait for
+        # it there forever (mpich#6124). It obeys the request that MPI_Abort would send, and it ends
+        # the job when a process dies of a signal.
+        with contextlib.suppress(OSError, ValueError):
+            os.write(int(hydra), f"cmd=abort exitcode={code}\n".encode())
+            time.sleep(1)
+            os.kill(os.getpid(), signal.SIGKILL)
+    os._exit(code)
+
+
+def end_process(code: int, text: str = "", patience: float = 0.0, why: str = "") -> NoReturn:
+    """Flush the streams, print `text` in one piece, and end all ranks.
 
     why: what is told to HEARS; default the first line of the text.
     patience: seconds to let other ranks go first. Whatever blocks (a full pipe, MPI_Abort
@@ -93,16 +126,12 @@ def end_process(
             stream.flush()
         except (AttributeError, OSError, ValueError):  # None, a closed pipe, a closed file
             continue
-    if kill is not os._exit:
-        time.sleep(FORWARDING)
     kill(code)
-    os._exit(code)
 
 
-def install(place: Callable[[], tuple[int, int | None]], kill: Callable[[int], object]) -> None:
+def install() -> None:
     """Make failures of this process end the job.
 
-    place: gives rank and size when asked. kill: ends all ranks with the exit code it is given.
     Called once, before the first collective. A forked child keeps Python's own behavior.
     """
     pid = os.getpid()
@@ -118,7 +147,7 @@ def install(place: Callable[[], tuple[int, int | None]], kill: Callable[[int], o
         if mine:
             job.note_failure(message)
         why = f"{who} {why or what}"
-        end_process(code, kill, message, patience=PATIENCE if rank else 0.0, why=why)
+        end_process(code, message, patience=PATIENCE if rank else 0.0, why=why)
 
     def failed(error: BaseException, where: str = "") -> None:
         if isinstance(error, UserError):
@@ -140,11 +169,9 @@ def install(place: Callable[[], tuple[int, int | None]], kill: Callable[[int], o
 
     foreign_hook, foreign_thread_hook = sys.excepthook, threading.excepthook
 
-    def excepthook(
-        kind: type[BaseException], error: BaseException, trace: TracebackType | None
-    ) -> None:
-        failed(error)
-        foreign_hook(kind, error, trace)
+    def excepthook(*args: Any) -> None:
+        failed(args[1])
+        foreign_hook(*args)
 
     def thread_excepthook(args: threading.ExceptHookArgs) -> None:
         where = f" in thread {args.thread.name!r}" if args.thread else " in a thread"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import get_ident
 from typing import Any, Final, Literal, NoReturn, TypeVar
@@ -372,12 +372,23 @@ def described(name: str, args: tuple[Any, ...]) -> str:
     return name + (f"({', '.join(map(str, rest))})" if rest else "") + shape
 
 
+def grouped(values: Iterable[tuple[int, T]]) -> dict[T, list[int]]:
+    """Of ranks and what each has: who has the same."""
+    found: dict[T, list[int]] = {}
+    for rank, value in values:
+        found.setdefault(value, []).append(rank)
+    return found
+
+
 def by_rank(values: Sequence[str] | Mapping[int, str]) -> str:
     """What the ranks have, as messages name it: 'a' on rank 0, 'b' on ranks 1-3."""
-    holders: dict[str, list[int]] = {}
-    for rank, value in values.items() if isinstance(values, Mapping) else enumerate(values):
-        holders.setdefault(value, []).append(rank)
-    return ", ".join(f"{value} on {ranks_named(ranks)}" for value, ranks in holders.items())
+    found = grouped(values.items() if isinstance(values, Mapping) else enumerate(values))
+    return ", ".join(f"{value} on {ranks_named(ranks)}" for value, ranks in found.items())
+
+
+def lines_by_rank(values: Iterable[tuple[int, str]]) -> list[str]:
+    """The same as lines of a message."""
+    return [f"  {ranks_named(ranks)}: {value}" for value, ranks in grouped(values).items()]
 
 
 def ranks_named(ranks: Sequence[int]) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from ..common import threads
 from ..errors import ConfigError, LaunchError
 from ..optim.flat import owner
-from . import mpi
+from . import abort, mpi
 from .communicator import Communicator, T
 from .in_process import THIS_THREAD
 from .single import SingleCommunicator
@@ -50,7 +50,7 @@ def ranks_of(comm: Any, *parts: Any) -> Communicator:
     if isinstance(comm, Communicator):
         return comm
     with _CONNECTING:
-        adopted = mpi.adopt(threads.LAUNCH, comm)
+        adopted = mpi.adopt(comm)
         threads.limit_late(threads.LAUNCH.local_size or adopted.local_size)
     return adopted
 
@@ -84,10 +84,9 @@ def connect(backend: str = "auto") -> Communicator:
             "start it without a launcher, or set distributed.backend to auto"
         )
     # A launcher that microtrain does not know is noticed when the program has started MPI itself.
-    running = mpi.running()
-    in_use = running is not None and running.COMM_WORLD.size > 1
+    several = abort.place()[1] != 1
     with _CONNECTING:  # threads that ask at the same time get the same communicator
-        return _connect(backend == "mpi" or launch.parallel or in_use)
+        return _connect(backend == "mpi" or several)
 
 
 def going_on(command: Callable[[], T]) -> T:
@@ -96,19 +95,19 @@ def going_on(command: Callable[[], T]) -> T:
     while True:
         try:
             result = command()
-            tell_spares(mpi.running())
+            tell_spares(abort.running())
             return result
         except RankLost:
             whole = False
         except (SystemExit, ConfigError) as error:
             if whole or isinstance(error, SystemExit):
-                tell_spares(mpi.running())
+                tell_spares(abort.running())
                 raise
             # Of so few ranks, as it worked before: the launcher starts it again with all.
             if (comm := world()).rank == 0:
                 print(f"cannot go on with {comm.size} ranks: {error}", file=sys.stderr)
             comm.abort(1)
-        while not (living := mpi.connect_living(threads.LAUNCH)):
+        while not (living := mpi.connect_living()):
             continue
         LIVING[:] = [living]
         _connect.cache_clear()
@@ -118,6 +117,6 @@ def going_on(command: Callable[[], T]) -> T:
 def _connect(with_mpi: bool) -> Communicator:
     if not with_mpi:
         return SingleCommunicator()
-    comm = LIVING[0] if LIVING else mpi.connect(threads.LAUNCH)
+    comm = LIVING[0] if LIVING else mpi.connect()
     threads.limit_late(comm.local_size)
     return comm

@@ -18,7 +18,6 @@ import functools
 import math
 import operator
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Self
@@ -29,7 +28,7 @@ from ..capture.python_calls import FORWARD
 from ..errors import need, wrong
 from ..nn.module import LoadedKeys, Module
 from ..nn.normalization import BatchNorm
-from ..optim.flat import Buffer, FlatStorage
+from ..optim.flat import FlatStorage
 from ..random import in_step
 from ..tensor import TENSORS, Tensor
 from .backward_pass import backward
@@ -159,11 +158,8 @@ class DataParallel(Module):
         half = [b.grad.dtype.name for b in self.storage.buffers if b.grad.dtype.itemsize < 4]
         text = "gradients of {} cannot be added over ranks"
         need(not half or self.comm.size == 1, "DataParallel", text, *half[:1])
-        for buffer in self.storage.buffers:
-            owner = _WRAPPED.get(buffer)
-            text = "these parameters are wrapped already; use that wrapper, or drop it first"
-            need(owner is None or owner() is None, "DataParallel", text)
-            _WRAPPED[buffer] = weakref.ref(self)
+        text = "these parameters are wrapped already; use that wrapper, or drop it first"
+        need(self.storage.owners.count("DataParallel") == 1, "DataParallel", text)
         take_values_of_rank_0(self.comm, module, self.storage)
         self.reducer, self.overlap = strategy(
             self.comm, self.storage, module, overlap, bucket_mb, compression, shards, backend
@@ -203,7 +199,7 @@ class DataParallel(Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model; with grad enabled, count the rows of the first Tensor that has some."""
         if self.training and not self.reducer.in_place:
-            self.bookkeeping("a shard begins", self.reducer.enter)
+            MODES.capture.bookkeeping("a shard begins", self.reducer.enter, self)
         first, marks = graph.next_seq(), graph.MARKS[0]
         shapes = (v._array.shape for v in (*args, *kwargs.values()) if type(v) in TENSORS)
         rows = next((shape[0] for shape in shapes if shape), None)
@@ -228,11 +224,6 @@ class DataParallel(Module):
         """Whether a forward call still waits for its backward pass."""
         return self.passes.waits
 
-    def bookkeeping(self, label: str, function: Any, *args: Any) -> None:
-        """Call `function(*args)`, also whenever a captured step is replayed."""
-        label = ": ".join([label, *map(str, args)])
-        MODES.capture.bookkeeping(label, functools.partial(function, *args), self)
-
     def counted(self) -> Any:
         """The counts that a captured step depends on: it is replayed where these are equal."""
         passes = self.passes
@@ -249,7 +240,8 @@ class DataParallel(Module):
         except TypeError:
             rows = -1
         need(rows >= 0, "count", "expected a whole number of at least 0", n, error=ValueError)
-        self.bookkeeping("count", functools.partial(setattr, self.passes, "samples_given"), rows)
+        note = functools.partial(setattr, self.passes, "samples_given", rows)
+        MODES.capture.bookkeeping(f"count: {rows}", note, self)
 
     def train(self, mode: bool = True) -> Self:
         """Switch mode; forward calls so far (a validation, with grad) no longer wait for a pass."""
@@ -351,24 +343,24 @@ class DataParallel(Module):
         if not passes.pending:
             passes.pending, passes.cleared = True, storage.cleared
             passes.earlier = self._set_aside()
-        base = n if weights is None else weights.base
+        totals, base = passes.totals, n if weights is None else weights.base
         weight: float | None = base
         if weights is not None and base:
             weight = weights.weight(self.comm.size, passes.alone)
         if len(roots) == 1 and roots[0]._array.size == 1:
             lost = weights is not None and self.shares(weights) and weights.lost
             value = 0.0 if weight == 0 or lost else float(roots[0]._array.item())
-            passes.loss += weight * value if mean and weight is not None else value
+            totals.loss += weight * value if mean and weight is not None else value
         else:
-            passes.not_scalar += 1
+            totals.not_scalar += 1
         passes.counted = passes.counted and n is not None
-        passes.rows += n or 0
-        passes.weight += weight or 0.0
+        totals.rows += n or 0
+        totals.weight += weight or 0.0
         passes.samples = base
         reducer.begin()
         passes.running = True
         if base == 0 and reducer.in_place:
-            passes.undo = [slot.array.copy() if slot.present else None for slot in storage.slots]
+            passes.undo = self._gradients()
         return weight if mean else None
 
     def shares(self, weights: Denominators | None) -> bool:
@@ -451,11 +443,14 @@ class DataParallel(Module):
         """Remove and return gradients of earlier steps, which must not be reduced a second time."""
         if not self.storage.any_present():
             return None
-        kept = []
+        kept = self._gradients()
         for slot in self.storage.slots:
-            kept.append(slot.array.copy() if slot.present else None)
             slot.drop()
         return kept
+
+    def _gradients(self) -> list[Any]:
+        """Copies of the gradients that are there, None for others."""
+        return [slot.array.copy() if slot.present else None for slot in self.storage.slots]
 
     def communicated(self, started: float, what: str = "reduce") -> None:
         """Count the time since `started` as communication."""
@@ -481,7 +476,3 @@ class DataParallel(Module):
     def load_state_dict(self, state_dict: Any, strict: bool = True) -> LoadedKeys:
         """Load the model's state; every rank must load the same."""
         return self.module.load_state_dict(state_dict, strict)
-
-
-# Which DataParallel owns the gradients of a buffer.
-_WRAPPED: weakref.WeakKeyDictionary[Buffer, Any] = weakref.WeakKeyDictionary()

@@ -9,7 +9,7 @@ part, because float32 has 24 bits. The mark (replicas.py) is the last of the not
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from ..optim.flat import FOOTER
 
@@ -17,7 +17,8 @@ NOTES = 7  # the place of the first
 SILENT = (0.0,) * (FOOTER - NOTES)  # notes that say nothing, and a mark that does not
 
 
-class Totals(NamedTuple):
+@dataclass(slots=True)
+class Totals:
     """Sums over the backward passes of a step: of one rank, or of all.
 
     Attributes:
@@ -27,10 +28,10 @@ class Totals(NamedTuple):
         not_scalar: how many passes did not start from a scalar, and are not in `loss`.
     """
 
-    rows: int
-    weight: float
-    loss: float
-    not_scalar: int
+    rows: int = 0
+    weight: float = 0.0
+    loss: float = 0.0
+    not_scalar: int = 0
 
 
 Summed = Sequence[float]  # over all ranks: those of `Totals`, the notes, the mark
@@ -39,8 +40,8 @@ NOTHING: Summed = (0, 0.0, 0.0, 1, *SILENT)  # before the first step
 
 def pack(totals: Totals, notes: Sequence[float], used: Sequence[bool]) -> list[float]:
     """The footer of a rank; `used`: of each parameter whether it has a gradient."""
-    rows, weight, loss, not_scalar = totals
-    return [*divmod(rows, 4096), *split(loss), not_scalar, *split(weight), *notes, *used]
+    rows, loss, weight = divmod(totals.rows, 4096), split(totals.loss), split(totals.weight)
+    return [*rows, *loss, totals.not_scalar, *weight, *notes, *used]
 
 
 def values_of(footer: Sequence[float]) -> list[float]:
@@ -52,7 +53,7 @@ def values_of(footer: Sequence[float]) -> list[float]:
 def split(value: float) -> tuple[float, float]:
     """`value` as a part of 12 significant bits, whose sums are exact in float32, and the rest.
 
-    Native code has this text too (native_reduction.py). T. Dekker, "A floating-point technique for
+    Native code has this text too (native_reduction.c). T. Dekker, "A floating-point technique for
     extending the available precision", 1971.
     """
     if not -1e290 < value < 1e290:  # float32 has no such numbers, and the product may have none

@@ -42,95 +42,77 @@ class PeerFailed(RuntimeError):
 
 
 class _Meeting:
-    """What the ranks share: a place for each rank's call and value, a barrier, and their messages.
+    """What the ranks share: a place for each rank's call and value, and their messages.
 
     Attributes:
         whole: that of all ranks.
+        news: what a thread that waits for another one is woken by; that of the whole.
+        arrived, rounds: how many ranks are at the next meeting, and how many meetings there were.
+        messages: by both ranks.
         stuck: of the whole, the threads that wait for another one: thread and call, by place.
+        over: of the whole, whether nobody will come any more.
     """
 
     def __init__(self, size: int, whole: _Meeting | None = None) -> None:
         self.size = size
         self.whole = whole or self
-        self.stuck: dict[Any, tuple[threading.Thread, str]] = {}
-        self.news = threading.Condition()
-        self.messages: dict[tuple[int, int], list[tuple[Any, Message]]] = {}  # by both ranks
-        self.barrier = threading.Barrier(size)
-        self.parts: list[_Meeting] = []  # what `split` made of it
+        self.news: threading.Condition = whole.news if whole else threading.Condition()
+        self.arrived = self.rounds = 0
         self.calls = [""] * size
         self.values: list[Any] = [None] * size
-        self.first_error: BaseException | None = None
-        self.lock = threading.Lock()
+        self.messages: dict[tuple[int, int], list[tuple[Any, Message]]] = {}
+        self.stuck: dict[Any, tuple[threading.Thread, str]] = {}
+        self.over = False
 
-    def wait(self, rank: int) -> None:
-        whole = self.whole
-        with whole.news:
-            if sum(place[0] is self and len(place) == 2 for place in whole.stuck) == self.size - 1:
+    def meet(self, rank: int) -> None:
+        """Wait until all ranks are here."""
+        with self.news:
+            self.arrived += 1
+            this = self.rounds
+            if self.arrived == self.size and not self.whole.over:
+                self.arrived, self.rounds = 0, this + 1
                 for other in range(self.size):
-                    whole.stuck.pop((self, other), None)
-            else:
-                whole.wait_for((self, rank), self.calls[rank])
-        try:
-            self.barrier.wait()
-        except threading.BrokenBarrierError:
-            raise PeerFailed("another rank failed while this one waited for it") from None
+                    self.whole.stuck.pop((self, other), None)
+                self.news.notify_all()
+            while self.rounds == this:
+                self.wait((self, rank), self.calls[rank])
 
-    def wait_for(self, place: Any, call: str) -> None:
-        """Note that this thread waits; RuntimeError where nobody is left who does not."""
-        self.stuck[place] = threading.current_thread(), call
+    def wait(self, place: Any, call: str) -> None:
+        """Wait for news; RuntimeError where nobody is left who does not, or one has failed."""
+        whole = self.whole
+        if whole.over:
+            raise PeerFailed("another rank failed while this one waited for it")
+        whole.stuck[place] = threading.current_thread(), call
         # Threads that ranks have started wait beside them.
-        ranks = {t for t, _ in self.stuck.values() if t.name.startswith("rank-")}
-        if len(ranks) == self.size and not self.barrier.broken:
-            frames = of_threads([thread.ident or 0 for thread, _ in self.stuck.values()])
+        ranks = {t for t, _ in whole.stuck.values() if t.name.startswith("rank-")}
+        if len(ranks) == whole.size:
+            frames = of_threads([thread.ident or 0 for thread, _ in whole.stuck.values()])
             found = sorted(
                 f"{thread.name.replace('-', ' ')} {call} at {user_place(frames[thread.ident or 0])}"
-                for thread, call in self.stuck.values()
+                for thread, call in whole.stuck.values()
             )
             raise RuntimeError("the ranks wait for each other: " + "; ".join(found))
+        self.news.wait()
 
     def send(self, source: int, dest: int, address: Any, message: Message) -> None:
         """Put a message where `dest` looks for it."""
-        with self.whole.news:
+        with self.news:
             self.messages.setdefault((source, dest), []).append((address, message))
             self.whole.stuck.pop((self, source, dest), None)
-            self.whole.news.notify_all()
+            self.news.notify_all()
 
     def next(self, source: int, dest: int, text: object) -> tuple[Any, Message]:
         """The next message of `source` to `dest`, with its address."""
-        with self.whole.news:
+        with self.news:
             while not (arrived := self.messages.get((source, dest))):
-                if self.barrier.broken:
-                    raise PeerFailed("another rank failed while this one waited for it")
-                self.whole.wait_for((self, source, dest), f"waits in {text}")
-                self.whole.news.wait()
+                self.wait((self, source, dest), f"waits in {text}")
             return arrived.pop(0)
 
-    def fail(self, rank: int, error: BaseException) -> None:
-        """Keep the first error, in time, and wake every waiting rank."""
-        with self.lock:
-            if self.first_error is None and not isinstance(error, PeerFailed):
-                error.add_note(f"on rank {rank} of {self.size} (in_process)")
-                self.first_error = error
-        self.end()
-
     def end(self) -> None:
-        """Wake every waiting rank, here and in the parts."""
-        with self.lock:
-            parts = tuple(self.parts)
-        self.barrier.abort()
-        with self.whole.news:
-            self.whole.news.notify_all()
-        for part in parts:
-            part.end()
-
-    def part(self, size: int) -> _Meeting:
-        """A meeting of `size` of the ranks, which ends with this one."""
-        made = _Meeting(size, self.whole)
-        with self.lock:
-            self.parts.append(made)
-        if self.barrier.broken:  # a rank failed meanwhile
-            made.end()
-        return made
+        """Wake all that wait: nobody will come any more."""
+        with self.news:
+            self.over = True
+            self.news.notify_all()
 
 
 class InProcessCommunicator(Communicator):
@@ -147,33 +129,36 @@ class InProcessCommunicator(Communicator):
     def exchange(self, call: str, value: object, read: Callable[[list[Any]], R]) -> R:
         """Meet the other ranks at the same `call`; return `read(values in rank order)`.
 
-        No rank goes on before all have read, so a value may be changed afterwards.
-        Raises RuntimeError on every rank when they are not all at the same call.
+        Arrays have to be alike. No rank goes on before all have read, so a value may be changed
+        afterwards. Raises RuntimeError on every rank when they are not all at the same call.
         """
         meeting = self._meeting
+        if isinstance(value, np.ndarray):
+            call += f" of shape {value.shape}, {value.dtype}"
         meeting.calls[self.rank], meeting.values[self.rank] = call, value
-        meeting.wait(self.rank)
+        meeting.meet(self.rank)
         for rank, other in enumerate(meeting.calls):
             text = f"rank 0 {meeting.calls[0]}, rank {rank} {other}"
             need(other == meeting.calls[0], "ranks are not at the same call", text)
         result = read(meeting.values)
-        meeting.wait(self.rank)
+        meeting.meet(self.rank)
         return result
 
     def _all_reduce(self, array: Array, op: Op) -> Array:
-        call = f"calls all_reduce({op}) of shape {array.shape}, {array.dtype}"
-        array[...] = self.exchange(call, array, lambda arrays: _combined(arrays, op))
+        array[...] = self.exchange(f"calls all_reduce({op})", array, lambda a: _combined(a, op))
         return array
 
     def _reduce_scatter(self, array: Array, op: Op) -> Array:
-        me = self.rank
-        call = f"calls reduce_scatter({op}) of shape {array.shape}, {array.dtype}"
-        return self.exchange(call, array, lambda ranks: _combined([a[me] for a in ranks], op))
+        def mine(arrays: list[Array]) -> Array:
+            return _combined([each[self.rank] for each in arrays], op)
+
+        return self.exchange(f"calls reduce_scatter({op})", array, mine)
 
     def _all_to_all(self, array: Array) -> Array:
-        me = self.rank
-        call = f"calls all_to_all of shape {array.shape}, {array.dtype}"
-        return self.exchange(call, array, lambda ranks: np.stack([a[me] for a in ranks]))
+        def mine(arrays: list[Array]) -> Array:
+            return np.stack([each[self.rank] for each in arrays])
+
+        return self.exchange("calls all_to_all", array, mine)
 
     def _send_to(
         self, dest: int, address: Any, array: Array | None, number: int | None, at: str
@@ -189,20 +174,18 @@ class InProcessCommunicator(Communicator):
         order = sorted((k, rank) for rank, (c, k) in enumerate(wishes) if c == color)
         members = [rank for _, rank in order]
         first = color is not None and members[0] == self.rank
-        made = self._meeting.part(len(members)) if first else None
+        made = _Meeting(len(members), self._meeting.whole) if first else None
         meetings = self.exchange("calls split", made, list)
         if color is None:
             return None
         return InProcessCommunicator(members.index(self.rank), meetings[members[0]])
 
     def _broadcast(self, array: Array, root: int) -> Array:
-        call = f"calls broadcast from {root} of shape {array.shape}, {array.dtype}"
-        array[...] = self.exchange(call, array, lambda arrays: arrays[root].copy())
+        array[...] = self.exchange(f"calls broadcast from {root}", array, lambda a: a[root].copy())
         return array
 
     def _all_gather(self, array: Array) -> Array:
-        call = f"calls all_gather of shape {array.shape}, {array.dtype}"
-        return self.exchange(call, array, np.stack)
+        return self.exchange("calls all_gather", array, np.stack)
 
     # Objects go through pickle as they do over MPI: a rank never sees another one's object itself.
 
@@ -244,6 +227,7 @@ def run(world_size: int, function: Callable[..., R], *args: Any) -> list[R]:
     need(world_size > 0, "in_process.run", "expected at least 1 rank", world_size, error=ValueError)
     meeting = _Meeting(world_size)
     results: list[Any] = [None] * world_size
+    failed: list[tuple[int, BaseException]] = []
 
     def rank_main(rank: int) -> None:
         comm = InProcessCommunicator(rank, meeting)
@@ -254,7 +238,8 @@ def run(world_size: int, function: Callable[..., R], *args: Any) -> list[R]:
             results[rank] = function(comm, *args)
             comm.exchange("has returned", None, len)
         except BaseException as error:
-            meeting.fail(rank, error)
+            failed.append((rank, error))
+            meeting.end()
 
     threads = [
         # Daemons: a rank that never returns must not keep the process from ending.
@@ -268,6 +253,8 @@ def run(world_size: int, function: Callable[..., R], *args: Any) -> list[R]:
             thread.join()
     finally:
         meeting.end()  # Ctrl-C in the joining thread ends the ranks as well
-    if meeting.first_error is not None:
-        raise meeting.first_error
+    if failed:
+        rank, error = failed[0]  # in time: where the others fail, it is because of this one
+        error.add_note(f"on rank {rank} of {world_size} (in_process)")
+        raise error
     return results

@@ -14,7 +14,6 @@ import functools
 import math
 import os
 import pickle
-import signal
 import sys
 import threading
 import time
@@ -32,11 +31,11 @@ import numpy as np
 from ..backend import alive
 from ..common import job, version
 from ..common.stack_frames import outwards, user_place
-from ..common.threads import Launch, allowed_cores, blas_kernel, processor_quota
+from ..common.threads import LAUNCH, allowed_cores, blas_kernel, processor_quota
 from ..errors import ConfigError, LaunchError, install
 from . import abort, process_monitor, survivors, watchdog
 from .agreement import differing
-from .communicator import PAIRWISE, Array, Communicator, Op, T, by_rank, described, ranks_named
+from .communicator import PAIRWISE, Array, Communicator, Op, T, by_rank, described, lines_by_rank
 from .shared_memory import MOST, SharedMemory, create
 
 R = TypeVar("R")
@@ -304,9 +303,6 @@ class MpiCommunicator(Communicator):
         self._meet()
         self._comm.Barrier()
 
-    def abort(self, code: int) -> NoReturn:
-        abort.end_process(code, kill)
-
     def end(self, why: str) -> None:
         """Free what MPI has of it: from now on RuntimeError for what needs MPI. Collective."""
         self.finish()
@@ -331,13 +327,9 @@ class MpiCommunicator(Communicator):
         assert self._doing is not None and self._control is not None
         mine = described(*self._doing), user_place(outwards(sys._getframe(2)))
         everyone = self._control.allgather(mine)
-        if all(call == everyone[0][0] for call, _ in everyone):
-            return
-        found: dict[tuple[str, str], list[int]] = {}
-        for rank, one in enumerate(everyone):
-            found.setdefault(one, []).append(rank)
-        lines = (f"  {ranks_named(ranks)}: {call} at {at}" for (call, at), ranks in found.items())
-        raise RuntimeError("\n".join(["the ranks are not at the same call:", *lines]))
+        if any(call != mine[0] for call, _ in everyone):
+            lines = lines_by_rank((rank, " at ".join(one)) for rank, one in enumerate(everyone))
+            raise RuntimeError("\n".join(["the ranks are not at the same call:", *lines]))
 
 
 def _see_to(sent: deque[Any], under_way: threading.Event) -> None:
@@ -383,30 +375,8 @@ def _chunks(array: Array) -> list[Array]:
 # ---------------------------------------------------------------------------------- the connection
 
 
-def running() -> ModuleType | None:
-    """mpi4py.MPI between MPI_Init and MPI_Finalize, whoever called them; else None."""
-    MPI = sys.modules.get("mpi4py.MPI")
-    return MPI if MPI is not None and MPI.Is_initialized() and not MPI.Is_finalized() else None
-
-
-def kill(code: int) -> None:
-    """End all ranks by MPI_Abort, or by what the launcher understands where MPI connects none."""
-    process_monitor.tell(over=True)
-    if (MPI := running()) is not None and MPI.COMM_WORLD.size > 1:
-        MPI.COMM_WORLD.Abort(code)
-    if (hydra := os.environ.get("PMI_FD")) is not None:
-        # MPICH's mpirun does not mind a process that exits before MPI_Init, and the others wait for
-        # it there forever (mpich#6124). It obeys the request that MPI_Abort would send, and it ends
-        # the job when a process dies of a signal.
-        with contextlib.suppress(OSError, ValueError):
-            os.write(int(hydra), f"cmd=abort exitcode={code}\n".encode())
-            time.sleep(1)
-            os.kill(os.getpid(), signal.SIGKILL)
-    os._exit(code)
-
-
 @cache
-def abort_on_failure(launch: Launch) -> None:
+def abort_on_failure() -> None:
     """Make a failure of this process end the whole job, from now on (see `abort`).
 
     Under a launcher `import microtrain` does this, so that an error before `world()` ends the job
@@ -414,7 +384,7 @@ def abort_on_failure(launch: Launch) -> None:
     """
 
     atexit.register(_leave)  # before that of `abort`, so that it runs after it
-    abort.install(functools.partial(_place, launch), kill)
+    abort.install()
 
 
 def _leave() -> None:
@@ -430,27 +400,20 @@ def _leave() -> None:
         os._exit(abort.AGREED[-1] if abort.AGREED else job.LEFT)
 
 
-def _place(launch: Launch) -> tuple[int, int | None]:
-    """Rank and size of this process; where MPI contradicts the launcher, what that has said."""
-    if launch.kind == "none" and (MPI := running()) is not None:
-        return MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
-    return launch.rank, launch.size
-
-
-def connect(launch: Launch) -> MpiCommunicator:
-    """Initialize MPI where nobody has, check it against `launch`, and install the abort behavior.
+def connect() -> MpiCommunicator:
+    """Initialize MPI where nobody has, compare it with the launcher, and let failures end the job.
 
     Collective: every rank of the job calls it. Raises LaunchError when mpi4py or its MPI is absent,
     when they do not belong to the launcher, or when the ranks have different settings in their
     environments.
     """
-    abort_on_failure(launch)
+    abort_on_failure()
     watchdog.configure(*watchdog.LIMITS)
-    with _beginning(launch):
-        MPI = _load(launch)
-        _check_library(launch, MPI)
-        if _place(launch)[1] != 1:
-            process_monitor.start(*_place(launch))
+    with _beginning():
+        MPI = _load()
+        _check_launcher(MPI)
+        if abort.place()[1] != 1:
+            process_monitor.start(*abort.place())
             _limit("in MPI_Init, which returns when all ranks have called it")
         if not MPI.Is_initialized():
             MPI.Init_thread(MPI.THREAD_MULTIPLE)
@@ -458,12 +421,12 @@ def connect(launch: Launch) -> MpiCommunicator:
             survivors.check(MPI)
         where = "in the first collectives after MPI_Init"
         try:
-            return _joined(launch, MPI, survivors.training(MPI), where)
+            return _joined(MPI, survivors.training(MPI), where)
         except MPI.Exception as error:
             raise abort.MpiError(f"{where}: {error}") from None
 
 
-def connect_living(launch: Launch) -> MpiCommunicator | None:
+def connect_living() -> MpiCommunicator | None:
     """As `connect`, of the ranks that live; None where another one was lost meanwhile.
 
     Collective over them.
@@ -475,16 +438,16 @@ def connect_living(launch: Launch) -> MpiCommunicator | None:
         ALIVE.discard(made)
     try:
         survivors.shrink(MPI)
-        with _beginning(launch):
+        with _beginning():
             where = "in the first collectives after a rank was lost"
-            return _joined(launch, MPI, survivors.training(MPI), where)
+            return _joined(MPI, survivors.training(MPI), where)
     except (survivors.RankLost, MPI.Exception) as error:
         if isinstance(error, survivors.RankLost) or survivors.is_loss(MPI, error):
             return None
         raise
 
 
-def adopt(launch: Launch, comm: Any) -> MpiCommunicator:
+def adopt(comm: Any) -> MpiCommunicator:
     """The communicator over a duplicate of `comm`, which is one of mpi4py; collective over it.
 
     The same one at every call, until `comm` is freed. Of other ranks nothing is needed. Raises
@@ -498,7 +461,7 @@ def adopt(launch: Launch, comm: Any) -> MpiCommunicator:
             "comm: expected a communicator of mpi4py (MPI.COMM_WORLD, or what its Split returned), "
             f"or of microtrain.distributed (world(), or what its split returned), found {kind}"
         )
-    if running() is None:
+    if abort.running() is None:
         raise RuntimeError(
             f"comm: {kind} of an MPI that has not been initialized, or that has been finalized; "
             "call MPI.Init(), or microtrain.distributed.world(), on every rank before"
@@ -517,41 +480,40 @@ def adopt(launch: Launch, comm: Any) -> MpiCommunicator:
     if known is not None:
         return known
     if comm.size > 1:
-        abort_on_failure(launch)
-        process_monitor.start(*_place(launch))
-    with _beginning(launch):
-        _check_library(launch, MPI)
-        return _joined(launch, MPI, comm, "in the first collectives of a communicator")
+        abort_on_failure()
+        process_monitor.start(*abort.place())
+    with _beginning():
+        return _joined(MPI, comm, "in the first collectives of a communicator")
 
 
 @contextlib.contextmanager
-def _beginning(launch: Launch) -> Iterator[None]:
+def _beginning() -> Iterator[None]:
     """Let an error be told by one rank, and the monitor know when all have found each other."""
     try:
         yield
     except LaunchError:
         # As a rule every rank fails alike. The first has the word; if it says nothing for a while
         # (its machine may be the one in order), the others speak.
-        time.sleep(0.5 if launch.rank else 0.0)
+        time.sleep(0.5 if LAUNCH.rank else 0.0)
         raise
     finally:  # whoever catches an error may leave as it likes
         survivors.found()
         process_monitor.tell(limit=None, over=not watchdog.watches(), together=0)
 
 
-def _joined(launch: Launch, MPI: ModuleType, comm: Any, where: str) -> MpiCommunicator:
+def _joined(MPI: ModuleType, comm: Any, where: str) -> MpiCommunicator:
     """What was made of a communicator of MPI, now or before; collective where it is made now."""
     known: MpiCommunicator | None = comm.Get_attr(_key(MPI))
     if known is not None:
         return known
     _limit(where)
-    _check_world(launch, MPI)
+    _check_launcher(MPI)
     _check_settings(comm)
     made = MpiCommunicator(MPI, comm.Dup())
     everyone = bool(job.in_place()) or made.size == MPI.COMM_WORLD.size
     # Where the ranks of several communicators are watched already, they stay so.
     if made.size > 1 and made.any(everyone or not watchdog.watches()):
-        watchdog.start(made, ALIVE, kill, everyone)
+        watchdog.start(made, ALIVE, everyone)
         process_monitor.tell(goes_on=bool(job.in_place()))
     comm.Set_attr(_key(MPI), made)
     return made
@@ -593,7 +555,7 @@ def _limit(where: str) -> None:
         faulthandler.dump_traceback_later(seconds + 5.0, exit=True)
 
 
-def _load(launch: Launch) -> ModuleType:
+def _load() -> ModuleType:
     """Import mpi4py.MPI without MPI_Init, so that a wrong MPI can still be reported."""
     try:
         import mpi4py
@@ -601,12 +563,12 @@ def _load(launch: Launch) -> ModuleType:
         if "mpi4py.MPI" not in sys.modules:
             mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
         with warnings.catch_warnings():
-            # mpi4py notices a foreign launcher too; _check_library says what to do about it.
+            # mpi4py notices a foreign launcher too; _check_launcher says what to do about it.
             warnings.filterwarnings("ignore", "suspicious MPI execution environment")
             from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # RuntimeError: no MPI library was found
         raise LaunchError(
-            f"{launch.launcher} started this process, but MPI cannot be loaded: {error}\n"
+            f"{LAUNCH.launcher} started this process, but MPI cannot be loaded: {error}\n"
             f"install mpi4py with an MPI of its own: {install('mpich')}; or, if this machine has "
             "an MPI, load its module and install the extra `mpi` instead"
         ) from error
@@ -624,18 +586,28 @@ def belongs(kind: str, library: str) -> bool:
     return not library.startswith(_FOREIGN.get(kind, ()))
 
 
-def _check_library(launch: Launch, MPI: ModuleType) -> None:
-    library = library_name(MPI.Get_library_version())
-    if not belongs(launch.kind, library):
-        raise LaunchError(_mismatch(launch, f"mpi4py has loaded another MPI: {library}", library))
-
-
-def _check_world(launch: Launch, MPI: ModuleType) -> None:
-    world, library = MPI.COMM_WORLD, library_name(MPI.Get_library_version())
-    expected = (launch.rank, world.size if launch.size is None else launch.size)
-    if launch.kind != "none" and (world.rank, world.size) != expected:
-        found = f"{library}, which mpi4py has loaded, says rank {world.rank} of {world.size}"
-        raise LaunchError(_mismatch(launch, found, library))
+def _check_launcher(MPI: ModuleType) -> None:
+    """LaunchError unless MPI, and its ranks as soon as there are some, are the launcher's."""
+    library, found = library_name(MPI.Get_library_version()), ""
+    if not belongs(LAUNCH.kind, library):
+        found = f"mpi4py has loaded another MPI: {library}"
+    elif LAUNCH.kind != "none" and MPI.Is_initialized():
+        world = MPI.COMM_WORLD
+        if (world.rank, world.size) != (LAUNCH.rank, LAUNCH.size or world.size):
+            found = f"{library}, which mpi4py has loaded, says rank {world.rank} of {world.size}"
+    if not found:
+        return
+    beside = Path(sys.executable).with_name("mpirun")
+    if LAUNCH.kind == "slurm":
+        way_out = "start it with srun --mpi=pmix or --mpi=pmi2 (srun --mpi=list: what there is)"
+    elif beside.exists():
+        way_out = f"start it with the mpirun of that MPI: {beside}"
+    else:
+        way_out = f"start it with the mpirun that came with {library}"
+    raise LaunchError(
+        f"{LAUNCH.launcher} started this process as rank {LAUNCH.rank} of "
+        f"{LAUNCH.size or 'an unknown number'}, but {found}\n{way_out}"
+    )
 
 
 def _check_settings(comm: Any) -> None:
@@ -664,17 +636,3 @@ def _check_settings(comm: Any) -> None:
             "processors differ, or OPENBLAS_CORETYPE is set for some ranks (set one for all)",
             stacklevel=2,
         )
-
-
-def _mismatch(launch: Launch, found: str, library: str) -> str:
-    beside = Path(sys.executable).with_name("mpirun")
-    if launch.kind == "slurm":
-        way_out = "start it with srun --mpi=pmix or --mpi=pmi2 (srun --mpi=list: what there is)"
-    elif beside.exists():
-        way_out = f"start it with the mpirun of that MPI: {beside}"
-    else:
-        way_out = f"start it with the mpirun that came with {library}"
-    return (
-        f"{launch.launcher} started this process as rank {launch.rank} of "
-        f"{launch.size or 'an unknown number'}, but {found}\n{way_out}"
-    )

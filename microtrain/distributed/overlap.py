@@ -30,7 +30,7 @@ def worth(comm: Communicator, storage: FlatStorage, bucket: int) -> tuple[bool, 
 
     Collective. Decided from the number of buckets, the machines and the free cores.
     """
-    count = sum(len(buckets_of(buffer, storage, bucket)) for buffer in storage.buffers)
+    count = len(buckets_of(storage, bucket))
     spare = comm.all(len(allowed_cores()) >= 2 * comm.local_size)
     if count < 2:
         return False, "the gradients fit into one bucket"
@@ -41,16 +41,18 @@ def worth(comm: Communicator, storage: FlatStorage, bucket: int) -> tuple[bool, 
     return True, f"{count} buckets, and a core is free beside every rank"
 
 
-def buckets_of(buffer: Any, storage: FlatStorage, size: int) -> list[tuple[int, int, list[Slot]]]:
-    """First and last-plus-one element of each bucket, and its slots; in the order they go."""
-    slots = sorted((s for s in storage.slots if s.buffer is buffer), key=lambda slot: -slot.start)
-    found: list[tuple[int, int, list[Slot]]] = []
-    members: list[Slot] = []
-    for slot in slots:
-        members.append(slot)
-        if (members[0].stop - slot.start) * buffer.grad.itemsize >= size or slot is slots[-1]:
-            found.append((slot.start, members[0].stop, members))
-            members = []
+def buckets_of(storage: FlatStorage, size: int) -> list[tuple[Any, list[Slot]]]:
+    """The slices of the gradients, of about `size` bytes, and the slots in each, as they go."""
+    found: list[tuple[Any, list[Slot]]] = []
+    for buffer in storage.buffers:
+        slots = sorted((s for s in storage.slots if s.buffer is buffer), key=lambda s: -s.start)
+        members: list[Slot] = []
+        for slot in slots:
+            members.append(slot)
+            array = buffer.grad[slot.start : members[0].stop]
+            if array.nbytes >= size or slot is slots[-1]:
+                found.append((array, members))
+                members = []
     return found
 
 
@@ -62,14 +64,8 @@ class Overlap(Reducer):
     def __init__(self, comm: Communicator, storage: FlatStorage, bucket: int) -> None:
         super().__init__(comm, storage)
         self.own: Any = comm.split(0)  # the thread's: its calls do not mix with the main thread's
-        self.buckets = [
-            (buffer.grad[start:stop], tuple(slots))
-            for buffer in storage.buffers
-            for start, stop, slots in buckets_of(buffer, storage, bucket)
-        ]
+        self.buckets = buckets_of(storage, bucket)
         self.number = {slot: n for n, (_, slots) in enumerate(self.buckets) for slot in slots}
-        self.missing: list[int] = []
-        self.next = 0  # the bucket whose turn it is
         self.sent = 0  # how many the thread was given in this pass
         self.going: list[Any] = []  # those of them that may still be on their way
         from concurrent.futures import ThreadPoolExecutor  # here: an import of 3 ms
@@ -79,41 +75,37 @@ class Overlap(Reducer):
     def begin(self) -> None:
         """Before a pass: what one that failed has left on its way must have arrived."""
         self._arrive()
-        self.next = self.sent = 0
+        self.sent = 0
 
     def readiness(self, edges: Any) -> Callable[[Any], None]:
         """As in the base class: full buckets are sent at once."""
         left = leaves_of(edges)  # how often the pass will add to each
-        self.missing = [0] * len(self.buckets)
-        slots = {}
+        missing, turn = [0] * len(self.buckets), 0  # of which bucket it is
+        numbers = {}
         for leaf in left:
             slot = leaf._extra.slot if leaf._extra is not None else None
             if slot in self.number:
-                slots[leaf] = self.number[slot]
-                self.missing[slots[leaf]] += 1
+                numbers[leaf] = self.number[slot]
+                missing[numbers[leaf]] += 1
 
         def ready(leaf: Any) -> None:
-            count = left.get(leaf)
-            if count is None or leaf not in slots:
+            nonlocal turn
+            if leaf not in numbers:
                 return
-            left[leaf] = count - 1
-            if count == 1:
-                self.missing[slots[leaf]] -= 1
-                while self.next < len(self.buckets) and not self.missing[self.next]:
-                    self.go()
+            left[leaf] -= 1
+            if not left[leaf]:
+                missing[numbers[leaf]] -= 1
+                while turn < len(self.buckets) and not missing[turn]:
+                    # In a step that is captured, it goes in replays: a recording that fails is
+                    # done again, and has sent nothing.
+                    MODES.capture.later(f"bucket {turn} goes", partial(self.send, turn))
+                    turn += 1
 
         return ready
 
-    def go(self) -> None:
-        """The next bucket goes; in a captured step, at this place of every replay."""
-        send = partial(self.send, self.next)
-        # Captured now, all go at the end: a recording that fails is done again, and sent nothing.
-        if not MODES.capture.later(f"bucket {self.next} goes", send):
-            self.next += 1
-
     def send(self, number: int) -> None:
         """Hand bucket `number` to the thread."""
-        self.next = self.sent = number + 1
+        self.sent = number + 1
         array, slots = self.buckets[number]
         for slot in slots:
             # Absent here, it may be there on another rank.

@@ -46,11 +46,11 @@ class Reducer:
 
         Only the `last` pass of a step is reduced; others return None.
         """
-        return self.added_up(passes.totals(), notes) if last else None
+        return self.added_up(passes.totals, notes) if last else None
 
     def added_up(self, totals: Totals, notes: Sequence[float]) -> Summed:
         """The sums of gradients and footers over all ranks, collective."""
-        return *totals, *notes
+        return totals.rows, totals.weight, totals.loss, totals.not_scalar, *notes
 
     def discard(self) -> None:
         """Called when zero_grad() has discarded earlier passes of the step. May raise."""
@@ -93,9 +93,6 @@ class AtOnce(Reducer):
 
     Args:
         kind: "none", or the 16-bit format in which gradients are sent.
-
-    Attributes:
-        plain: whether one all_reduce of one array in the host's memory does everything.
     """
 
     communicates = True
@@ -103,36 +100,29 @@ class AtOnce(Reducer):
     def __init__(self, comm: Communicator, storage: FlatStorage, kind: str = "none") -> None:
         super().__init__(comm, storage)
         self._staged = [Staging(buffer.wide) for buffer in storage.buffers]
-        self._gradients = [
-            staged.host[: buffer.grad.size]
-            for staged, buffer in zip(self._staged, storage.buffers, strict=True)
-        ]
-        self._footer = self._staged[0].host[self._gradients[0].size :]
+        hosts = [staged.host for staged in self._staged]
+        sizes = [buffer.grad.size for buffer in storage.buffers]
+        self._gradients = [host[:size] for host, size in zip(hosts, sizes, strict=True)]
+        self._footer = hosts[0][sizes[0] :]
+        self._sent = hosts[0], *self._gradients[1:]
         self.kind = kind
-        one = len(self._staged) == 1 and self._staged[0].host is storage.buffers[0].wide
-        self.plain = one and kind == "none"
         if kind != "none":
             self._owed = [compression.nothing_owed(comm, array) for array in self._gradients]
 
     def added_up(self, totals: Totals, notes: Sequence[float]) -> Summed:
         """As in the base class."""
         footer = pack(totals, notes, self.fill_absent())
-        if self.plain:  # the usual case, in less time
+        for staged in self._staged:
+            staged.fetch()
+        if self.kind == "none":
             self._footer[...] = footer
-            self.comm.all_reduce(self._staged[0].host)
-            return self.summed(self._footer)
-        for number, (staged, gradient) in enumerate(
-            zip(self._staged, self._gradients, strict=True)
-        ):
-            host = staged.fetch()
-            if self.kind != "none":
-                owed, exact = self._owed[number], () if number else footer
+            for array in self._sent:
+                self.comm.all_reduce(array)
+        else:
+            for gradient, owed in zip(self._gradients, self._owed, strict=True):
+                exact = footer if gradient is self._gradients[0] else ()
                 sums = compression.all_reduce(self.comm, self.kind, gradient, owed, exact)
                 self._footer[: len(sums)] = sums
-            elif number:
-                self.comm.all_reduce(gradient)
-            else:
-                self._footer[...] = footer
-                self.comm.all_reduce(host)
+        for staged in self._staged:
             staged.put()
         return self.summed(self._footer)

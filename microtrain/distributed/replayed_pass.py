@@ -3,21 +3,31 @@
 A small step takes as long as what Python does around it, and ranks that share a core pay for that
 several times: each begins with cold caches. So the usual case is short here. One forward call and
 one pass from a scalar make the step, and gradients are reduced at once, when the pass is over.
+
+Where the gradients are small, the reduction is one native call (native_reduction.c): pack, add up
+on this host, divide. It has the bits of Python and uses the same memory, so one rank may be in the
+one while another is in the other.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..backend import STRUCTURE
-from .footer import Summed, Totals
-from .native_reduction import native_step
+from ..capture import c_compiler
+from ..optim.flat import FOOTER, FlatStorage
+from .communicator import FORBIDDEN, Array, Communicator, refuse_alone
+from .footer import NOTES, SILENT, Summed, Totals, pack
 from .reducer import AtOnce, Reducer
 from .weighted_loss import Denominators
+
+_CODES = {"f": "reduce32", "d": "reduce64"}  # by NumPy's letter
 
 
 def whole(parallel: Any, root: Any, rows: int | None, weights: Denominators | None) -> Whole | None:
@@ -89,10 +99,9 @@ class Whole:
 
     def by_native_code(self, complete: bool) -> Callable[[], None] | None:
         """With native code for all but the checks; None: there is none for this."""
-        parallel = self.parallel
-        if not complete or type(parallel.reducer) is not AtOnce or not parallel.reducer.plain:
-            return None
-        reduce = native_step(parallel.comm, parallel.storage, self.root, self.rows)
+        parallel, reducer, reduce = self.parallel, self.parallel.reducer, None
+        if complete and type(reducer) is AtOnce and reducer.kind == "none":
+            reduce = native_step(parallel.comm, parallel.storage, self.root, self.rows)
         if reduce is None:
             return None
         passes = parallel.passes
@@ -108,7 +117,7 @@ class Whole:
 
         def share() -> None:
             started = time.perf_counter()
-            mark = alike.mark(passes.steps) if alike.watching else 0.0
+            mark = alike.mark(passes.steps)
             values = reduce(parallel.notes, mark)
             parallel.communicated(started)
             if mark or values[-1]:
@@ -131,3 +140,52 @@ class Whole:
             share(*steps)
 
         return note
+
+
+@functools.cache
+def _library() -> Any:
+    """native_reduction.c, None where there is no compiler."""
+    if c_compiler.absent():
+        return None
+    text = Path(__file__).with_name("native_reduction.c").read_text(encoding="utf-8")
+    return c_compiler.load(f"enum {{ NOTES = {NOTES}, FOOTER = {FOOTER} }};\n{text}")
+
+
+def native_step(
+    comm: Communicator, storage: FlatStorage, root: Array, rows: int
+) -> Callable[[Sequence[float], float], Summed] | None:
+    """What reduces the gradients of a pass over `rows` from the mean `root`; given notes, a mark.
+
+    As `Whole.by_python` does it; None where native code cannot. Collective when called.
+    """
+    wide, size = storage.buffers[0].wide, storage.buffers[0].grad.size
+    known = all(type(a) is np.ndarray and a.dtype.char in _CODES for a in (wide, root))
+    memory = comm.memory_for(wide) if known and len(storage.buffers) == 1 else None
+    if memory is None or _library() is None:
+        return None
+    name, run = _CODES[wide.dtype.char], memory.run
+    code = c_compiler.builtin(_library(), name, c_compiler.SEVERAL)
+    used = (True,) * len(storage.slots)
+    footer = np.array(pack(Totals(rows, float(rows), 0.0, 0), SILENT, used))
+    found = np.zeros(4 + FOOTER - NOTES)
+    places = [array.ctypes.data for array in (wide, root, footer, found)]
+    tables = memory.turns(wide, [*places, size, len(footer), rows, root.itemsize])
+    turns = [(plan, table.ctypes.data) for plan, table in tables]
+    place: Any = footer[NOTES:FOOTER].data  # views are faster than arrays
+    sums: Any = found.data
+    doing = "all_reduce", (wide,)
+
+    def reduce(notes: Sequence[float], mark: float, _: Any = (root, tables)) -> Summed:
+        if FORBIDDEN:
+            refuse_alone("all_reduce")
+        place[0], place[1], place[2] = notes
+        place[3] = mark
+        comm._doing = doing  # for the watchdog
+        try:
+            run(code, turns)
+        finally:
+            comm._doing = None
+        comm._done += 1
+        return sums.tolist()
+
+    return reduce

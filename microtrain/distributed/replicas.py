@@ -135,17 +135,15 @@ class Alike:
 
     Attributes:
         sent: the mark of the last step.
-        watching: whether it may be another one than 0.
     """
 
     def __init__(
         self, comm: Communicator, module: Module, storage: FlatStorage, buffers: bool
     ) -> None:
         self.comm, self.module, self.storage, self.buffers = comm, module, storage, buffers
-        base, bits = comm.size + 1, 1
-        while base ** (bits + 1) <= 2**BITS:
-            bits += 1
-        self._powers = [base**n for n in range(bits)]
+        base = comm.size + 1
+        more = (base**n for n in range(1, BITS) if base ** (n + 1) <= 2**BITS)
+        self._powers = [1, *more]
         self._grads = self._which_require_grad()
         self._news = 0  # steps for which these are compared
         # Of each watched buffer where it is, and the Tensor with its version as last seen.
@@ -153,7 +151,6 @@ class Alike:
         self._seen: dict[str, tuple[Any, int, bytes]] = {}
         self._moving: set[str] = set()  # those that have changed: looked at in every step
         self.sent = 0.0
-        self.watching = False
         self.look()
 
     def _which_require_grad(self) -> tuple[bool, ...]:
@@ -164,7 +161,7 @@ class Alike:
         if self.comm.size == 1:
             return
         if self._grads != (grads := self._which_require_grad()):
-            self._grads, self._news, self.watching = grads, STEPS, True
+            self._grads, self._news = grads, STEPS
         if not self.buffers:
             return
         self._places = {
@@ -175,22 +172,17 @@ class Alike:
             if vars(module)[key] is not None
         }
         for name in self._places.keys() - self._seen.keys():
-            self._see(name)
-        self.watching = self.watching or bool(self._places)
+            tensor = self._tensor(name)
+            self._seen[name] = tensor, _version(tensor), _bytes(tensor, 0)
 
     def _tensor(self, name: str) -> Any:
         module, key = self._places[name]
         return vars(module)[key]
 
-    def _see(self, name: str) -> None:
-        tensor = self._tensor(name)
-        self._seen[name] = tensor, _version(tensor), _bytes(tensor, 0)
-
     def mark(self, step: int) -> float:
         """What this rank sends in that step, the same number on all ranks."""
         self.sent = 0.0
-        self.watching = bool(self._news or self._places)
-        if not self.watching:
+        if not (self._news or self._places):
             return 0.0
         self._find_moving(thorough=step & (step - 1) == 0)
         if not (self._news or self._moving):
@@ -200,8 +192,7 @@ class Alike:
             self._news -= 1
             hashed.update(bytes(self._grads))
         for name in sorted(self._moving & self._places.keys()):
-            hashed.update(name.encode())
-            hashed.update(_bytes(self._tensor(name), step))
+            hashed.update(name.encode() + _bytes(self._tensor(name), step))
         word = int.from_bytes(hashed.digest())
         if len(self._powers) > 1:
             word |= 1  # something to tell is never like nothing to tell

@@ -23,8 +23,8 @@ machine every few seconds, however many ranks it has.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import faulthandler
-import hashlib
 import json
 import math
 import mmap
@@ -34,7 +34,6 @@ import struct
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 from weakref import WeakSet
@@ -47,10 +46,10 @@ from ..errors import ConfigError, LaunchError
 from ..random import STREAM
 from . import abort, process_monitor
 from .agreement import settled
-from .communicator import FORBIDDEN, PAIRWISE, Communicator, described, ranks_named
+from .communicator import FORBIDDEN, PAIRWISE, Communicator, described, lines_by_rank, ranks_named
 from .shared_memory import PLACE, zeros
 
-RECORD: Final = 1024  # bytes of the board for each rank
+RECORD: Final = 2**15  # bytes of the board for each rank
 PERIOD: Final = 1.0  # seconds between two looks, less where the limits are short
 GONE: Final = 2.0  # seconds from which a rank that has left is not waited for
 LIMITS: Final = (30.0, 600.0)  # seconds: warn_s and timeout_s where nobody has set them
@@ -92,10 +91,7 @@ def watches() -> bool:
     return bool(_WATCHDOG)
 
 
-def start(
-    comm: Communicator, communicators: WeakSet[Any], kill: Callable[[int], None],
-    everyone: bool = True,
-) -> None:  # fmt: skip
+def start(comm: Communicator, communicators: WeakSet[Any], everyone: bool = True) -> None:
     """Watch the ranks of `comm` from now on, in place of those that were watched. Collective.
 
     The limits are those of MICROTRAIN_WARN_S and MICROTRAIN_TIMEOUT_S, or `LIMITS`.
@@ -103,10 +99,9 @@ def start(
     Args:
         comm: all ranks, or those that use microtrain.
         communicators: those of this process that are in use; they come and go in any thread.
-        kill: ends all ranks with an exit code.
         everyone: whether the job has no other ranks, for which MPI_Finalize would wait.
     """
-    watchdog = Watchdog(comm, communicators, kill, everyone)
+    watchdog = Watchdog(comm, communicators, everyone)
     _WATCHDOG[:] = [watchdog]
     configure(*LIMITS)
     import concurrent.futures.thread  # noqa: F401  its hook waits for pools: this one comes before
@@ -179,14 +174,14 @@ class Board:
 
     def write(self, record: Record) -> None:
         """Put this rank's record up, and those of this machine where it is time for that."""
-        record = record | {"at": record["at"][-200:]}
+        record = record | {"at": record["at"][-200:], "stacks": record["stacks"][-10_000:]}
         record |= {n: record.get(n, "")[:200] for n in ("doing", "alone", "threads")}
         line = self._lines[self.rank]
-        text = json.dumps(record).encode()
-        self._memory[line * RECORD : (line + 1) * RECORD] = text[:RECORD].ljust(RECORD)
+        text = json.dumps(record).encode()[: RECORD - 1] + b"\0"
+        self._memory[line * RECORD : line * RECORD + len(text)] = text
         if self.directory is None:
             return
-        known = record["left"], record["ending"]
+        known = record["left"], bool(record["stacks"])
         now, clock = time.monotonic(), len(self._lines) * RECORD
         (written,) = struct.unpack_from("d", self._memory, clock)
         # Another rank does it only where those before it do not: they may be stopped.
@@ -195,7 +190,7 @@ class Board:
         struct.pack_into("d", self._memory, clock, now)
         news = {"job": self.job, "ranks": {str(r): x for r, x in self.here().items()}}
         self._put(f"{self.place}.json", news)
-        if record["ending"] and not self._known[1]:
+        if record["stacks"] and not self._known[1]:
             self._put(ENDING, {"job": self.job})
         self._known = known
 
@@ -209,13 +204,10 @@ class Board:
 
     def _get(self, name: str) -> Record:
         """What a file of this job says; empty: nothing, or nothing yet."""
-        if self.directory is not None:
-            try:
+        with contextlib.suppress(OSError, ValueError):
+            if self.directory is not None:
                 found = read_object(self.directory / name)
-            except (OSError, ValueError):
-                return {}
-            if found.get("job") == self.job:
-                return found
+                return found if found.get("job") == self.job else {}
         return {}
 
     def all_left(self) -> bool:
@@ -227,10 +219,9 @@ class Board:
         """The records of the ranks of this machine."""
         found = {}
         for rank, line in self._lines.items():
-            try:
-                found[rank] = json.loads(self._memory[line * RECORD : (line + 1) * RECORD])
-            except ValueError:  # not yet written, or being written
-                continue
+            with contextlib.suppress(ValueError):  # not yet written, or being written
+                end = self._memory.find(b"\0", line * RECORD)
+                found[rank] = json.loads(self._memory[line * RECORD : end])
         return found
 
     def elsewhere(self, pause: float) -> dict[int, Record]:
@@ -250,11 +241,9 @@ class Watchdog:
     """The thread that watches, and what it knows."""
 
     def __init__(
-        self, comm: Communicator, communicators: WeakSet[Any],
-        kill: Callable[[int], None], everyone: bool = True,
-    ) -> None:  # fmt: skip
-        self.comm, self.communicators, self.kill = comm, communicators, kill
-        self.everyone = everyone
+        self, comm: Communicator, communicators: WeakSet[Any], everyone: bool = True
+    ) -> None:
+        self.comm, self.communicators, self.everyone = comm, communicators, everyone
         self.warn_s = self.timeout_s = math.inf
         self.board = Board(comm)
         comm.barrier()  # the clocks of machines differ: all count from here on
@@ -268,10 +257,9 @@ class Watchdog:
         # How long it has waited: now, when `busy` last changed, and when that was last said.
         self.waited = self.moved = self.told = 0.0
         self.here = self.closing = ""  # the stacks of this rank, once the job ends; what it ends in
-        self.shown = False  # whether they have been printed, by this rank or another
         self.only_threads = False  # of this program, whose main thread has ended
         self.pairwise = False  # whether it is a message that this rank waits for
-        self.ending = self.left = False
+        self.left = False
         self.host, self.process = socket.gethostname(), os.getpid()
         self.board.write(self.record(""))
 
@@ -283,7 +271,7 @@ class Watchdog:
             time.sleep(self.period())
             # It starts the job again, and those of before must not write into the run any more.
             if job.name() and os.getppid() != launcher:
-                abort.end_process(1, self.kill, "", why="has lost its launcher")
+                abort.end_process(1, why="has lost its launcher")
             now = time.monotonic()
             # A job that was suspended as a whole has not waited meanwhile.
             self.look(min(now - before, 3 * self.period()))
@@ -328,7 +316,7 @@ class Watchdog:
             "doing": doing, "waited": self.waited, "done": self.comm._done,
             "step": self.steps.get("step", 0), "at": user_place(of_threads([me]).get(me, ())),
             "left": self.left, "alone": FORBIDDEN.get(me, "" if self.left else self.closing),
-            "threads": self.threads(), **self.at_its_end(),
+            "threads": self.threads(), "stacks": self.here,
         }  # fmt: skip
 
     def threads(self) -> str:
@@ -339,11 +327,6 @@ class Watchdog:
         found = [t for t in threading.enumerate() if t is not main and not t.daemon]
         calls = of_threads([thread.ident for thread in found if thread.ident])
         return ", ".join(f"{t.name} at {user_place(calls.get(t.ident or 0, ()))}" for t in found)
-
-    def at_its_end(self) -> Record:
-        """What a rank writes once the job ends: where it is, and whether it ends the job itself."""
-        stacks = self.here and _digest(self.here)
-        return {"ending": bool(stacks), "stacks": stacks, "ends": self.ending}
 
     def look(self, elapsed: float) -> None:
         """Write this rank's record, read the others', and say or do what is due."""
@@ -365,9 +348,11 @@ class Watchdog:
         mine = self.record("" if what is None else described(*what))
         self.board.write(mine | {"left": self.left})
         seen = self.board.here()
-        if not left:
-            self.show(mine, seen)
-        if longest is None or self.ending:
+        ends = any(x["stacks"] for x in seen.values()) or self.board.ends_elsewhere()
+        if ends and not left and not self.here:
+            self.here = _stacks()  # for the rank that ends the job
+            self.board.write(mine | {"stacks": self.here})
+        if longest is None:
             return
         seen |= self.far(self.first(seen))
         first = self.first(seen)  # one speaks for all that have waited about as long
@@ -402,11 +387,7 @@ class Watchdog:
             self.end(f"{limit:.4g} s are over ({whose})", mine, seen)
         elif first and self.waited >= max(self.warn_s, 2 * self.told):
             self.told = self.waited
-            after = (
-                ""
-                if left or math.isinf(limit)
-                else f"  after {limit:.4g} s the job ends ({whose})\n"
-            )
+            after = f"  after {limit:.4g} s the job ends ({whose})\n" if limit < math.inf else ""
             process_monitor.write(2, f"microtrain: {self.situation(mine, seen)}\n{after}")
 
     def first(self, seen: dict[int, Record]) -> bool:
@@ -426,33 +407,6 @@ class Watchdog:
             return {}
         return self.board.elsewhere(min(SIGHT, half))
 
-    def show(self, mine: Record, seen: dict[int, Record]) -> None:
-        """Where the job ends, say where this rank is: one for all that are at the same place.
-
-        Two looks: at the first it is written down, at the second the others are known.
-        """
-        if self.here:
-            if not self.shown and not self.ending:
-                self.shown = True
-                found = self.board.elsewhere(0.0) | seen
-                alike = self.alike(found)
-                if min(alike) == self.comm.rank and not any(found[r]["ends"] for r in alike):
-                    process_monitor.write(2, f"microtrain: {self.are_here(alike)}")
-        elif any(x["ending"] for x in seen.values()) or self.board.ends_elsewhere():
-            self.here = _stacks()
-            self.board.write(mine | self.at_its_end())
-
-    def alike(self, seen: dict[int, Record]) -> list[int]:
-        """The ranks that are where this one is."""
-        mine = _digest(self.here)
-        there = (rank for rank, record in seen.items() if record["stacks"] == mine)
-        return sorted({self.comm.rank, *there})
-
-    def are_here(self, ranks: list[int]) -> str:
-        """The stacks of this rank, which those of `ranks` share."""
-        verb = "are" if len(ranks) > 1 else "is"
-        return f"{ranks_named(ranks)} of {self.comm.size} {verb} here:\n{self.here}"
-
     def age(self, record: Record) -> float:
         """For how many seconds a rank has shown no sign of life."""
         return float(time.monotonic() - self.began - record["time"])
@@ -469,11 +423,8 @@ class Watchdog:
         lines = [
             f"rank {self.comm.rank} of {self.comm.size} has waited {self.waited:.0f} s {where}"
         ]
-        groups: dict[str, list[int]] = {}
-        for rank in range(self.comm.size):
-            if rank != self.comm.rank:
-                groups.setdefault(self._about(seen.get(rank), mine), []).append(rank)
-        lines += [f"  {ranks_named(ranks)}: {what}" for what, ranks in groups.items()]
+        others = (rank for rank in range(self.comm.size) if rank != self.comm.rank)
+        lines += lines_by_rank((rank, self._about(seen.get(rank), mine)) for rank in others)
         return "\n".join(lines)
 
     def _about(self, record: Record | None, mine: Record) -> str:
@@ -501,13 +452,15 @@ class Watchdog:
         return f"{what}; process {record['pid']}{host}"
 
     def end(self, why: str, mine: Record, seen: dict[int, Record]) -> None:
-        """Let all ranks say where they are, and end the job."""
-        self.ending, self.here = True, _stacks()
-        self.board.write(mine | self.at_its_end())
+        """End the job, with words of where all ranks are, each place once."""
+        self.here = _stacks()
+        self.board.write(mine | {"stacks": self.here})
         time.sleep(2.5 * self.period())
-        here = self.are_here(self.alike(self.board.elsewhere(0.0) | self.board.here()))
-        text = f"microtrain: {self.situation(mine, seen)}\n  {why}; aborting the job\n{here}"
-        abort.end_process(1, self.kill, text)
+        found = self.board.elsewhere(0.0) | self.board.here()
+        told = ((rank, found[rank]["stacks"]) for rank in sorted(found) if found[rank]["stacks"])
+        text = f"microtrain: {self.situation(mine, seen)}\n  {why}; aborting the job\n"
+        text += "\n".join(["where the ranks are:", *lines_by_rank(told)])
+        abort.end_process(1, text)
 
 
 def _has_left(record: Record) -> bool:
@@ -526,10 +479,6 @@ def _opened(name: str, size: int) -> mmap.mmap:
             f"this rank does not see what the first rank of its host ({socket.gethostname()}) has "
             f"made: {reason(error)}\nranks in containers have to share {os.path.dirname(name)}"
         ) from error
-
-
-def _digest(stacks: str) -> str:
-    return hashlib.blake2b(stacks.encode(), digest_size=8).hexdigest()
 
 
 def _where(record: Record) -> str:

@@ -62,10 +62,10 @@ class UnequalDenominators(ConfigError, RuntimeError):
     """A loss that would be another number if its rows lay elsewhere."""
 
 
-def unequal(problem: str, way_out: str = "") -> UnequalDenominators:
+def unequal(problem: str, way_out: str) -> UnequalDenominators:
     """That `problem`, with a way out beside the one that there always is."""
     always = 'use reduction="sum" in the loss and model.count(n)'
-    return UnequalDenominators(f"DataParallel: {problem}; {way_out and way_out + ', or '}{always}")
+    return UnequalDenominators(f"DataParallel: {problem}; {way_out}, or {always}")
 
 
 class Term:
@@ -345,13 +345,12 @@ class Denominators:
         of = [places[term.key] - 2 for term in self.terms]
         try:
             whole = exchange("denominators", functools.partial(_of_all, comm, of), mine)
-        except UnequalDenominators:
-            raise
         except RuntimeError as error:
             text = f"DataParallel: this rank's loss adds up {len(places)} means over different "
             text += "rows, which ranks tell each other before the backward pass. If another rank "
             text += "has none or one, write the same sum there, or call model.count(n) on all ranks"
-            error.add_note(text)
+            if not isinstance(error, UnequalDenominators):
+                error.add_note(text)
             raise
         self.whole = whole[0], whole[1]
         for term in self.terms:

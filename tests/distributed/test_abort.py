@@ -193,7 +193,7 @@ def test_abort_of_a_single_process_flushes_and_ends_it() -> None:
 def test_a_process_that_cannot_be_aborted_ends_all_the_same() -> None:
     code = (
         "import time; from microtrain.distributed import abort; abort.GRACE = 0.3\n"
-        "abort.end_process(6, kill=lambda code: time.sleep(60), text='last words')"
+        "abort.kill = lambda code: time.sleep(60); abort.end_process(6, 'last words')"
     )
     job = mpi_run.run_job([sys.executable, "-c", code])
     assert (job.returncode, job.stderr) == (1, "last words")

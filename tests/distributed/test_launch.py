@@ -36,7 +36,6 @@ SBATCH = {
 SRUN = SBATCH | {
     "SLURM_STEP_ID": "0",
     "SLURM_STEP_NUM_TASKS": "7",
-    "SLURM_STEP_NUM_NODES": "3",
     "SLURM_STEP_TASKS_PER_NODE": "2(x2),3",
     "SLURM_PROCID": "5",
     "SLURM_LOCALID": "1",
@@ -44,52 +43,52 @@ SRUN = SBATCH | {
 }
 OMPI, MPICH = "Open MPI's mpirun", "MPICH's mpirun"
 
-# environment, then: kind, rank, size, local rank and size, node rank, nodes, launcher
+# environment, then: kind, rank, size, local rank and size, launcher
 LAUNCHES: dict[str, tuple[dict[str, str], tuple[Any, ...]]] = {
-    "nothing": ({}, ("none", 0, 1, 0, 1, 0, 1, "no launcher")),
-    "open mpi": (OPEN_MPI, ("openmpi", 3, 4, 1, 2, None, None, OMPI)),
+    "nothing": ({}, ("none", 0, 1, 0, 1, "no launcher")),
+    "open mpi": (OPEN_MPI, ("openmpi", 3, 4, 1, 2, OMPI)),
     "open mpi, one process": (
         {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"},
-        ("openmpi", 0, 1, 0, 1, 0, 1, OMPI),
+        ("openmpi", 0, 1, 0, 1, OMPI),
     ),
-    "mpich": (HYDRA, ("mpich", 2, 4, 2, 4, 0, 1, MPICH)),
+    "mpich": (HYDRA, ("mpich", 2, 4, 2, 4, MPICH)),
     "mpich, local ranks not told": (
         {"PMI_SIZE": "4", "PMI_RANK": "2"},
-        ("mpich", 2, 4, None, None, None, None, MPICH),
+        ("mpich", 2, 4, None, None, MPICH),
     ),
     "intel": (
         HYDRA | {"I_MPI_MPIRUN": "mpirun"},
-        ("intel", 2, 4, 2, 4, 0, 1, "Intel MPI's mpirun"),
+        ("intel", 2, 4, 2, 4, "Intel MPI's mpirun"),
     ),
-    "srun": (SRUN, ("slurm", 5, 7, 1, 3, 2, 3, "srun")),
+    "srun": (SRUN, ("slurm", 5, 7, 1, 3, "srun")),
     "srun --mpi=pmi2": (
         SRUN | {"PMI_SIZE": "7", "PMI_RANK": "5"},
-        ("slurm", 5, 7, 1, 3, 2, 3, "srun"),
+        ("slurm", 5, 7, 1, 3, "srun"),
     ),
-    "srun --mpi=pmix": (SRUN | {"PMIX_RANK": "5"}, ("slurm", 5, 7, 1, 3, 2, 3, "srun")),
-    "sbatch script": (SBATCH, ("none", 0, 1, 0, 1, 0, 1, "no launcher")),
+    "srun --mpi=pmix": (SRUN | {"PMIX_RANK": "5"}, ("slurm", 5, 7, 1, 3, "srun")),
+    "sbatch script": (SBATCH, ("none", 0, 1, 0, 1, "no launcher")),
     "sbatch script that tells its step": (
         SBATCH | {"SLURM_STEP_ID": str(0xFFFFFFFB)},
-        ("none", 0, 1, 0, 1, 0, 1, "no launcher"),
+        ("none", 0, 1, 0, 1, "no launcher"),
     ),
     "shell of salloc": (
         SBATCH | {"SLURM_STEP_ID": str(0xFFFFFFFA), "SLURM_STEP_NUM_TASKS": "1"},
-        ("none", 0, 1, 0, 1, 0, 1, "no launcher"),
+        ("none", 0, 1, 0, 1, "no launcher"),
     ),
     "srun of one task": (
         SRUN | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"},
-        ("slurm", 0, 1, 0, 1, 0, 1, "srun"),
+        ("slurm", 0, 1, 0, 1, "srun"),
     ),
     # Inside an allocation mpirun starts its daemons with srun: the step is theirs, not the ranks'.
-    "mpich in a slurm job": (SRUN | HYDRA, ("mpich", 2, 4, 2, 4, 0, 1, MPICH)),
-    "open mpi in a slurm job": (SRUN | OPEN_MPI, ("openmpi", 3, 4, 1, 2, None, None, OMPI)),
+    "mpich in a slurm job": (SRUN | HYDRA, ("mpich", 2, 4, 2, 4, MPICH)),
+    "open mpi in a slurm job": (SRUN | OPEN_MPI, ("openmpi", 3, 4, 1, 2, OMPI)),
     "pmix alone": (
         {"PMIX_RANK": "2"},
-        ("pmix", 2, None, None, None, None, None, "a PMIx launcher"),
+        ("pmix", 2, None, None, None, "a PMIx launcher"),
     ),
     "not a number": (
         {"PMIX_RANK": "x"},
-        ("pmix", 0, None, None, None, None, None, "a PMIx launcher"),
+        ("pmix", 0, None, None, None, "a PMIx launcher"),
     ),
 }
 

@@ -18,7 +18,7 @@ import microtrain as mt
 from microtrain.distributed import shared_memory
 from microtrain.distributed.communicator import Array, alone
 from microtrain.distributed.footer import FOOTER, Totals, pack, values_of
-from microtrain.distributed.native_reduction import native_step
+from microtrain.distributed.replayed_pass import native_step
 from microtrain.distributed.shared_memory import SharedMemory, create
 from microtrain.distributed.single import SingleCommunicator
 from microtrain.optim.flat import FlatStorage

@@ -208,7 +208,7 @@ class Job:
             board.directory = directory
 
     def write(self, rank: int, **more: Any) -> None:
-        record = {"at": "x.py:1", "doing": "", "alone": "", "left": False, "ending": False}
+        record = {"at": "x.py:1", "doing": "", "alone": "", "left": False, "stacks": ""}
         self.boards[rank].write(record | {"rank": rank} | more)
 
 
@@ -255,7 +255,7 @@ def test_the_file_of_a_machine_is_written_though_its_first_rank_is_stopped(
 def test_files_of_an_earlier_job_are_not_looked_at(tmp_path: Path) -> None:
     before = Job(tmp_path / "board")
     for rank in range(4):
-        before.write(rank, left=True, ending=True)
+        before.write(rank, left=True, stacks="x")
     assert before.boards[0].elsewhere(0.0).keys() == {2, 3}
     assert [board.ends_elsewhere() for board in before.boards] == [True, False, True, False]
     after = Job(tmp_path / "board")
@@ -287,7 +287,7 @@ def test_clocks_of_machines_may_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "time", types.SimpleNamespace(monotonic=now, time=now))
 
     def found(comm: Communicator) -> tuple[bool, str]:
-        watching = watchdog.Watchdog(comm, weakref.WeakSet(), sys.exit)
+        watching = watchdog.Watchdog(comm, weakref.WeakSet())
         watching.timeout_s = 600.0
         mine = watching.record("barrier")
         comm.barrier()
@@ -306,7 +306,7 @@ def test_a_rank_that_has_left_is_not_busy(monkeypatch: pytest.MonkeyPatch) -> No
     def wait(comm: Communicator) -> None:
         own = comm.split(0)
         assert own is not None
-        watching = watchdog.Watchdog(comm, weakref.WeakSet([own]), sys.exit)
+        watching = watchdog.Watchdog(comm, weakref.WeakSet([own]))
         if comm.rank:
             watching.end_soon()
             watching.left = True
@@ -326,7 +326,7 @@ def test_a_rank_that_has_left_is_not_busy(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_look_does_not_mind_communicators_that_are_made_meanwhile() -> None:
     """An error in its thread ends the job."""
     communicators: weakref.WeakSet[Any] = weakref.WeakSet()
-    watching = watchdog.Watchdog(SingleCommunicator(), communicators, sys.exit)
+    watching = watchdog.Watchdog(SingleCommunicator(), communicators)
     over, before, looks = threading.Event(), sys.getswitchinterval(), 0
 
     def make() -> None:
