@@ -161,9 +161,9 @@ class RNNBase(Module):
         given = {kind: getattr(self, kind + suffix) for kind in self._kinds}
         weights = [given.get(f"{kind}_{of}") for kind in ("weight", "bias") for of in ("ih", "hh")]
         hidden, cell = states if self.mode == "LSTM" else (*states, None)
-        arguments: Any = x, hidden, *weights, cell, stopped, MODES[self.mode], reverse
+        arguments = [x, hidden, *weights, cell, stopped, MODES[self.mode], reverse]
         if self.proj_size:
-            y, last_cell = unrolled(*arguments, given["weight_hr"])
+            y, last_cell = unrolled(*(*arguments, given["weight_hr"]))
         else:
             found = recurrent(*arguments)
             y, last_cell = found[1:-1], found[0 if reverse else -1]
