@@ -79,7 +79,7 @@ class Count(PythonCall):
     def inline(self, name: Name, times: str = "1") -> list[str]:
         """`Optimizer.count_step`."""
         lines = [f"{name('optimizer', self.optimizer)}.calls += {times}"]
-        for run in {run.progress: run for run in reversed(self.runs)}.values():
+        for run in self.runs:
             it, run_name = name("progress", run.progress), name("run", run)
             lines.append(f"{it}.count += {times}")
             if self.optimizer.by_step:
