@@ -703,7 +703,7 @@ class Optimizer:
         for run in self.runs:
             fresh = bool(run.states) and not run.progress.used
             if fresh != run.fresh:
-                run.fresh, run.bound = fresh, None
+                run.fresh, run.bound = fresh, ()
         for run in self.runs:  # the next step uses them
             run.progress.used = run.progress.used or run.fresh
 
