@@ -19,7 +19,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 class _Switch:
     """Sets the modes of this thread while a block or a decorated function runs."""
 
-    def __new__(cls, first: Any = None, *others: Any, **named: Any) -> Any:
+    def __new__(cls: Any, first: Any = None, *others: Any, **named: Any) -> Any:
         """A switch, or the decorated function where the class is used without parentheses."""
         return cls()(first) if callable(first) else super().__new__(cls)
 
