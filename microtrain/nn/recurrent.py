@@ -14,6 +14,7 @@ from ..common.missing_names import namespace
 from ..creation import empty, zeros
 from ..errors import need
 from ..ops.arguments import want_shape
+from ..ops.nn.dropout import check_probability
 from ..ops.nn.dropout import dropout as drop
 from ..ops.nn.recurrent import GATES, gru_cell, lstm_cell, recurrent, rnn_cell, unrolled
 from ..ops.shape.joining import cat, stack
@@ -45,11 +46,6 @@ class RNNBase(Module):
     ) -> None:  # fmt: skip
         super().__init__()
         place: Any = {"device": device, "dtype": dtype}
-        name = type(self).__name__
-        _check_options(name, dropout, num_layers, bias, batch_first)
-        _check_sizes(name, input_size, hidden_size, num_layers, proj_size)
-        text = "proj_size is for an LSTM alone"
-        need(not proj_size or self.mode == "LSTM", name, text, proj_size, error=ValueError)
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.num_layers = num_layers
@@ -58,6 +54,7 @@ class RNNBase(Module):
         self.dropout = float(dropout)
         self.bidirectional = bidirectional
         self.proj_size = proj_size
+        self._check()
         rows, outputs = GATES[MODES[self.mode]] * hidden_size, proj_size or hidden_size
         shapes: dict[str, tuple[int, ...]] = {
             "weight_ih": (rows, input_size), "weight_hh": (rows, outputs)
@@ -73,6 +70,24 @@ class RNNBase(Module):
                     setattr(self, kind + suffix, Parameter(empty(*shape, **place)))
             shapes["weight_ih"] = rows, outputs * (2 if bidirectional else 1)
         self.reset_parameters()
+
+    def _check(self) -> None:
+        name = type(self).__name__
+        for what in ("bias", "batch_first"):
+            value, text = getattr(self, what), f"{what} should be of type bool"
+            need(isinstance(value, bool), name, text, type(value), error=TypeError)
+        for what in ("input_size", "hidden_size", "num_layers"):
+            value, text = getattr(self, what), f"{what} should be of type int"
+            need(isinstance(value, int), name, text, type(value), error=TypeError)
+            need(value > 0, name, f"{what} must be greater than zero", value, error=ValueError)
+        check_probability(name, self.dropout)
+        if self.dropout and self.num_layers == 1:
+            text = f"{name}: dropout lies between layers, so dropout={self.dropout} needs more than"
+            warnings.warn(f"{text} num_layers=1", stacklevel=3)
+        fits, text = 0 <= self.proj_size < self.hidden_size, "must be smaller than hidden_size"
+        need(fits, name, f"proj_size {text}, or zero", self.proj_size, error=ValueError)
+        fits = not self.proj_size or self.mode == "LSTM"
+        need(fits, name, "proj_size is for an LSTM alone", self.proj_size, error=ValueError)
 
     def _suffixes(self, layer: int) -> list[str]:
         """The ends of the parameters' names, one for each direction."""
@@ -172,35 +187,6 @@ class RNNBase(Module):
 
 
 MODES = {"LSTM": "lstm", "GRU": "gru", "RNN_TANH": "tanh", "RNN_RELU": "relu"}
-
-
-def _check_options(name: str, dropout: Any, num_layers: int, bias: Any, batch_first: Any) -> None:
-    number = isinstance(dropout, int | float) and not isinstance(dropout, bool)
-    text = "dropout should be a number in range [0, 1], the probability of an element being zeroed"
-    need(number and 0 <= dropout <= 1, name, text, dropout, error=ValueError)
-    if dropout > 0 and num_layers == 1:
-        warnings.warn(
-            f"{name}: dropout option adds dropout after all but last recurrent layer, so non-zero "
-            f"dropout expects num_layers greater than 1, but got dropout={dropout} and "
-            f"num_layers={num_layers}",
-            stacklevel=4,
-        )
-    for what, value in {"bias": bias, "batch_first": batch_first}.items():
-        text = f"{what} should be of type bool"
-        need(isinstance(value, bool), name, text, type(value), error=TypeError)
-
-
-def _check_sizes(name: str, input: Any, hidden: Any, num_layers: int, proj_size: int) -> None:
-    for what, value in {
-        "input_size": input,
-        "hidden_size": hidden,
-        "num_layers": num_layers,
-    }.items():
-        text = f"{what} should be of type int"
-        need(isinstance(value, int), name, text, type(value), error=TypeError)
-        need(value > 0, name, f"{what} must be greater than zero", value, error=ValueError)
-    text = "proj_size has to be smaller than hidden_size, or zero to disable projections"
-    need(0 <= proj_size < hidden, name, text, proj_size, error=ValueError)
 
 
 class _OfOneState(RNNBase):
