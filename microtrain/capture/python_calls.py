@@ -73,8 +73,7 @@ class Count(PythonCall):
         super().__init__(
             "the optimizer counts", optimizer.count_step, where, numbers, (), optimizer
         )
-        self.optimizer = optimizer
-        self.runs = tuple(optimizer.runs)
+        self.optimizer, self.runs = optimizer, tuple(optimizer.runs)
 
     def inline(self, name: Name, times: str = "1") -> list[str]:
         """`Optimizer.count_step`."""
