@@ -110,45 +110,11 @@ def __dir__() -> list[str]:
     return [*__all__, *ops.__all__, *_ALIASES, *_LAZY, *_LAZY_FUNCTIONS, "__version__"]
 
 
-__all__ = [
-    "Size",
-    "Tensor",
-    "autograd",
-    "compile",
-    "cuda",
-    "device",
-    "dtype",
-    "e",
-    "enable_grad",
-    "float16",
-    "float32",
-    "float64",
-    "func",
-    "get_default_dtype",
-    "inf",
-    "inference_mode",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "is_anomaly_check_nan_enabled",
-    "is_anomaly_enabled",
-    "is_grad_enabled",
-    "is_inference_mode_enabled",
-    "linalg",
-    "manual_seed",
-    "nan",
-    "nn",
-    "no_grad",
-    "ops",
-    "optim",
-    "pi",
-    "set_default_dtype",
-    "set_grad_enabled",
-    "set_printoptions",
-    "special",
-    "summary",
-    "threads",
-    "uint8",
-]
+__all__ = ["Size", "Tensor", "compile", "device", "dtype", "e", "inf", "nan", "pi", "summary"]
+__all__ += ["autograd", "cuda", "func", "linalg", "nn", "ops", "optim", "special", "threads"]
+__all__ += ["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8"]
+__all__ += ["enable_grad", "inference_mode", "manual_seed", "no_grad", "set_grad_enabled"]
+__all__ += ["is_anomaly_check_nan_enabled", "is_anomaly_enabled"]
+__all__ += ["is_grad_enabled", "is_inference_mode_enabled"]
+__all__ += ["get_default_dtype", "set_default_dtype", "set_printoptions"]
 __all__ += [*dir(creation), *dir(ops.inspection)]

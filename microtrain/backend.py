@@ -21,7 +21,7 @@ import numpy as np
 
 from . import numerics
 from .common.recording import EAGER
-from .errors import install
+from .errors import install, need
 from .numerics.sums import SHORT, add_rows, blocked_sum, way_of
 from .random import forward_numbers, forward_words, where_to_draw
 
@@ -62,20 +62,14 @@ class Namespace:
         self.array_type = array_type
         self.kind = kind
         # Methods called as functions skip a wrapper written in Python.
-        self.reshape = array_type.reshape
-        self.transpose = array_type.transpose
-        self.sum = array_type.sum
-        self.max = array_type.max
-        self.min = array_type.min
-        self.take = array_type.take  # of the flattened array
+        for name in ("reshape", "transpose", "sum", "max", "min", "take"):  # of the flattened array
+            setattr(self, name, getattr(array_type, name))
+        for name in ("solve", "cholesky", "det", "slogdet"):
+            setattr(self, name, getattr(module.linalg, name))
         self.broadcast_to = module.broadcast_to
         self.inverse = module.linalg.inv
-        self.solve = module.linalg.solve
-        self.cholesky = module.linalg.cholesky
         for name in ("inverse", "solve", "cholesky", "svd", "qr", "basis", "eigh"):
             setattr(self, name, _of_finite(getattr(self, name), self.isfinite))
-        self.det = module.linalg.det
-        self.slogdet = module.linalg.slogdet
         for name in numerics.__all__:
             setattr(self, name, getattr(special, name))
         self.getitem = operator.getitem
@@ -605,11 +599,9 @@ class device:
         name, colon, number = str(type).partition(":")
         if colon and index is None and number in map(str, range(256)):
             index, colon = int(number), ""
-        if name not in ("cpu", "cuda") or colon or (index is not None and index not in range(256)):
-            raise RuntimeError(
-                f"device: expected cpu, cuda, cuda:N, or a type and an index, got {type!r}"
-                + ("" if index is None else f" and {index!r}")
-            )
+        known = name in ("cpu", "cuda") and not colon and (index is None or index in range(256))
+        text = "expected cpu, cuda, cuda:N, or a type and an index"
+        need(known, "device", text, type, *(() if index is None else (index,)))
         self.type: str = name
         self.index = index
 
@@ -681,13 +673,10 @@ def resolve_device(value: Any) -> device:
         count = cuda().module.cuda.runtime.getDeviceCount()
         current = int(cuda().module.cuda.Device().id)
         index = current if found.index is None else found.index
-        if index >= count:
-            raise RuntimeError(f"device cuda:{index} does not exist: this machine has {count}")
-        if index != current:
-            raise RuntimeError(
-                f"device cuda:{index} is not the one this thread works on, which is "
-                f"cuda:{current}: call microtrain.cuda.set_device({index}) first"
-            )
+        name = f"device cuda:{index}"
+        need(index < count, name, f"does not exist: this machine has {count}")
+        text = f"is not the one this thread works on, which is cuda:{current}: call "
+        need(index == current, name, f"{text}microtrain.cuda.set_device({index}) first")
         return device("cuda", index)
     return found
 

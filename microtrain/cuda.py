@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .backend import cuda_device_count, device, use_gpu
+from .errors import need
 
 
 def device_count() -> int:
@@ -32,6 +33,6 @@ def set_device(which: int | str | device) -> None:
     if index is None:
         raise ValueError(f"set_device: expected the number of a GPU or cuda:N, got {which!r}")
     count = cuda_device_count()
-    if not 0 <= index < count:
-        raise RuntimeError(f"device cuda:{index} does not exist: this machine has {count}")
+    there, text = 0 <= index < count, f"does not exist: this machine has {count}"
+    need(there, f"device cuda:{index}", text)
     use_gpu(index)

@@ -307,8 +307,8 @@ def _jvp(name: str, func: _Func, primals: Any, tangents: Any, has_aux: bool) -> 
         text = f"{word} must be a tuple, one for each argument"
         need(type(value) is tuple, name, text, type(value), error=TypeError)
     run = _Run(name, func, primals, has_aux)
-    alike = replaced(primals, _nothing) == replaced(tangents, _nothing)
-    need(alike, name, "the vector must have the structure of the inputs", error=ValueError)
+    form, other = (replaced(each, lambda _: None) for each in (primals, tangents))
+    need(form == other, name, "the vector must have the structure of the inputs", error=ValueError)
     given = _flat(tangents)
     for x, t in zip(run.inputs, given, strict=True):
         text = f"expected Tensors in the vector, got {kind_of(t)}"
@@ -341,10 +341,6 @@ def _flat(value: Any) -> list[Any]:
     found: list[Any] = []
     replaced(value, found.append)
     return found
-
-
-def _nothing(_: Any) -> None:
-    return None
 
 
 def functional_call(

@@ -116,7 +116,7 @@ def ranks_on_two_devices() -> None:
 
 def current_device() -> None:
     current = r"call microtrain.cuda.set_device\(1\) first"
-    absent = "cuda:2 does not exist: this machine has 2"
+    absent = "cuda:2: does not exist: this machine has 2"
     assert mt.cuda.device_count() == 2
     for call, words in (
         (lambda: mt.ones(3, device="cuda:1"), current),

@@ -22,7 +22,7 @@ from ..errors import wrong
 from ..tensor import TENSORS, Tensor, wrap
 from .differentiate import derived, grad, messages_set_aside
 from .grad_mode import enable_grad, is_grad_enabled
-from .graph import Underived, edge_of, next_seq, shape_of, unbroadcast
+from .graph import Underived, edge_of, next_seq, shape_of, source_of, unbroadcast
 
 ELEMENTWISE, LINEAR, BILINEAR = "elementwise", "linear", "linear in each input"
 
@@ -85,12 +85,12 @@ def without(leaves: Sequence[Tensor], results: Sequence[Tensor], since: int) -> 
     """`results` with no way back to `leaves`, detached where there is no other way."""
     dead: set[Any] = {*leaves}
     for node in _younger([edge_of(result) for result in results], since):
-        node._edges = tuple([None if _source(edge) in dead else edge for edge in node._edges])
+        node._edges = tuple([None if source_of(edge) in dead else edge for edge in node._edges])
         if all(edge is None for edge in node._edges):
             dead.add(node)
     for leaf in leaves:
         leaf._rg = False  # what nodes have saved of it is a constant, too
-    return [r.detach() if _source(edge_of(r)) in dead else r for r in results]
+    return [r.detach() if source_of(edge_of(r)) in dead else r for r in results]
 
 
 def tell(roots: Sequence[Any], since: int, results: Sequence[Tensor]) -> None:
@@ -153,7 +153,7 @@ def _younger(roots: Sequence[Any], since: int) -> list[Any]:
     seen: set[Any] = set()
     found = [*roots]
     while found:
-        node = _source(found.pop())
+        node = source_of(found.pop())
         if node is None or type(node) in TENSORS or node in seen or node._seq < since:
             continue
         if node._op.always:
@@ -162,11 +162,6 @@ def _younger(roots: Sequence[Any], since: int) -> list[Any]:
         seen.add(node)
         found += node._edges
     return sorted(seen, key=lambda node: node._seq)
-
-
-def _source(edge: Any) -> Any:
-    """The node or leaf at `edge`."""
-    return edge[0] if type(edge) is tuple else edge
 
 
 def _tangents(node: Any, tangents: list[Any], lead: tuple[int, ...]) -> _Known:

@@ -34,7 +34,7 @@ class FunctionCtx(Node):
     _saved: Any = ()
     _shapes: tuple[Any, ...]  # of several outputs, None for what is not a Tensor
     _function: type[Function]
-    _inputs: tuple[Any, ...]  # shape and dtype of each input that requires grad, None for others
+    _inputs: tuple[Any, ...]  # the dtype of each input that requires grad, None for others
     _outputs: tuple[Any, ...]  # array type, shape and dtype of each output that is a Tensor
     _to_save: tuple[Any, ...] = ()
     _non_differentiable: tuple[Tensor, ...] = ()
@@ -116,13 +116,8 @@ def _run(node: FunctionCtx, g: Any, create_graph: bool = False) -> tuple[Any, ..
         if v is None or like is None:
             found.append(None)
             continue
-        shape, dtype = like
-        array = v._array
-        if array.shape != shape and not _reduces(array.shape, shape):
-            text = f"returned an invalid gradient at index {len(found)}: got {{}}, expected {{}}"
-            raise wrong(f"{function.__name__}.backward", text, v, shape)
-        if array.dtype != dtype:
-            v = v.to(dtype)
+        if v._array.dtype != like:
+            v = v.to(like)
         found.append(v if create_graph else v._array)
     return tuple(found)
 
@@ -161,12 +156,6 @@ class _UserOperation(Backward):
 def _kind(x: Any) -> Any:
     """The array type, shape and dtype of a Tensor; None for anything else."""
     return (type(x._array), x._array.shape, x._array.dtype) if type(x) in TENSORS else None
-
-
-def _reduces(have: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Whether un-broadcasting can bring a gradient of shape `have` to `shape`."""
-    lead = len(have) - len(shape)
-    return lead >= 0 and all(s in (h, 1) for s, h in zip(shape, have[lead:], strict=True))
 
 
 class Function:
@@ -238,9 +227,8 @@ class Function:
         for x in args:
             if type(x) in TENSORS and x._rg:
                 wanted = True
-                array = x._array
                 edges.append(x._edge or x)
-                likes.append((array.shape, array.dtype))
+                likes.append(x._array.dtype)
             else:
                 edges.append(None)
                 likes.append(None)

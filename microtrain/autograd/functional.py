@@ -54,12 +54,10 @@ def vjp(
         >>> mt.autograd.functional.vjp(lambda x: x * x, x, mt.ones(2))
         (tensor([1., 4.]), tensor([2., 4.]))
     """
-    single, xs = _inputs(inputs, create_graph, "vjp")
-    single_output, ys = _outputs(func, xs, strict, "vjp")
-    vs = _vector(v, ys, create_graph, "vjp", "output")
-    found = _grad(ys, xs, vs, create_graph)
-    found = _filled(found, xs, strict, create_graph, _BY_INPUT)
-    return _result(ys, single_output, create_graph), _result(found, single, create_graph)
+    run = _Run("vjp", func, inputs, create_graph, strict)
+    found = run.gradients(run.ys, run.vector(v, run.ys, "output"), create_graph)
+    found = run.filled(found, run.xs, create_graph, _BY_INPUT)
+    return run.result(run.ys, run.one_output), run.result(found, run.one_input)
 
 
 def jvp(
@@ -86,11 +84,9 @@ def jvp(
         >>> mt.autograd.functional.jvp(lambda x: (x * x).sum(), x, mt.ones(2))
         (tensor(5.), tensor(6.))
     """
-    xs = _inputs(inputs, create_graph, "jvp")[1]
-    vs = _vector(v, xs, create_graph, "jvp", "input")
-    single_output, ys = _outputs(func, xs, strict, "jvp")
-    found = _pushed_forward(ys, xs, vs, create_graph, strict, "output")
-    return _result(ys, single_output, create_graph), _result(found, single_output, create_graph)
+    run = _Run("jvp", func, inputs, create_graph, strict)
+    found = run.tangents(run.ys, run.vector(v, run.xs, "input"), "output")
+    return run.result(run.ys, run.one_output), run.result(found, run.one_output)
 
 
 @setting_messages_aside
@@ -118,13 +114,11 @@ def vhp(
         >>> mt.autograd.functional.vhp(lambda x: (x**3).sum(), x, mt.ones(2))
         (tensor(9.), tensor([ 6., 12.]))
     """
-    single, xs = _inputs(inputs, create_graph, "vhp")
-    vs = _vector(v, xs, create_graph, "vhp", "input")
-    y, gradient = _scalar_and_gradient(func, xs, strict, "vhp")
-    found = _grad(gradient, xs, vs, create_graph)
+    run = _Run("vhp", func, inputs, create_graph, strict)
+    found = run.gradients(run.gradient(), run.vector(v, run.xs, "input"), create_graph)
     what = "the derivative of the gradient with respect to input {}"
-    found = _filled(found, xs, strict, create_graph, what)
-    return _result((y,), True, create_graph), _result(found, single, create_graph)
+    found = run.filled(found, run.xs, create_graph, what)
+    return run.result(run.ys, True), run.result(found, run.one_input)
 
 
 @setting_messages_aside
@@ -154,11 +148,9 @@ def hvp(
         >>> mt.autograd.functional.hvp(lambda x: (x**3).sum(), x, mt.ones(2))
         (tensor(9.), tensor([ 6., 12.]))
     """
-    single, xs = _inputs(inputs, create_graph, "hvp")
-    vs = _vector(v, xs, create_graph, "hvp", "input")
-    y, gradient = _scalar_and_gradient(func, xs, strict, "hvp")
-    found = _pushed_forward(gradient, xs, vs, create_graph, strict, "gradient")
-    return _result((y,), True, create_graph), _result(found, single, create_graph)
+    run = _Run("hvp", func, inputs, create_graph, strict)
+    found = run.tangents(run.gradient(), run.vector(v, run.xs, "input"), "gradient")
+    return run.result(run.ys, True), run.result(found, run.one_input)
 
 
 @setting_messages_aside
@@ -194,15 +186,14 @@ def jacobian(
     """
     text = "strategy must be 'reverse-mode', as gradients are computed; columns are mt.func.jacfwd"
     need(strategy == "reverse-mode", "jacobian", text, strategy, error=ValueError)
-    single, xs = _inputs(inputs, create_graph, "jacobian")
-    single_output, ys = _outputs(func, xs, strict, "jacobian")
+    run = _Run("jacobian", func, inputs, create_graph, strict)
     found = []
-    for number, y in enumerate(ys):
+    for number, y in enumerate(run.ys):
         what = f"the derivative of output {number} with respect to input {{}}"
-        rows = [_filled(row, xs, strict, create_graph, what) for row in _rows(y, xs, create_graph)]
-        blocks = tuple(_stacked([row[j] for row in rows], y, x) for j, x in enumerate(xs))
-        found.append(_result(blocks, single, create_graph))
-    return found[0] if single_output else tuple(found)
+        rows = [run.filled(row, run.xs, create_graph, what) for row in run.rows(y)]
+        blocks = tuple(_stacked([row[j] for row in rows], y, x) for j, x in enumerate(run.xs))
+        found.append(run.result(blocks, run.one_input))
+    return found[0] if run.one_output else tuple(found)
 
 
 @setting_messages_aside
@@ -233,13 +224,107 @@ def hessian(
         tensor([[0., 1.],
                 [1., 0.]])
     """
-    single, xs = _tensors(inputs, "hessian: inputs")
+    one_input, xs = _tensors(inputs, "hessian: inputs")
 
     def gradient(*xs: Tensor) -> _Tensors:
-        return _scalar_and_gradient(func, xs, strict, "hessian")[1]
+        return _Run("hessian", func, xs, True, strict).gradient()
 
     blocks = jacobian(gradient, xs, create_graph, strict, vectorize, outer_jacobian_strategy)
-    return blocks[0][0] if single else blocks
+    return blocks[0][0] if one_input else blocks
+
+
+class _Run:
+    """A function that has run once, on other Tensors over the memory of its inputs.
+
+    So what it captures itself stays a constant.
+
+    Attributes:
+        xs, ys: its inputs and outputs.
+        one_input, one_output: whether these are Tensors by themselves, not tuples.
+    """
+
+    def __init__(
+        self, name: str, func: _Func, inputs: Any, create_graph: bool, strict: bool
+    ) -> None:
+        text = "inside inference_mode nothing is recorded; call it outside, or in "
+        need(not MODES.inference, name, text + "inference_mode(False)")
+        self.name, self.create_graph, self.strict = name, create_graph, strict
+        self.one_input, xs = _tensors(inputs, f"{name}: inputs")
+        self.xs = _fresh(xs, create_graph, True)
+        with enable_grad():
+            self.one_output, self.ys = _tensors(func(*self.xs), f"{name}: outputs of func")
+        what = "the derivative of output {} with respect to the inputs"
+        self.filled([y if y.requires_grad else None for y in self.ys], self.ys, False, what)
+
+    def gradient(self) -> _Tensors:
+        """The recorded gradient of the one number that the function returned."""
+        one, text = self.one_output, "func has to return one Tensor with one element"
+        need(one, self.name, f"{text}, got a tuple of {len(self.ys)}")
+        need(self.ys[0].numel() == 1, self.name, text, self.ys[0])
+        return self.filled(self.gradients(self.ys, (None,), True), self.xs, True, _BY_INPUT)
+
+    def vector(self, v: Any, like: _Tensors, what: str) -> tuple[Any, ...]:
+        """`v` as a tuple that fits `like`; (None,) for the 1 that may be left out."""
+        if v is None:
+            one = len(like) == 1 and like[0].numel() == 1
+            need(one, self.name, f"v may be None only for one {what} with one element")
+            return (None,)
+        vs = _tensors(v, f"{self.name}: v")[1]
+        have, expected = [x.shape for x in vs], [x.shape for x in like]
+        text = f"v has to match the {what}s: expected shapes {{}}, got {{}}"
+        need(have == expected, self.name, text, expected, have)
+        return _fresh(vs, self.create_graph, False)
+
+    def gradients(
+        self, ys: _Tensors, seeds: tuple[Any, ...], create_graph: bool, retain: bool | None = None
+    ) -> tuple[Any, ...]:
+        """Those of the inputs, from `ys` that require grad; None where nothing depends."""
+        pairs = [(y, seed) for y, seed in zip(ys, seeds, strict=True) if y.requires_grad]
+        if not pairs:
+            return (None,) * len(self.xs)
+        ys, vs = zip(*pairs, strict=True)
+        return grad(ys, self.xs, vs, retain, create_graph, allow_unused=True)
+
+    def rows(self, y: Tensor) -> list[tuple[Any, ...]]:
+        """The gradients of each element of `y`, in the order of its elements."""
+        found = []
+        for number in range(y.numel()):
+            seed = XP[type(y._array)].zeros((y.numel(),), y.dtype)
+            seed[number] = 1
+            seeds = (wrap(seed.reshape(y.shape)),)
+            found.append(self.gradients((y,), seeds, self.create_graph, True))
+        return found
+
+    def tangents(self, ys: _Tensors, vs: tuple[Any, ...], noun: str) -> _Tensors:
+        """The product of the Jacobian of `ys` and `vs`, in one forward pass."""
+        xs, edges, since = self.xs, [edge_of(y) for y in ys], next_seq()
+        reached = {*walk(edges)} if self.strict else {edge_of(x) for x in xs}
+        what = f"the derivative of the {noun} with respect to input {{}}"
+        self.filled([x if edge_of(x) in reached else None for x in xs], xs, False, what)
+        known = {edge_of(x): _ones(x) if v is None else v for x, v in zip(xs, vs, strict=True)}
+        with set_grad_enabled(self.create_graph):
+            found = push(edges, known, 0)
+            found = [t if t is None else full(t, y.shape) for t, y in zip(found, ys, strict=True)]
+        if self.create_graph:
+            tell(edges, since, [t for t in found if t is not None])
+        what = f"the derivative of {noun} {{}} with respect to the inputs"
+        return self.filled(found, ys, self.create_graph, what)
+
+    def filled(
+        self, grads: Sequence[Any], like: _Tensors, create_graph: bool, what: str
+    ) -> _Tensors:
+        """Zeros for None; in strict mode an error, under `create_graph` for a constant as well."""
+        for number, g in enumerate(grads if self.strict else ()):
+            if g is None or (create_graph and not g.requires_grad):
+                kind = "zero: nothing connects them" if g is None else "a constant: it has no graph"
+                text = "strict=True does not allow that, strict=False does"
+                raise RuntimeError(f"{what.format(number)} is {kind}; {text}")
+        return tuple(_zeros(x) if g is None else g for g, x in zip(grads, like, strict=True))
+
+    def result(self, found: _Tensors, alone: bool) -> Any:
+        """What the user gets."""
+        result = found if self.create_graph else tuple(x.detach() for x in found)
+        return result[0] if alone else result
 
 
 def _stacked(rows: list[Tensor], y: Tensor, x: Tensor) -> Tensor:
@@ -262,7 +347,7 @@ def _tensors(given: Any, what: str) -> tuple[bool, _Tensors]:
 
 
 def _fresh(tensors: _Tensors, create_graph: bool, requires_grad: bool) -> _Tensors:
-    """Other Tensors over the same memory, so that what `func` captures itself stays a constant."""
+    """Other Tensors over the same memory."""
     with enable_grad():
         return tuple(
             x.view(x.shape)
@@ -272,109 +357,9 @@ def _fresh(tensors: _Tensors, create_graph: bool, requires_grad: bool) -> _Tenso
         )
 
 
-def _inputs(inputs: Any, create_graph: bool, name: str) -> tuple[bool, _Tensors]:
-    text = "inside inference_mode nothing is recorded; call it outside, or in inference_mode(False)"
-    need(not MODES.inference, name, text)
-    single, xs = _tensors(inputs, f"{name}: inputs")
-    return single, _fresh(xs, create_graph, True)
-
-
-def _outputs(func: _Func, xs: _Tensors, strict: bool, name: str) -> tuple[bool, _Tensors]:
-    with enable_grad():
-        single, ys = _tensors(func(*xs), f"{name}: outputs of func")
-    what = "the derivative of output {} with respect to the inputs"
-    _filled([y if y.requires_grad else None for y in ys], ys, strict, False, what)
-    return single, ys
-
-
-def _scalar_and_gradient(
-    func: _Func, xs: _Tensors, strict: bool, name: str
-) -> tuple[Tensor, _Tensors]:
-    """What `func` returns, one number, and its recorded gradient."""
-    single, ys = _outputs(func, xs, strict, name)
-    one, text = single and ys[0].numel() == 1, "func has to return one Tensor with one element"
-    need(single, name, f"{text}, got a tuple of {len(ys)}")
-    need(one, name, text, ys[0])
-    found = _grad(ys, xs, (None,), True)
-    return ys[0], _filled(found, xs, strict, True, _BY_INPUT)
-
-
-def _vector(v: Any, like: _Tensors, create_graph: bool, name: str, what: str) -> tuple[Any, ...]:
-    """`v` as a tuple that fits `like`; (None,) for the 1 that may be left out."""
-    if v is None:
-        one = len(like) == 1 and like[0].numel() == 1
-        need(one, name, f"v may be None only for one {what} with one element")
-        return (None,)
-    vs = _tensors(v, f"{name}: v")[1]
-    have, expected = [x.shape for x in vs], [x.shape for x in like]
-    text = f"v has to match the {what}s: expected shapes {{}}, got {{}}"
-    need(have == expected, name, text, expected, have)
-    return _fresh(vs, create_graph, False)
-
-
-def _grad(
-    outputs: _Tensors,
-    inputs: _Tensors,
-    seeds: tuple[Any, ...],
-    create_graph: bool,
-    retain_graph: bool | None = None,
-) -> tuple[Any, ...]:
-    """`grad` that leaves out the outputs that do not require grad; None where nothing depends."""
-    pairs = [(y, seed) for y, seed in zip(outputs, seeds, strict=True) if y.requires_grad]
-    if not pairs:
-        return (None,) * len(inputs)
-    ys, vs = zip(*pairs, strict=True)
-    return grad(ys, inputs, vs, retain_graph, create_graph, allow_unused=True)
-
-
-def _pushed_forward(
-    ys: _Tensors, xs: _Tensors, vs: tuple[Any, ...], create_graph: bool, strict: bool, noun: str
-) -> _Tensors:
-    """The product of the Jacobian of `ys` and `vs`, in one forward pass."""
-    edges, since = [edge_of(y) for y in ys], next_seq()
-    reached = {*walk(edges)} if strict else {edge_of(x) for x in xs}
-    what = f"the derivative of the {noun} with respect to input {{}}"
-    _filled([x if edge_of(x) in reached else None for x in xs], xs, strict, False, what)
-    known = {edge_of(x): _ones(x) if v is None else v for x, v in zip(xs, vs, strict=True)}
-    with set_grad_enabled(create_graph):
-        found = push(edges, known, 0)
-        found = [t if t is None else full(t, y.shape) for t, y in zip(found, ys, strict=True)]
-    if create_graph:
-        tell(edges, since, [t for t in found if t is not None])
-    what = f"the derivative of {noun} {{}} with respect to the inputs"
-    return _filled(found, ys, strict, create_graph, what)
-
-
-def _rows(y: Tensor, xs: _Tensors, create_graph: bool) -> list[tuple[Any, ...]]:
-    """The gradients of each element of `y`, in the order of its elements."""
-    found = []
-    for number in range(y.numel()):
-        seed = XP[type(y._array)].zeros((y.numel(),), y.dtype)
-        seed[number] = 1
-        found.append(_grad((y,), xs, (wrap(seed.reshape(y.shape)),), create_graph, True))
-    return found
-
-
-def _filled(
-    grads: Sequence[Any], like: _Tensors, strict: bool, create_graph: bool, what: str
-) -> _Tensors:
-    """Zeros for None. In strict mode that is an error, under `create_graph` a constant as well."""
-    for number, g in enumerate(grads if strict else ()):
-        if g is None or (create_graph and not g.requires_grad):
-            kind = "zero: nothing connects them" if g is None else "a constant: it has no graph"
-            text = "strict=True does not allow that, strict=False does"
-            raise RuntimeError(f"{what.format(number)} is {kind}; {text}")
-    return tuple(_zeros(x) if g is None else g for g, x in zip(grads, like, strict=True))
-
-
 def _zeros(like: Tensor) -> Tensor:
     return wrap(XP[type(like._array)].zeros(like.shape, like.dtype))
 
 
 def _ones(like: Tensor) -> Tensor:
     return wrap(XP[type(like._array)].ones_of(like.shape, like.dtype))
-
-
-def _result(found: _Tensors, single: bool, create_graph: bool) -> Any:
-    result = found if create_graph else tuple(x.detach() for x in found)
-    return result[0] if single else result

@@ -19,6 +19,10 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 class _Switch:
     """Sets the modes of this thread while a block or a decorated function runs."""
 
+    def __new__(cls: Any, first: Any = None, *others: Any, **named: Any) -> Any:
+        """A switch, or the decorated function where the class is used without parentheses."""
+        return cls()(first) if callable(first) else super().__new__(cls)
+
     def __init__(self, grad: bool, inference: bool | None = None) -> None:
         self._grad = grad
         self._inference = inference  # None: as it is
@@ -108,10 +112,6 @@ class no_grad(_Switch):
         ... def accuracy(model, x, y): ...
     """
 
-    def __new__(cls, function: Any = None) -> Any:
-        """`no_grad()`, or the decorated function where it is used without parentheses."""
-        return super().__new__(cls) if function is None else cls()(function)
-
     def __init__(self) -> None:
         super().__init__(False)
 
@@ -126,10 +126,6 @@ class enable_grad(_Switch):
         >>> y.requires_grad
         True
     """
-
-    def __new__(cls, function: Any = None) -> Any:
-        """`enable_grad()`, or the decorated function where it is used without parentheses."""
-        return super().__new__(cls) if function is None else cls()(function)
 
     def __init__(self) -> None:
         super().__init__(True)
@@ -170,10 +166,6 @@ class inference_mode(_Switch):
         >>> prediction.requires_grad
         False
     """
-
-    def __new__(cls, mode: Any = True) -> Any:
-        """`inference_mode()`, or the decorated function where it is used without parentheses."""
-        return cls()(mode) if callable(mode) else super().__new__(cls)
 
     def __init__(self, mode: bool = True) -> None:
         super().__init__(not mode, bool(mode))

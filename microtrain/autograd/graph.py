@@ -281,6 +281,11 @@ def shape_of(edge: Any) -> tuple[int, ...]:
     return edge[0]._shapes[edge[1]] if type(edge) is tuple else edge._shape
 
 
+def source_of(edge: Any) -> Any:
+    """The leaf or node that `edge` leads to, whichever of its outputs it is."""
+    return edge[0] if type(edge) is tuple else edge
+
+
 def _function_of(edge: Any) -> tuple[Any, int]:
     if edge is None:
         return None, 0

@@ -251,10 +251,11 @@ def _of_optimizers(program: Program) -> Iterator[tuple[str, Any]]:
             optimizer, owner = line.optimizer, owner_of(run.param)
             flat = (buffer.data for buffer in optimizer.storage.buffers)
             whole = next(data for data in flat if owner_of(data) is owner)
-            start = (address(run.param) - address(whole)) // whole.itemsize
-            part = "" if run.param.size == whole.size else f"[{start}:{start + run.param.size}]"
-            arrays = {"parameters": run.param, "gradients": run.grad, **run.states}
-            yield from ((name + part, array) for name, array in arrays.items())
+            for block in run.blocks:
+                param, names = block[0], ("parameters", "gradients", *run.states)
+                start = (address(param) - address(whole)) // whole.itemsize
+                part = "" if param.size == whole.size else f"[{start}:{start + param.size}]"
+                yield from ((name + part, a) for name, a in zip(names, block, strict=True))
             yield from ((f"scratch[:{array.size}]", array) for array in optimizer.scratch(run))
             for name, array in run.constants.items():
                 if type(array) in LIBRARIES:

@@ -73,13 +73,12 @@ class Count(PythonCall):
         super().__init__(
             "the optimizer counts", optimizer.count_step, where, numbers, (), optimizer
         )
-        self.optimizer = optimizer
-        self.runs = tuple(optimizer.runs)
+        self.optimizer, self.runs = optimizer, tuple(optimizer.runs)
 
     def inline(self, name: Name, times: str = "1") -> list[str]:
         """`Optimizer.count_step`."""
         lines = [f"{name('optimizer', self.optimizer)}.calls += {times}"]
-        for run in {run.progress: run for run in reversed(self.runs)}.values():
+        for run in self.runs:
             it, run_name = name("progress", run.progress), name("run", run)
             lines.append(f"{it}.count += {times}")
             if self.optimizer.by_step:

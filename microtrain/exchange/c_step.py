@@ -168,11 +168,8 @@ class _State:
 
     def _count(self, count: Count) -> list[str]:
         """A step is counted, and what depends on the number of steps is computed."""
-        optimizer, lines, done = count.optimizer, [], set[int]()
+        optimizer, lines = count.optimizer, []
         for run in count.runs:
-            if id(run.progress) in done:
-                continue
-            done.add(id(run.progress))
             t = f"*(int64 *)(kept + {self.counts[id(run.progress)]})"
             lines.append(f"{t} += 1;")
             if not optimizer.by_step:

@@ -13,7 +13,6 @@ from .linear import *  # noqa: F403
 from .loss import *  # noqa: F403
 from .module import Module as Module
 from .normalization import *  # noqa: F403
-from .padding import *  # noqa: F403
 from .parameter import *  # noqa: F403
 from .pooling import *  # noqa: F403
 from .recurrent import *  # noqa: F403

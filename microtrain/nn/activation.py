@@ -196,7 +196,7 @@ class Softshrink(_Shrink, function=F.softshrink):
     lambd: float = 0.5
 
 
-class RReLU(Module):
+class RReLU(Applied, function=F.rrelu):
     """`x` above 0, elsewhere times a slope, drawn while training; see `functional.rrelu`.
 
     Args:
@@ -205,16 +205,10 @@ class RReLU(Module):
     """
 
     _shown = ("lower", "upper")
-
-    def __init__(self, lower: float = 1 / 8, upper: float = 1 / 3, inplace: bool = False) -> None:
-        super().__init__()
-        self.lower = lower
-        self.upper = upper
-        self.inplace = inplace
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Apply it to an input whose leading dimension is samples."""
-        return F.rrelu(input, self.lower, self.upper, self.training, self.inplace)
+    _state = ("training",)
+    lower: float = 1 / 8
+    upper: float = 1 / 3
+    inplace: bool = False
 
 
 namespace(globals())

@@ -20,11 +20,13 @@ class Applied(Module):
 
     Attributes:
         _inputs: the parameters of `forward`.
+        _state: attributes that the function takes beside the fields.
         _shown: the fields that stand in the text, those with a star without their names; "*" alone
             for all, `inplace` only where it is set.
     """
 
     _inputs: ClassVar[str] = "input"
+    _state: ClassVar[tuple[str, ...]] = ()
     _shown: ClassVar[tuple[str, ...]] = ("*",)
 
     def __init_subclass__(cls, function: Callable[..., Any] | None = None) -> None:
@@ -44,7 +46,7 @@ class Applied(Module):
 
 def _forward(function: Callable[..., Any], cls: Any) -> Callable[..., Any]:
     """`forward` of a module with these fields, as fast as if it were written out."""
-    fields = [field.name for field in dataclasses.fields(cls)]
+    fields = [*(field.name for field in dataclasses.fields(cls)), *cls._state]
     arguments = ", ".join([cls._inputs, *(f"{name}=self.{name}" for name in fields)])
     scope: dict[str, Any] = {"function": function}
     text = f"def forward(self, {cls._inputs}):\n    return function({arguments})"

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar
-
 from ..common.missing_names import namespace
 from ..errors import need
 from ..ops.nn.dropout import check_probability
-from ..tensor import Tensor
 from . import functional as F
-from .applied import Family
+from .applied import Applied
 
 
-class Dropout(Family, function=F.dropout):
+class Dropout(Applied, function=F.dropout):
     """Elements set to 0 with probability `p` while training, the others divided by 1 - p.
 
     Args:
@@ -30,19 +26,15 @@ class Dropout(Family, function=F.dropout):
         tensor([1., 1., 1.])
     """
 
-    function: ClassVar[Callable[..., Tensor]]
     _shown = ("p", "inplace")
+    _state = ("training",)
+    p: float = 0.5
+    inplace: bool = False
 
-    def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
-        super().__init__()
-        check_probability(type(self).__name__, p)
-        need(not inplace, type(self).__name__, "inplace=True is not supported", error=ValueError)
-        self.p = p
-        self.inplace = inplace
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Apply it to an input whose leading dimension is samples."""
-        return self.function(input, self.p, self.training)
+    def __post_init__(self) -> None:
+        name, text = type(self).__name__, "inplace=True is not supported"
+        check_probability(name, self.p)
+        need(not self.inplace, name, text, error=ValueError)
 
 
 class AlphaDropout(Dropout, function=F.alpha_dropout):

@@ -231,7 +231,7 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01) -> Tensor:
     need(tensor.ndim == 2, "sparse_", "expected a matrix", tensor, error=ValueError)
     rows, columns = tensor.shape
     zeros = math.ceil(sparsity * rows)
-    values = default_generator().standard_normal((rows, columns)) * std
-    order = default_generator().random((rows, columns)).argsort(0)
+    values = _stream().standard_normal((rows, columns)) * std
+    order = _stream().random((rows, columns)).argsort(0)
     np.put_along_axis(values, order[:zeros], 0, 0)
     return _fill(tensor, values)

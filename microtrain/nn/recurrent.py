@@ -14,6 +14,7 @@ from ..common.missing_names import namespace
 from ..creation import empty, zeros
 from ..errors import need
 from ..ops.arguments import want_shape
+from ..ops.nn.dropout import check_probability
 from ..ops.nn.dropout import dropout as drop
 from ..ops.nn.recurrent import GATES, gru_cell, lstm_cell, recurrent, rnn_cell, unrolled
 from ..ops.shape.joining import cat, stack
@@ -25,8 +26,13 @@ from .utils.rnn import PackedSequence, laid_out, packed_again
 
 
 class RNNBase(Module):
-    """What RNN, LSTM and GRU have in common; see there."""
+    """What RNN, LSTM and GRU have in common; see there.
 
+    Attributes:
+        mode: which of them it is, a key of `MODES`.
+    """
+
+    mode: str
     _shown = ("*input_size", "*hidden_size")
     _unless: Mapping[str, Any] = {
         "proj_size": 0, "num_layers": 1, "bias": True, "batch_first": False, "dropout": 0,
@@ -34,17 +40,12 @@ class RNNBase(Module):
     }  # fmt: skip
 
     def __init__(
-        self, mode: str, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
         proj_size: int = 0, device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
         super().__init__()
         place: Any = {"device": device, "dtype": dtype}
-        name = type(self).__name__
-        need(mode in MODES, name, "Unrecognized RNN mode", mode, error=ValueError)
-        _check_options(name, dropout, num_layers, bias, batch_first)
-        _check_sizes(name, input_size, hidden_size, num_layers, proj_size)
-        self.mode = mode
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.num_layers = num_layers
@@ -53,7 +54,8 @@ class RNNBase(Module):
         self.dropout = float(dropout)
         self.bidirectional = bidirectional
         self.proj_size = proj_size
-        rows, outputs = GATES[MODES[mode]] * hidden_size, proj_size or hidden_size
+        self._check()
+        rows, outputs = GATES[MODES[self.mode]] * hidden_size, proj_size or hidden_size
         shapes: dict[str, tuple[int, ...]] = {
             "weight_ih": (rows, input_size), "weight_hh": (rows, outputs)
         }  # fmt: skip
@@ -69,6 +71,24 @@ class RNNBase(Module):
             shapes["weight_ih"] = rows, outputs * (2 if bidirectional else 1)
         self.reset_parameters()
 
+    def _check(self) -> None:
+        name = type(self).__name__
+        for what in ("bias", "batch_first"):
+            value, text = getattr(self, what), f"{what} should be of type bool"
+            need(isinstance(value, bool), name, text, type(value), error=TypeError)
+        for what in ("input_size", "hidden_size", "num_layers"):
+            value, text = getattr(self, what), f"{what} should be of type int"
+            need(isinstance(value, int), name, text, type(value), error=TypeError)
+            need(value > 0, name, f"{what} must be greater than zero", value, error=ValueError)
+        check_probability(name, self.dropout)
+        if self.dropout and self.num_layers == 1:
+            text = f"{name}: dropout lies between layers, so dropout={self.dropout} needs more than"
+            warnings.warn(f"{text} num_layers=1", stacklevel=3)
+        fits, text = 0 <= self.proj_size < self.hidden_size, "must be smaller than hidden_size"
+        need(fits, name, f"proj_size {text}, or zero", self.proj_size, error=ValueError)
+        fits = not self.proj_size or self.mode == "LSTM"
+        need(fits, name, "proj_size is for an LSTM alone", self.proj_size, error=ValueError)
+
     def _suffixes(self, layer: int) -> list[str]:
         """The ends of the parameters' names, one for each direction."""
         return [f"_l{layer}", *([f"_l{layer}_reverse"] if self.bidirectional else [])]
@@ -82,7 +102,7 @@ class RNNBase(Module):
     def flatten_parameters(self) -> None:
         """Nothing: what PyTorch does for cuDNN."""
 
-    def _run(self, input: Any, hidden: Any, cell: Any) -> tuple[Any, Tensor, Any]:
+    def _run(self, input: Any, *states: Any) -> tuple[Any, tuple[Tensor, ...]]:
         """The output, and the last states as (layers * directions, batch, size).
 
         Batches of sequences of several lengths stay padded inside, in the order in which they were
@@ -94,28 +114,23 @@ class RNNBase(Module):
         name = type(self).__name__
         known = batched or x.ndim == 2
         need(known, name, "Expected input to be 2D or 3D, got {} instead", x, error=ValueError)
-        for state in (hidden, cell):
+        for state in states:
             fits = state is None or state.ndim == (3 if batched else 2)
             need(fits, name, "For batched input states are 3-D, for unbatched 2-D", state)
         if not batched:
             x = x.unsqueeze(1)
-            hidden, cell = (None if s is None else s.unsqueeze(1) for s in (hidden, cell))
+            states = tuple(None if state is None else state.unsqueeze(1) for state in states)
         elif self.batch_first and not packed:
             x = x.transpose(0, 1)
         self._check_input(x)
-        count, samples = self.num_layers * (2 if self.bidirectional else 1), x.shape[1]
-        size = self.proj_size or self.hidden_size
-        hidden = self._state("hidden[0]", hidden, x, (count, samples, size))
-        if self.mode == "LSTM":
-            cell = self._state("hidden[1]", cell, x, (count, samples, self.hidden_size))
-        y, hidden, cell = self._layers(x, hidden, cell, stopped)
+        sizes = (self.proj_size or self.hidden_size, self.hidden_size)
+        begin = [self._state(n, state, x, sizes[n]) for n, state in enumerate(states)]
+        y, last = self._layers(x, begin, stopped)
         if packed:
-            return packed_again(y, input), hidden, cell
+            return packed_again(y, input), last
         if not batched:
-            return (
-                y.squeeze(1), hidden.squeeze(1), None if cell is None else cell.squeeze(1)
-            )  # fmt: skip
-        return (y.transpose(0, 1) if self.batch_first else y), hidden, cell
+            return y.squeeze(1), tuple(state.squeeze(1) for state in last)
+        return (y.transpose(0, 1) if self.batch_first else y), last
 
     def _check_input(self, x: Tensor) -> None:
         weight = getattr(self, "weight_ih_l0")  # noqa: B009
@@ -125,84 +140,53 @@ class RNNBase(Module):
         need(x.shape[-1] == self.input_size, name, text, self.input_size, x)
         need(x.shape[0], name, "Expected sequence length to be larger than 0 in RNN")
 
-    def _state(self, what: str, given: Any, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    def _state(self, number: int, given: Any, x: Tensor, size: int) -> Tensor:
         """The states to begin with, zeros where none are given."""
+        shape = self.num_layers * (2 if self.bidirectional else 1), x.shape[1], size
         if given is None:
             return zeros(shape, dtype=x.dtype, device=x.device)
-        name, what = type(self).__name__, what if self.mode == "LSTM" else "hidden"
+        name, what = type(self).__name__, f"hidden[{number}]" if self.mode == "LSTM" else "hidden"
         want_shape(name, what, given, shape)
         text = "input and hidden states must have one dtype"
         need(given.dtype == x.dtype, name, text, x.dtype, given.dtype)
         return given
 
-    def _layers(self, x: Tensor, hidden: Tensor, cell: Any, stopped: Any) -> tuple[Any, ...]:
+    def _layers(
+        self, x: Tensor, begin: list[Tensor], stopped: Any
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """All layers over (steps, samples, size)."""
-        last: list[Tensor] = []
-        last_cells: list[Tensor] = []
+        last: list[tuple[Tensor, ...]] = []
         for layer in range(self.num_layers):
             if layer and self.training and self.dropout:
                 # Samples first, by which the masks of dropout are drawn.
                 x = drop(x.transpose(0, 1), self.dropout).transpose(0, 1)
             outputs = []
             for reverse, suffix in enumerate(self._suffixes(layer)):
-                number = len(last)
-                begin = hidden[number], None if cell is None else cell[number]
-                y, h, c = self._direction(x, *begin, suffix, stopped, bool(reverse))
+                states = [state[len(last)] for state in begin]
+                y, *ends = self._direction(x, states, suffix, stopped, bool(reverse))
                 outputs.append(y)
-                last.append(h)
-                last_cells.append(c)
+                last.append(tuple(ends))
             x = outputs[0] if len(outputs) == 1 else cat(outputs, -1)
-        return x, stack(last), None if cell is None else stack(last_cells)
+        return x, tuple(stack(each) for each in zip(*last, strict=True))
 
     def _direction(
-        self, x: Any, hidden: Any, cell: Any, suffix: str, stopped: Any, reverse: bool
-    ) -> tuple[Any, ...]:
-        """One layer in one direction: its outputs, its last hidden and cell state."""
+        self, x: Tensor, states: list[Tensor], suffix: str, stopped: Any, reverse: bool
+    ) -> tuple[Tensor, ...]:
+        """One layer in one direction: its outputs, and its last states."""
         given = {kind: getattr(self, kind + suffix) for kind in self._kinds}
-        w_ih, w_hh = given["weight_ih"], given["weight_hh"]
-        b_ih, b_hh = given.get("bias_ih"), given.get("bias_hh")
-        kind = MODES[self.mode]
+        weights = [given.get(f"{kind}_{of}") for kind in ("weight", "bias") for of in ("ih", "hh")]
+        hidden, cell = states if self.mode == "LSTM" else (*states, None)
+        arguments = [x, hidden, *weights, cell, stopped, MODES[self.mode], reverse]
         if self.proj_size:
-            y, last_cell = unrolled(
-                x, hidden, w_ih, w_hh, b_ih, b_hh, cell, stopped, kind, reverse,
-                given["weight_hr"],
-            )  # fmt: skip
+            y, last_cell = unrolled(*(*arguments, given["weight_hr"]))
         else:
-            states = recurrent(x, hidden, w_ih, w_hh, b_ih, b_hh, cell, stopped, kind, reverse)
-            y, last_cell = states[1:-1], states[0 if reverse else -1]
-        return y, y[0 if reverse else -1], last_cell
+            found = recurrent(*arguments)
+            y, last_cell = found[1:-1], found[0 if reverse else -1]
+        ends = y[0 if reverse else -1], last_cell
+        return y, *ends[: len(states)]
 
 
 MODES = {"LSTM": "lstm", "GRU": "gru", "RNN_TANH": "tanh", "RNN_RELU": "relu"}
-
-
-def _check_options(name: str, dropout: Any, num_layers: int, bias: Any, batch_first: Any) -> None:
-    number = isinstance(dropout, int | float) and not isinstance(dropout, bool)
-    text = "dropout should be a number in range [0, 1], the probability of an element being zeroed"
-    need(number and 0 <= dropout <= 1, name, text, dropout, error=ValueError)
-    if dropout > 0 and num_layers == 1:
-        warnings.warn(
-            f"{name}: dropout option adds dropout after all but last recurrent layer, so non-zero "
-            f"dropout expects num_layers greater than 1, but got dropout={dropout} and "
-            f"num_layers={num_layers}",
-            stacklevel=4,
-        )
-    for what, value in {"bias": bias, "batch_first": batch_first}.items():
-        text = f"{what} should be of type bool"
-        need(isinstance(value, bool), name, text, type(value), error=TypeError)
-
-
-def _check_sizes(name: str, input: Any, hidden: Any, num_layers: int, proj_size: int) -> None:
-    for what, value in {
-        "input_size": input,
-        "hidden_size": hidden,
-        "num_layers": num_layers,
-    }.items():
-        text = f"{what} should be of type int"
-        need(isinstance(value, int), name, text, type(value), error=TypeError)
-        need(value > 0, name, f"{what} must be greater than zero", value, error=ValueError)
-    text = "proj_size has to be smaller than hidden_size, or zero to disable projections"
-    need(0 <= proj_size < hidden, name, text, proj_size, error=ValueError)
 
 
 class _OfOneState(RNNBase):
@@ -216,7 +200,7 @@ class _OfOneState(RNNBase):
 
         Returns the outputs of the last layer at every step, and the last states of every layer.
         """
-        output, hidden, _ = self._run(input, hx, None)
+        output, (hidden,) = self._run(input, hx)
         return output, hidden
 
 
@@ -248,11 +232,11 @@ class RNN(_OfOneState):
     ) -> None:  # fmt: skip
         text = "Unknown nonlinearity. Select from 'tanh' or 'relu'"
         need(nonlinearity in ("tanh", "relu"), "RNN", text, nonlinearity, error=ValueError)
+        self.mode, self.nonlinearity = f"RNN_{nonlinearity.upper()}", nonlinearity
         super().__init__(
-            f"RNN_{nonlinearity.upper()}", input_size, hidden_size, num_layers, bias, batch_first,
-            dropout, bidirectional, device=device, dtype=dtype,
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
+            device=device, dtype=dtype,
         )  # fmt: skip
-        self.nonlinearity = nonlinearity
 
 
 class GRU(_OfOneState):
@@ -263,15 +247,7 @@ class GRU(_OfOneState):
     b_hn))`, `h = n + z (h - n)`. The rows of the weights are r, z and n.
     """
 
-    def __init__(
-        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
-        batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
-        device: Any = None, dtype: Any = None,
-    ) -> None:  # fmt: skip
-        super().__init__(
-            "GRU", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
-            device=device, dtype=dtype,
-        )  # fmt: skip
+    mode = "GRU"
 
 
 class LSTM(RNNBase):
@@ -291,15 +267,7 @@ class LSTM(RNNBase):
         ((2, 7, 5), (1, 2, 5), (1, 2, 5))
     """
 
-    def __init__(
-        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
-        batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
-        proj_size: int = 0, device: Any = None, dtype: Any = None,
-    ) -> None:  # fmt: skip
-        super().__init__(
-            "LSTM", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
-            proj_size, device, dtype,
-        )  # fmt: skip
+    mode = "LSTM"
 
     def forward(
         self, input: Any, hx: tuple[Tensor, Tensor] | None = None
@@ -307,9 +275,8 @@ class LSTM(RNNBase):
         """As of RNN; `hx` and the last states are pairs: hidden states and cell states."""
         pair = hx is None or (type(hx) in (tuple, list) and len(hx) == 2)
         need(pair, "LSTM", "hx is a pair of Tensors, (h_0, c_0)", type(hx), error=TypeError)
-        hidden, cell = (None, None) if hx is None else hx
-        output, h, c = self._run(input, hidden, cell)
-        return output, (h, c)
+        output, (hidden, cell) = self._run(input, *((None, None) if hx is None else hx))
+        return output, (hidden, cell)
 
 
 # Single steps, for loops of your own --------------------------------------------------------------
@@ -318,19 +285,20 @@ class LSTM(RNNBase):
 class RNNCellBase(Module):
     """What RNNCell, LSTMCell and GRUCell have in common; see there."""
 
+    _gates = 1
     _shown = ("*input_size", "*hidden_size")
     _unless: Mapping[str, Any] = {"bias": True, "nonlinearity": "tanh"}
 
     def __init__(
-        self, input_size: int, hidden_size: int, bias: bool, num_chunks: int,
-        device: Any = None, dtype: Any = None,
+        self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None,
+        dtype: Any = None,
     ) -> None:  # fmt: skip
         super().__init__()
         kind: Any = {"device": device, "dtype": dtype}
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.bias = bias
-        rows = num_chunks * hidden_size
+        rows = self._gates * hidden_size
         self.weight_ih = Parameter(empty(rows, input_size, **kind))
         self.weight_hh = Parameter(empty(rows, hidden_size, **kind))
         self.bias_ih = Parameter(empty(rows, **kind)) if bias else None
@@ -399,7 +367,7 @@ class RNNCell(_CellOfOneState):
         self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh",
         device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
-        super().__init__(input_size, hidden_size, bias, 1, device, dtype)
+        super().__init__(input_size, hidden_size, bias, device, dtype)
         self.nonlinearity = nonlinearity
 
     def _step(self, *given: Any) -> Any:
@@ -411,23 +379,14 @@ class RNNCell(_CellOfOneState):
 class GRUCell(_CellOfOneState):
     """One step of a GRU; arguments as of RNNCell, formulas as of GRU."""
 
-    def __init__(
-        self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None,
-        dtype: Any = None,
-    ) -> None:  # fmt: skip
-        super().__init__(input_size, hidden_size, bias, 3, device, dtype)
-
+    _gates = 3
     _step = staticmethod(gru_cell)
 
 
 class LSTMCell(RNNCellBase):
     """One step of an LSTM; arguments as of RNNCell, formulas as of LSTM."""
 
-    def __init__(
-        self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None,
-        dtype: Any = None,
-    ) -> None:  # fmt: skip
-        super().__init__(input_size, hidden_size, bias, 4, device, dtype)
+    _gates = 4
 
     def forward(
         self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None

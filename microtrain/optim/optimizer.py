@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import operator
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
-from itertools import chain
+from itertools import chain, compress, groupby
 from operator import is_, itemgetter
 from types import SimpleNamespace
 from typing import Any, ClassVar, NoReturn, get_args, get_origin, get_type_hints
@@ -125,20 +125,21 @@ class Progress:
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A block of a stretch of one buffer that is updated with one set of hyper-parameters.
+    """A stretch of one buffer that is updated with one set of hyper-parameters.
 
     Attributes:
         group: the parameter group.
         options: the group's hyper-parameters when `constants` were made.
         param, grad: the stretch of the parameters and of the gradients.
         states: by name, the stretch of each of the flat states that the group needs.
+        blocks: these arrays, in this order, block by block.
         pool: memory to work in, shared by all runs of the buffer.
         fresh: whether the states have not been used yet.
-        progress: that of the parameters of its stretch, one for all its blocks.
-        given: the options by name; one for all blocks, as the next two.
+        progress: that of its parameters.
+        given: the options by name.
         constants: by name, what the formula takes beside arrays: numbers as 0-d arrays, flags.
         rates: those numbers of them that `Optimizer.rates` computes.
-        bound: the formula's instructions over its memory, once they are known.
+        bound: the formula's instructions over each block, once they are known.
     """
 
     group: dict[str, Any]
@@ -146,13 +147,14 @@ class Run:
     param: Any
     grad: Any
     states: dict[str, Any]
+    blocks: list[list[Any]]
     pool: dict[Any, Any]
     fresh: bool
     progress: Progress
     given: Any = None
     constants: dict[str, Any] = field(default_factory=dict)
     rates: tuple[Any, ...] = ()
-    bound: Callable[[], None] | None = None
+    bound: Sequence[Callable[[], None]] = ()
 
 
 def _in_order(params: Any) -> Any:
@@ -321,20 +323,23 @@ class Optimizer:
 
     def update(self, run: Run) -> None:
         """Apply one step to one run."""
-        if run.bound is not None and not MODES.capture.on:
-            run.bound()
+        if run.bound and not MODES.capture.on:
+            for bound in run.bound:
+                bound()
             return
         if run.fresh:
             first = self.starts(run.given)
             for name, state in run.states.items():
                 XP[type(state)].copyto(state, first.get(name, 0))
-        arrays = [run.param, run.grad, *run.states.values()]
-        arrays += [value for value in self._named(run).values() if type(value) in ARRAYS]
-        found = self._recorded(run)
-        bound = found.bound(XP[type(run.param)], arrays + self.scratch(run))
-        bound()
+        numbers = [value for value in self._named(run).values() if type(value) in ARRAYS]
+        found, xp, scratch = self._recorded(run), XP[type(run.param)], self.scratch(run)
+        updates = []
+        for block in run.blocks:
+            work = [array[: len(block[0])] if array.ndim else array for array in scratch]
+            updates.append(found.bound(xp, [*block, *numbers, *work]))
+            updates[-1]()
         if not (MODES.capture.on or run.fresh):
-            run.bound = bound
+            run.bound = updates
 
     def _recorded(self, run: Run) -> Any:
         """The instructions of the formula for a run."""
@@ -351,8 +356,8 @@ class Optimizer:
         return {name: values[name] for name in self.named}
 
     def scratch(self, run: Run) -> list[Any]:
-        """The memory that the update of `run` works in."""
-        found, length = [], len(run.param)
+        """The memory that the update of each block of `run` works in."""
+        found, length = [], len(run.blocks[0][0])
         xp = LIBRARIES[type(run.param)]
         for number, (dtype, ndim) in enumerate(self._recorded(run).scratch if self.formula else ()):
             key = number, dtype, ndim
@@ -410,13 +415,10 @@ class Optimizer:
     def count_step(self) -> None:
         """Count the step in the runs and in what depends on their number of steps."""
         self.calls += 1
-        done: Any = None
         for run in self.runs:
-            if run.progress is not done:  # one for all blocks of a stretch
-                done = run.progress
-                done.count += 1
-                if self.by_step:
-                    self.prepare(run)
+            run.progress.count += 1
+            if self.by_step:
+                self.prepare(run)
 
     def prepare(self, run: Run) -> None:
         """Write the numbers of the step that was counted into the constants of `run`."""
@@ -439,7 +441,6 @@ class Optimizer:
     def follow_options(self) -> bool:
         """Renew the constants of groups with changed options; False where states changed too."""
         read = self.options
-        before: Run | None = None
         for run in self.runs:
             options = read(run.group)
             if options != run.options:
@@ -449,12 +450,11 @@ class Optimizer:
                 if not rate_alone:
                     if self.states_of_group(run.group) != tuple(run.states):
                         return False
-                    self._make_constants(run, before)
-                elif before is None or before.progress is not run.progress:
+                    self._make_constants(run)
+                else:
                     run.given.lr = float(options[0])
                     self.follow_rate(run)
                 run.options = options
-            before = run
         return True
 
     def follow_rate(self, run: Run) -> None:
@@ -462,17 +462,7 @@ class Optimizer:
         for array in () if self.by_step else run.rates:
             array.fill(run.given.lr)
 
-    def _make_constants(self, run: Run, before: Run | None) -> None:
-        """Once for all runs of one stretch."""
-        if before is not None and before.progress is run.progress:
-            if run.constants is not before.constants:
-                run.bound = None
-            run.given, run.constants, run.rates = before.given, before.constants, before.rates
-            return
-        self._new_constants(run)
-        self.follow_rate(run)
-
-    def _new_constants(self, run: Run) -> None:
+    def _make_constants(self, run: Run) -> None:
         """All constants from the options, in the memory of before where they are of its kind."""
         o = run.given = self._given(run.group)
         o.dtype = run.param.dtype
@@ -488,10 +478,11 @@ class Optimizer:
             for name, value in new.items():
                 if type(value) is float:
                     old[name].fill(value)
-            return
-        run.constants = {k: asarray(v, o.dtype) if type(v) is float else v for k, v in new.items()}
-        run.rates = tuple(run.constants[n] for n in self.rated if n in run.constants)
-        run.bound = None
+        else:
+            made = {k: asarray(v, o.dtype) if type(v) is float else v for k, v in new.items()}
+            run.constants, run.bound = made, ()
+            run.rates = tuple(made[name] for name in self.rated if name in made)
+        self.follow_rate(run)
 
     def _make_runs(self, present: tuple[bool, ...]) -> None:
         """Maximal stretches of parameters with a gradient, one group and equally used states."""
@@ -500,36 +491,29 @@ class Optimizer:
                 self._refuse_groups()
             self._check(group)
         storage = self.storage
-        self.runs = []
-        for at_buffer, numbers in enumerate(storage.by_buffer):
-            pieces: list[tuple[Any, list[int]]] = []  # what its parameters share, and these
-            for n in numbers:
-                if not present[n]:
-                    continue
-                group, progress = self._group_of[storage.params[n]], self._progress[n]
-                if progress.numbers is None:
-                    progress.numbers = self.first_numbers(group)
-                fresh = bool(self.states_of_group(group)) and not progress.used
-                # Groups are told apart by identity: equal ones may differ later.
-                kind = id(group), fresh, self.counts and progress.count, progress.numbers
-                last = pieces[-1] if pieces else None
-                if (
-                    last
-                    and last[0] == kind
-                    and storage.slots[last[1][-1]].stop == storage.slots[n].start
-                ):
-                    last[1].append(n)
-                else:
-                    pieces.append((kind, [n]))
-            for (_, fresh, *_), places in pieces:
-                self._add_runs(at_buffer, places, fresh)
-        self._present = present
-        self.written = tuple(
-            version for version, there in zip(storage.versions, present, strict=True) if there
-        )
 
-    def _add_runs(self, at: int, places: list[int], fresh: bool) -> None:
-        """Those of one stretch of buffer number `at`, block by block."""
+        def kind(n: int) -> Any:
+            """What the parameters of a run share."""
+            if not present[n]:
+                return None
+            group, progress = self._group_of[storage.params[n]], self._progress[n]
+            if progress.numbers is None:
+                progress.numbers = self.first_numbers(group)
+            fresh = bool(self.states_of_group(group)) and not progress.used
+            # Groups are told apart by identity: equal ones may differ later.
+            return id(group), fresh, self.counts and progress.count, progress.numbers
+
+        self.runs = [
+            self._run(at, [*places], shared[1])
+            for at, numbers in enumerate(storage.by_buffer)
+            for shared, places in groupby(numbers, kind)
+            if shared
+        ]
+        self._present = present
+        self.written = tuple(compress(storage.versions, present))
+
+    def _run(self, at: int, places: list[int], fresh: bool) -> Run:
+        """That of the parameters of these numbers, which lie side by side in buffer number `at`."""
         storage, flats, first = self.storage, self._flat[at], self._progress[places[0]]
         buffer, group = storage.buffers[at], self._group_of[storage.params[places[0]]]
         progress = Progress(first.used or fresh, first.count, [*(first.numbers or ())])
@@ -539,19 +523,20 @@ class Optimizer:
         for name in names:
             if flats[name] is None:
                 flats[name] = flat_like(buffer)
-        start, stop = storage.slots[places[0]].start, storage.slots[places[-1]].stop
-        block = BLOCK if XP[type(buffer.data)].kind == "cpu" else buffer.data.size or 1
-        before = None
-        for begin in range(start, max(stop, start + 1), block):
-            part = slice(begin, min(begin + block, stop))
-            states = {name: flats[name][part] for name in names}
-            run = Run(
-                group, self.options(group), buffer.data[part], buffer.grad[part], states,
-                self._pools[at], fresh, progress,
-            )  # fmt: skip
-            self._make_constants(run, before)
-            self.runs.append(run)
-            before = run
+        part = slice(storage.slots[places[0]].start, storage.slots[places[-1]].stop)
+        arrays = [flat[part] for flat in (buffer.data, buffer.grad, *map(flats.get, names))]
+        length = BLOCK if XP[type(buffer.data)].kind == "cpu" else buffer.data.size or 1
+        blocks = [
+            [array[begin : begin + length] for array in arrays]
+            for begin in range(0, len(arrays[0]) or 1, length)
+        ]
+        param, grad, *states = arrays
+        run = Run(
+            group, self.options(group), param, grad, dict(zip(names, states, strict=True)), blocks,
+            self._pools[at], fresh, progress,
+        )  # fmt: skip
+        self._make_constants(run)
+        return run
 
     def add_param_group(self, group: dict[str, Any]) -> None:
         """Add parameters with options of their own; the flat storage is laid out anew.
@@ -718,7 +703,7 @@ class Optimizer:
         for run in self.runs:
             fresh = bool(run.states) and not run.progress.used
             if fresh != run.fresh:
-                run.fresh, run.bound = fresh, None
+                run.fresh, run.bound = fresh, ()
         for run in self.runs:  # the next step uses them
             run.progress.used = run.progress.used or run.fresh
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,10 @@ from ..autograd.grad_mode import enable_grad
 from ..autograd.graph import MEANS, next_seq, walk
 from ..backend import ARRAYS, LISTENERS, MODES
 from ..common.missing_names import namespace
-from ..errors import noun_of
+from ..errors import need
 from ..nn import Module
 from ..ops.coercion import version_of
+from ..optim.optimizer import refuse_switches
 from ..random import go_to, standing
 from ..tensor import TENSORS, Tensor
 
@@ -65,14 +67,10 @@ def checkpoint(
         >>> loss = checkpoint(block, mt.ones(8, 4), use_reentrant=False).sum()
         >>> loss.backward()    # computes the 64 hidden values once more
     """
-    off = {"use_reentrant": use_reentrant, "context_fn": context_fn, "debug": debug}
-    for name, value in off.items():
-        if value not in (None, False):
-            raise ValueError(f"checkpoint: {name}={value!r} is not supported; leave it out")
-    if determinism_check not in ("default", "none"):
-        raise ValueError(
-            f"checkpoint: determinism_check must be default or none, got {determinism_check!r}"
-        )
+    switches = {"use_reentrant": use_reentrant, "context_fn": context_fn, "debug": debug}
+    refuse_switches("checkpoint", **switches)
+    known, text = determinism_check in ("default", "none"), "determinism_check is default or none"
+    need(known, "checkpoint", text, determinism_check, error=ValueError)
     if not MODES.grad:
         return function(*args, **kwargs)
     call = _Call(function, args, kwargs, preserve_rng_state, determinism_check == "default")
@@ -97,11 +95,9 @@ def checkpoint_sequential(
         (5, 1)
     """
     chain = list(functions.children()) if isinstance(functions, Module) else list(functions)
-    if not 1 <= segments <= len(chain):
-        raise ValueError(
-            f"checkpoint_sequential: segments must be from 1 to the number of functions, "
-            f"{len(chain)}, got {segments}"
-        )
+    text = f"segments must be from 1 to the number of functions, {len(chain)}"
+    fits = 1 <= segments <= len(chain)
+    need(fits, "checkpoint_sequential", text, segments, error=ValueError)
     size = len(chain) // segments
     for number in range(segments - 1):
         part = functools.partial(_one_by_one, chain[number * size : (number + 1) * size])
@@ -148,12 +144,10 @@ class _Call:
             found = self.function(*args, **kwargs)
         self.alone = type(found) is not tuple
         results = (found,) if self.alone else found
-        wrong = [v for v in results if isinstance(v, list | tuple | dict | set)]
-        if wrong:
-            raise TypeError(
-                f"checkpoint: the function returned {noun_of(wrong[0])}; expected a Tensor "
-                "or a tuple with Tensors"
-            )
+        for value in results:
+            flat = not isinstance(value, list | tuple | dict | set)
+            text = "the function has to return a Tensor or a tuple with Tensors"
+            need(flat, "checkpoint", text, type(value), error=TypeError)
         return results
 
     def first(self) -> Any:
@@ -162,18 +156,14 @@ class _Call:
         forwards, begin = _forwards(), next_seq()
         stand_ins = [tensor.detach().requires_grad_() for tensor in self.given]
         results = self.run(stand_ins)
-        if [version_of(tensor) for tensor in self.given] != versions:
-            raise RuntimeError(
-                "checkpoint: the function writes to an argument in place, so the second time it "
-                "would get other values; let it work on x.clone()"
-            )
+        text = "the function writes to an argument in place, so the second time it would get other "
+        same = [version_of(tensor) for tensor in self.given] == versions
+        need(same, "checkpoint", text + "values; let it work on x.clone()")
         self.outside, self.graph = _outside(results, stand_ins, begin)
         now, members = _forwards(), {*self.outside}
-        if any(now[one] != forwards.get(one) and one.members & members for one in now):
-            raise RuntimeError(
-                "checkpoint: the function calls a DataParallel, which would count its rows twice; "
-                "call checkpoint inside the model that is wrapped"
-            )
+        called = any(now[one] != forwards.get(one) and one.members & members for one in now)
+        text = "the function calls a DataParallel, which would count its rows twice; call "
+        need(not called, "checkpoint", text + "checkpoint inside the model that is wrapped")
         self.kinds = [_kind(value) for value in results]
         self.learns = [type(value) in TENSORS and value._rg for value in results]
         if self.check and self.draws is not None:  # new draws give new values
@@ -209,24 +199,16 @@ class _Call:
     def _compare(self, results: Any, begin: int) -> None:
         """RuntimeError where the second time is not like the first."""
         kinds, (_, graph) = [_kind(value) for value in results], _outside(results, (), begin)
-        pairs: list[Any] = [("results", self.kinds, kinds), ("operations", self.graph, graph)]
-        if self.sums is not None and kinds == self.kinds:
-            for (s, size, error), (t, *_) in zip(self.sums, self._sums(results), strict=True):
-                if not (s == t or (s != s and t != t) or abs(s - t) <= error * size):
-                    pairs.append(("values with the sum", s, t))
-        for what, first, second in pairs:
-            if first == second:
-                continue
-            if isinstance(first, list) and len(first) == len(second):
-                both = zip(first, second, strict=True)
-                first, second = next((a, b) for a, b in both if a != b)
-            elif isinstance(first, list):
-                first, second = len(first), len(second)
-            raise RuntimeError(
-                "checkpoint: the function did not compute the same again, so its gradient would "
-                f"not be that of the results: expected {what}: {first}, got {second}. It must "
-                "not depend on what changes meanwhile"
-            )
+        text = "the function did not compute the same again, so its gradient would not be that of "
+        text += "the results: expected {}: {}, got {}. It must not depend on what changes meanwhile"
+        for what, before, now in ("results", self.kinds, kinds), ("operations", self.graph, graph):
+            for first, second in zip_longest(before, now):
+                need(first == second, "checkpoint", text, what, first, second)
+        sums = [] if self.sums is None else zip(self.sums, self._sums(results), strict=True)
+        for (first, size, error), (second, *_) in sums:
+            near = abs(first - second) <= error * size or first == second
+            both_nan = first != first and second != second
+            need(near or both_nan, "checkpoint", text, "values with the sum", first, second)
 
     def _sums(self, results: Any) -> list[tuple[float, float, float]]:
         """Of each result with a gradient the sum, that of sizes, and what may be rounding.
@@ -307,16 +289,11 @@ def _outside(
             found[node] = None
             continue
         nodes.append(node)
-        if node._seq < begin:
-            raise RuntimeError(
-                "checkpoint: the function uses a Tensor that was computed outside "
-                f"({node._op.node_name}); pass it as an argument of its own"
-            )
-        if node._op in MEANS:
-            raise RuntimeError(
-                "checkpoint: the function computes a loss that divides by what counts of its "
-                "elements, which a DataParallel has to see; compute the loss outside"
-            )
+        text = "the function uses a Tensor that was computed outside, by {}; pass it as an argument"
+        need(node._seq >= begin, "checkpoint", text, node._op.node_name)
+        text = "the function computes a loss that divides by what counts of its elements, which a "
+        text += "DataParallel has to see; compute the loss outside"
+        need(node._op not in MEANS, "checkpoint", text)
     nodes.sort(key=lambda node: node._seq)
     operations = [(node._op.node_name, _saved(node._saved)) for node in nodes]
     return [leaf for leaf in found if not any(leaf is one for one in stand_ins)], operations

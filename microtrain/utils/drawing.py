@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from html import escape
 from typing import Any
 
 import numpy as np
 
 from ..autograd.differentiate import grad, messages_set_aside
-from ..autograd.graph import NodeOfMany, leaves_of
+from ..autograd.graph import NodeOfMany, leaves_of, source_of
 from ..backend import ARRAYS, to_host
 from ..common.words import plural, printable, table
 from ..errors import need
@@ -167,20 +168,15 @@ def graph(result: Tensor, **named: Tensor) -> Graph:
         name = names[key][0] if key in names else kind
         shape = key.shape if leaf else key._shape
         value = key if leaf else values.get(key, _kept_result(key))
-        inputs = [] if leaf else [_key_of(edge) for edge in key._edges]
+        inputs = [] if leaf else [source_of(edge) for edge in key._edges]
         numbers = [keys[one] for one in inputs if one in keys]
         texts = _text(value), _text(grads.get(key))
         boxes.append(Box(printable(name), kind, str(tuple(shape)), numbers, *texts))
     return Graph(boxes, more, note)
 
 
-def _key_of(edge: Any) -> Any:
-    """What stands for the end of an edge: a leaf, or a node, whichever of its outputs it is."""
-    return edge[0] if type(edge) is tuple else edge
-
-
 def _key(tensor: Any) -> Any:
-    return _key_of(tensor._edge) or (tensor if tensor._rg else None)
+    return source_of(tensor._edge) or (tensor if tensor._rg else None)
 
 
 def _nearest(result: Any) -> tuple[dict[Any, int], int]:
@@ -188,7 +184,7 @@ def _nearest(result: Any) -> tuple[dict[Any, int], int]:
     found, waiting = {result: None}, [result]
     for key in waiting:
         for edge in () if type(key) in TENSORS else key._edges:
-            if (one := _key_of(edge)) is not None and one not in found:
+            if (one := source_of(edge)) is not None and one not in found:
                 found[one] = None
                 waiting.append(one)
     # Younger nodes first: what a node was computed from is older, and leaves have no age.
@@ -202,7 +198,7 @@ def _gradients(result: Tensor, keys: Mapping[Any, int]) -> tuple[dict[Any, Any],
     found: dict[Any, Any] = {}
     nodes = [key for key in keys if type(key) not in TENSORS and not isinstance(key, NodeOfMany)]
     leaves = [*leaves_of((result._edge,))]
-    handles = [node._add_hook(_keeping(found, node)) for node in nodes]
+    handles = [node._add_hook(partial(found.__setitem__, node)) for node in nodes]
     try:
         ones = result.detach() * 0 + 1
         with messages_set_aside():
@@ -214,13 +210,6 @@ def _gradients(result: Tensor, keys: Mapping[Any, int]) -> tuple[dict[Any, Any],
         for handle in handles:
             handle.remove()
     return found, ""
-
-
-def _keeping(found: dict[Any, Any], node: Any) -> Any:
-    def keep(gradient: Any) -> None:
-        found[node] = gradient
-
-    return keep
 
 
 def _kept_result(node: Any) -> Any:

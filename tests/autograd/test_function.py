@@ -410,7 +410,7 @@ def test_once_differentiable():
     [
         (None, lambda g: (g, g), RuntimeError, r"Mine.backward.*expected 1,.*got 2"),
         (None, lambda g: (), RuntimeError, r"Mine.backward.*expected 1,.*got 0"),
-        (None, lambda g: mt.ones(3), RuntimeError, r"Mine.backward.*index 0: got shape \(3,\)"),
+        (None, lambda g: mt.ones(3), RuntimeError, r"reduces to \(2,\)"),
         (None, lambda g: 3.0, TypeError, "Mine.backward.*returned float as gradient 0"),
         (None, lambda g: g.numpy(), TypeError, "Mine.backward.*returned ndarray"),
         (lambda x: 3, None, TypeError, "Mine.forward.*returned int"),

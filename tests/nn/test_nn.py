@@ -597,7 +597,7 @@ PLACED = {
     "Conv1d": (2, 3, 2), "Conv2d": (2, 3, 2), "Conv3d": (2, 3, 2),
     "ConvTranspose1d": (2, 3, 2), "ConvTranspose2d": (2, 3, 2), "ConvTranspose3d": (2, 3, 2),
     "Embedding": (5, 2), "EmbeddingBag": (5, 2), "RNN": (3, 4), "LSTM": (3, 4), "GRU": (3, 4),
-    "RNNBase": ("GRU", 3, 4), "RNNCell": (3, 4), "LSTMCell": (3, 4), "GRUCell": (3, 4),
+    "RNNCell": (3, 4), "LSTMCell": (3, 4), "GRUCell": (3, 4),
     "MultiheadAttention": (4, 2), "TransformerEncoderLayer": (4, 2, 8),
     "TransformerDecoderLayer": (4, 2, 8), "Transformer": (4, 2, 1, 1, 8),
 }  # fmt: skip
@@ -627,7 +627,7 @@ def test_no_layer_with_parameters_is_left_out():
     for name in dir(mt.nn):
         made = getattr(mt.nn, name)
         if isinstance(made, type) and "dtype" in inspect.signature(made).parameters:
-            assert name in PLACED or name == "RNNCellBase", name
+            assert name in PLACED or name in ("RNNBase", "RNNCellBase"), name
 
 
 @pytest.mark.parametrize("name", PLACED)

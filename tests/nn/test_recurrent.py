@@ -204,7 +204,7 @@ def test_gradients_and_masks_do_not_depend_on_the_ranks(batch_first: bool, packe
 
 
 def test_dropout_lies_between_the_layers_alone() -> None:
-    with pytest.warns(UserWarning, match="num_layers greater than 1"):
+    with pytest.warns(UserWarning, match="needs more than num_layers=1"):
         one = nn.GRU(3, 4, dropout=0.9)
     two = nn.GRU(3, 4, 2, dropout=0.9)
     x = mt.randn(3, 2, 3)

@@ -52,7 +52,7 @@ def clip_grad_norm_(
     params = _listed(parameters, "clip_grad_norm_")
     if not params and isinstance(parameters, Generator):
         warnings.warn("clip_grad_norm_: parameters is an empty generator", stacklevel=2)
-    total = _total(_pieces(params), norm_type, error_if_nonfinite, foreach)
+    total = get_total_norm(map(wrap, _pieces(params)), norm_type, error_if_nonfinite, foreach)
     clip_grads_with_norm_(params, max_norm, total, foreach)
     return total
 
@@ -139,24 +139,16 @@ def get_total_norm(
     foreach: bool | None = None,
 ) -> Tensor:  # fmt: skip
     """The norm of all elements of `tensors` as one vector; arguments as for `clip_grad_norm_`."""
-    arrays = [t._array for t in _listed(tensors, "get_total_norm")]
-    return _total(arrays, norm_type, error_if_nonfinite, foreach)
-
-
-def _total(
-    arrays: list[Any], norm_type: float, error_if_nonfinite: bool, foreach: bool | None
-) -> Tensor:
     refuse_switches("get_total_norm", foreach=foreach)
     norm_type = float(norm_type)
-    arrays = [array for array in arrays if array.size]
-    if not arrays:
-        return tensor(0.0)
     with no_grad():
-        found = [norms.norm(wrap(array), norm_type) for array in arrays]
-        first = found[0].device
+        found = [norms.norm(t, norm_type) for t in _listed(tensors, "get_total_norm") if t.numel()]
+        if not found:
+            return tensor(0.0)
         total: Tensor = found[0]
         if len(found) > 1:
-            total = norms.norm(joining.stack([n.to(device=first) for n in found]), norm_type)
+            here = [each.to(device=total.device) for each in found]
+            total = norms.norm(joining.stack(here), norm_type)
         if error_if_nonfinite:
             text = "The total norm of order {} for the gradients is non-finite, so it cannot be "
             text += "clipped. Set error_if_nonfinite=False to scale by it anyway"

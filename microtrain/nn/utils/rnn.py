@@ -8,6 +8,7 @@ their combinations.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -87,27 +88,15 @@ class _Layout(NamedTuple):
     order: tuple[int, ...]
 
     @property
-    def lengths(self) -> Any:
-        """The length of each sequence, in the order in which they were given."""
-        steps = np.array(self.sizes)[:, None] > np.arange(len(self.order))
-        found = np.empty(len(self.order), np.int64)
-        found[list(self.order)] = steps.sum(0)
-        return found
-
     def places(self) -> Any:
         """For each element its place in the padded sequences, flattened."""
         rows = [np.array(self.order[:n]) + t * len(self.order) for t, n in enumerate(self.sizes)]
         return np.concatenate(rows)
 
-    def sources(self, count: int) -> Any:
-        """For each place of padded (count, sequences) its element, 0 where there is none."""
-        found = np.zeros(count * len(self.order), np.int64)
-        found[self.places()] = np.arange(sum(self.sizes))
-        return found
-
-    def missing(self, count: int) -> Any:
-        """Which of these places have no element."""
-        return np.arange(count)[:, None] >= self.lengths
+    @property
+    def lengths(self) -> Any:
+        """The length of each sequence, in the order in which they were given."""
+        return np.bincount(self.places % len(self.order))
 
 
 def _layout(packed: PackedSequence) -> _Layout:
@@ -132,21 +121,23 @@ def laid_out(packed: PackedSequence, steps: int | None = None) -> tuple[Tensor, 
     of one length. What stands there is any element.
     """
     layout, data = _layout(packed), packed.data
-    steps = len(layout.sizes) if steps is None else steps
-    rows = index_select(data, 0, tensor(layout.sources(steps), device=data.device))
-    padded = rows.reshape(steps, len(layout.order), *data.shape[1:])
-    missing = layout.missing(steps)
+    shape = len(layout.sizes) if steps is None else steps, len(layout.order)
+    sources = np.full(math.prod(shape), -1)  # of each place its element
+    sources[layout.places] = np.arange(len(data))
+    missing = sources < 0
+    rows = index_select(data, 0, tensor(np.maximum(sources, 0), device=data.device))
+    padded = rows.reshape(*shape, *data.shape[1:])
     if not missing.any():
         return padded, None
-    missing = np.expand_dims(missing, tuple(range(2, padded.ndim)))
-    return padded, tensor(missing, device=data.device)
+    ends = missing.reshape(*shape, *(1,) * (data.ndim - 1))
+    return padded, tensor(ends, device=data.device)
 
 
 def packed_again(padded: Tensor, like: PackedSequence) -> PackedSequence:
     """(steps, sequences, ...) in the order they were given, with the lengths of `like`."""
     layout = _layout(like)
     rows = padded.reshape(-1, *padded.shape[2:])
-    places = tensor(layout.places(), device=rows.device)
+    places = tensor(layout.places, device=rows.device)
     return _like(like, index_select(rows, 0, places))
 
 
@@ -198,7 +189,7 @@ def pack_padded_sequence(
     sizes = tuple(sum(n > t for n in numbers) for t in range(max(numbers)))
     layout = _Layout(sizes, tuple(order))
     rows = input.reshape(-1, *input.shape[2:])
-    data = index_select(rows, 0, tensor(layout.places(), device=rows.device))
+    data = index_select(rows, 0, tensor(layout.places, device=rows.device))
     indices = None if enforce_sorted else tensor(order, device=rows.device)
     found = PackedSequence(data, tensor(sizes), indices)
     vars(found)["_layout"] = layout
