@@ -363,7 +363,7 @@ class Structure:
         concerned = _concerned(before, called, used)
         self.modules = [(weakref.ref(module), _names(module, used)) for module in concerned]
         # Kept alive, so that an id names them.
-        self._kept = [t._array for module in concerned for _, t in _tensors(module)]
+        self._kept = [t._array for module in concerned for _, t in tensors_of(module)]
         self._kept += [leaf._array for leaf in self._leaves]
         self.count = -1
         self.changed = next(filter(None, (_changed(m, before[m]) for m in concerned)), None)
@@ -455,14 +455,15 @@ def _place(tensor: Tensor) -> Any:
     return id(tensor._array), tensor._rg, hooks
 
 
-def _tensors(module: Module) -> list[tuple[str, Tensor]]:
+def tensors_of(module: Module) -> list[tuple[str, Tensor]]:
+    """The attributes of a module that are Tensors."""
     found = [(name, value) for name, value in vars(module).copy().items() if type(value) in TENSORS]
     return [(name, value) for name, value in found if type(value._array) in LIBRARIES]
 
 
 def _names(module: Module, used: set[int]) -> list[str]:
     """The attributes of `module` that are Tensors of the step."""
-    return [name for name, t in _tensors(module) if id(owner_of(t._array)) in used]
+    return [name for name, t in tensors_of(module) if id(owner_of(t._array)) in used]
 
 
 def _concerned(before: Any, called: Any, used: set[int]) -> list[Module]:

@@ -38,7 +38,7 @@ from .guard import MISSING, Fact, Guard, refuse_alias
 from .program import MADE, Program, arrays_in
 from .python_calls import optimize, skip
 from .recorder import Recorder, stream_now
-from .state import Leaves, Structure, look_at_all
+from .state import Leaves, Structure, look_at_all, tensors_of
 from .switch import ended, recording
 
 GRADIENTS, COUNTED = "which gradients are there", "what data parallelism has counted"
@@ -546,5 +546,4 @@ def _state(xp: Any) -> list[Any]:
 
 
 def _of_modules() -> list[Tensor]:
-    values = [value for module in alive(MODULES) for value in vars(module).copy().values()]
-    return [value for value in values if type(value) in TENSORS]
+    return [tensor for module in alive(MODULES) for _, tensor in tensors_of(module)]
