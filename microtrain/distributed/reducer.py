@@ -99,8 +99,9 @@ class AtOnce(Reducer):
 
     def __init__(self, comm: Communicator, storage: FlatStorage, kind: str = "none") -> None:
         super().__init__(comm, storage)
-        self._staged = [Staging(buffer.wide) for buffer in storage.buffers]
-        hosts = [staged.host for staged in self._staged]
+        every = [Staging(buffer.wide) for buffer in storage.buffers]
+        self._staged = [one for one in every if one.host is not one.array]
+        hosts = [one.host for one in every]
         sizes = [buffer.grad.size for buffer in storage.buffers]
         self._gradients = [host[:size] for host, size in zip(hosts, sizes, strict=True)]
         self._footer = hosts[0][sizes[0] :]
