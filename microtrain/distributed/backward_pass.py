@@ -53,7 +53,7 @@ def backward(
         found = run(edges, seeds, retain, create_graph, wanted, True, scaling)
         parts = None if shared is None else shared.parts(roots[0]._array, given[0])
         for one in told:
-            if parts is not None and not one.passes.totals.not_scalar:
+            if parts is not None and not one.passes.not_scalar:
                 correct = functools.partial(_correct, one.passes, parts)
                 MODES.capture.bookkeeping("shares of the loss", correct, one)
             _end(one)
@@ -151,4 +151,4 @@ def _share(told: Sequence[Any], weights: Sequence[Any], like: Any) -> Any:
 
 def _correct(passes: Any, parts: Any) -> None:
     """After such a pass: count the loss as a share of the whole as well."""
-    passes.totals.loss += correction(*parts)
+    passes.loss += correction(*parts)

@@ -9,7 +9,7 @@ part, because float32 has 24 bits. The mark (replicas.py) is the last of the not
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..optim.flat import FOOTER
 
@@ -17,8 +17,7 @@ NOTES = 7  # the place of the first
 SILENT = (0.0,) * (FOOTER - NOTES)  # notes that say nothing, and a mark that does not
 
 
-@dataclass(slots=True)
-class Totals:
+class Totals(NamedTuple):
     """Sums over the backward passes of a step: of one rank, or of all.
 
     Attributes:
@@ -28,10 +27,10 @@ class Totals:
         not_scalar: how many passes did not start from a scalar, and are not in `loss`.
     """
 
-    rows: int = 0
-    weight: float = 0.0
-    loss: float = 0.0
-    not_scalar: int = 0
+    rows: int
+    weight: float
+    loss: float
+    not_scalar: int
 
 
 Summed = Sequence[float]  # over all ranks: those of `Totals`, the notes, the mark
@@ -40,8 +39,8 @@ NOTHING: Summed = (0, 0.0, 0.0, 1, *SILENT)  # before the first step
 
 def pack(totals: Totals, notes: Sequence[float], used: Sequence[bool]) -> list[float]:
     """The footer of a rank; `used`: of each parameter whether it has a gradient."""
-    rows, loss, weight = divmod(totals.rows, 4096), split(totals.loss), split(totals.weight)
-    return [*rows, *loss, totals.not_scalar, *weight, *notes, *used]
+    rows, weight, loss, not_scalar = totals
+    return [*divmod(rows, 4096), *split(loss), not_scalar, *split(weight), *notes, *used]
 
 
 def values_of(footer: Sequence[float]) -> list[float]:

@@ -46,11 +46,11 @@ class Reducer:
 
         Only the `last` pass of a step is reduced; others return None.
         """
-        return self.added_up(passes.totals, notes) if last else None
+        return self.added_up(passes.totals(), notes) if last else None
 
     def added_up(self, totals: Totals, notes: Sequence[float]) -> Summed:
         """The sums of gradients and footers over all ranks, collective."""
-        return totals.rows, totals.weight, totals.loss, totals.not_scalar, *notes
+        return *totals, *notes
 
     def discard(self) -> None:
         """Called when zero_grad() has discarded earlier passes of the step. May raise."""
@@ -93,6 +93,9 @@ class AtOnce(Reducer):
 
     Args:
         kind: "none", or the 16-bit format in which gradients are sent.
+
+    Attributes:
+        plain: whether one all_reduce of one array in the host's memory does everything.
     """
 
     communicates = True
@@ -107,6 +110,7 @@ class AtOnce(Reducer):
         self._footer = hosts[0][sizes[0] :]
         self._sent = hosts[0], *self._gradients[1:]
         self.kind = kind
+        self.plain = kind == "none" and len(hosts) == 1 and hosts[0] is storage.buffers[0].wide
         if kind != "none":
             self._owed = [compression.nothing_owed(comm, array) for array in self._gradients]
 

@@ -22,7 +22,7 @@ from ..errors import ConfigError, need
 from ..nn.module import Module
 from ..optim.flat import FlatStorage
 from .communicator import Array, Communicator
-from .footer import Summed, Totals, pack
+from .footer import Summed, pack
 from .reducer import Reducer
 from .step_counts import Passes
 
@@ -174,16 +174,22 @@ class Shards(Reducer):
 
     def reduce(self, passes: Passes, notes: Sequence[float], last: bool) -> Summed | None:
         """As in the base class: keep what the pass left; after those of all shards add them up."""
+        used = self.fill_absent()
+        if not (last and (self.passes + 1) % self.each == 0):
+            notes = *notes[:-1], 0.0  # a rank has one mark in a step
+        self._leave(pack(passes.totals(), notes, used), passes.samples)
+        passes.clear_totals()
+        if not (last and self.complete):
+            return None
+        self._sum()
+        return self.summed(self._staged[0].host[self.storage.buffers[0].grad.size :])
+
+    def _leave(self, footer: list[float], rows: int | None) -> None:
         number = self.passes % self.each
-        ends = last and number + 1 == self.each
-        # A rank has one mark in a step.
-        notes = notes if ends else (*notes[:-1], 0.0)
-        footer = pack(passes.totals, notes, self.fill_absent())
-        passes.totals = Totals()
         for place, buffer in enumerate(self.storage.buffers):
             wide = self._staged[place].fetch()
             wide[buffer.grad.size :] = footer if place == 0 else 0
-            if passes.samples == 0:
+            if rows == 0:
                 wide[: buffer.grad.size] = 0
             kept = self.gradients[place][number]
             if self.passes < self.each:
@@ -192,19 +198,24 @@ class Shards(Reducer):
                 kept += wide
         for slot in self.storage.slots:
             slot.drop()
-        if self._before.size and passes.samples != 0:
+        if self._before.size and rows != 0:
             self._after[number][:] = np.append(self._values(), 1)
         self.passes += 1
         self._entered = False
-        if not ends:
-            return None
-        for staged, each in zip(self._staged, self.gradients, strict=True):
-            staged.host[...] = tree_sum(self.comm, each, self.shards)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every shard has had its turn."""
+        return self.passes % self.each == 0
+
+    def _sum(self) -> None:
+        """The gradients of all shards into the flat gradients, and the mean of their buffers."""
+        for staged, kept in zip(self._staged, self.gradients, strict=True):
+            staged.host[...] = tree_sum(self.comm, kept, self.shards)
             staged.put()
         if self._before.size:
             total = tree_sum(self.comm, self._after, self.shards)
             self._put(total[:-1] / total[-1] if total[-1] else self._before)
-        return self.summed(self._staged[0].host[self.storage.buffers[0].grad.size :])
 
     def discard(self) -> None:
         """As in the base class. Raises RuntimeError in the middle of a step."""
@@ -212,7 +223,7 @@ class Shards(Reducer):
         text += f"after {self.each} backward passes on each rank. Take zero_grad() and the "
         text += "optimizer's step out of `for batch in micro_batches`, with "
         text += "DataLoader(..., shards=...).steps()"
-        need(self.passes % self.each == 0, "DataParallel", text)
+        need(self.complete, "DataParallel", text)
 
     def reset(self) -> None:
         """Begin a step anew."""

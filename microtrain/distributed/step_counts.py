@@ -30,7 +30,7 @@ class Passes:
         pending: whether passes have been made that are not reduced yet.
         cleared: the storage's `cleared` when the first of these began: if it has changed since,
             zero_grad() has discarded them.
-        totals: the sums over these.
+        rows, weight, loss, not_scalar: the sums over these, as in `Totals`.
         counted: whether the samples of all these are known.
         steps: how many steps were made.
         structure: the value of `STRUCTURE` when the parameters were last compared with the model's.
@@ -58,7 +58,15 @@ class Passes:
     def reset(self) -> None:
         """Forget the pending passes."""
         self.pending, self.counted, self.earlier = False, True, None
-        self.totals = Totals()
+        self.clear_totals()
+
+    def clear_totals(self) -> None:
+        """Set the sums to 0."""
+        self.rows, self.weight, self.loss, self.not_scalar = 0, 0.0, 0.0, 0
+
+    def totals(self) -> Totals:
+        """The sums over the pending passes."""
+        return Totals(self.rows, self.weight, self.loss, self.not_scalar)
 
     def wait(self) -> None:
         """Note a forward call that waits for its backward pass."""
@@ -78,11 +86,13 @@ class Passes:
         The others keep waiting while what they returned is alive.
         """
         forwards = self.forwards
-        kept = [call for call in forwards if (not freed if call in reached else call.alive)]
+        used = [call for call in forwards if call in reached]
+        left = [call for call in forwards if call not in reached and call.alive]
         if freed:
-            forwards[:] = [call for call in forwards if call in reached]
+            forwards[:] = used
             self.free()
-        forwards[:] = kept
+            used = []
+        forwards[:] = sorted((*used, *left), key=lambda call: call.first)
 
     def free(self) -> None:
         """`settle` of a pass that has depended on all calls, and freed their graphs."""

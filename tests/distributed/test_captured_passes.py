@@ -121,7 +121,7 @@ class Training:
             *(a.detach().numpy().copy() for a in arrays),
             *([p._version.n for p in model.parameters()], model.waits),
             *(model.loss, model.samples, model.weight, list(model.noted)),
-            *(passes.steps, passes.pending, str(passes.totals), passes.forwards),
+            *(passes.steps, passes.pending, passes.rows, passes.loss, passes.forwards),
         ]
 
 

@@ -41,7 +41,7 @@ def test_notes_and_uses_are_added_up() -> None:
     assert [len(footer) for footer in footers] == [FOOTER + 3] * 2
     found = added(footers)
     values = values_of(found)
-    assert values[:4] == [5, 5.0, 1.75, 1]
+    assert values[:4] == [*Totals(5, 5.0, 1.75, 1)]
     assert values[4:] == [2.0, 0.0, 2.0, 20.0]
     assert [bool(count) for count in found[FOOTER:]] == [True, True, False]
 
