@@ -343,19 +343,19 @@ class DataParallel(Module):
         if not passes.pending:
             passes.pending, passes.cleared = True, storage.cleared
             passes.earlier = self._set_aside()
-        totals, base = passes.totals, n if weights is None else weights.base
+        base = n if weights is None else weights.base
         weight: float | None = base
         if weights is not None and base:
             weight = weights.weight(self.comm.size, passes.alone)
         if len(roots) == 1 and roots[0]._array.size == 1:
             lost = weights is not None and self.shares(weights) and weights.lost
             value = 0.0 if weight == 0 or lost else float(roots[0]._array.item())
-            totals.loss += weight * value if mean and weight is not None else value
+            passes.loss += weight * value if mean and weight is not None else value
         else:
-            totals.not_scalar += 1
+            passes.not_scalar += 1
         passes.counted = passes.counted and n is not None
-        totals.rows += n or 0
-        totals.weight += weight or 0.0
+        passes.rows += n or 0
+        passes.weight += weight or 0.0
         passes.samples = base
         reducer.begin()
         passes.running = True

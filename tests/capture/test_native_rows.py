@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import microtrain as mt
-from microtrain.capture import native
+from microtrain.capture import c
 from microtrain.capture.rows import Rows, with_rows
 
 F = mt.nn.functional
@@ -34,7 +34,7 @@ def both(
     results = []
     for how in (noted, lambda units, program: units):
         with monkeypatch.context() as patch, np.errstate(all="ignore"):
-            patch.setattr(native, "with_rows", how)
+            patch.setattr(c, "with_rows", how)
             mt.manual_seed(0)
             step = mt.compile(make(), executor="native")
             results.append([step(mt.from_numpy(x)).numpy().copy() for _ in range(5)])
