@@ -225,8 +225,8 @@ class Verification:
             said = next((line for line in lines if line.startswith("error:")), lines[-1])
             if done.returncode == ConfigError.exit_code:
                 raise ConfigError(
-                    f"verify shortens the run to {steps} steps (--steps sets another number), "
-                    f"which does not go with the rest\n{said.removeprefix('error: ')}"
+                    f"verify shortens the run to {steps} steps (--steps sets a different number), "
+                    f"which does not fit the rest\n{said.removeprefix('error: ')}"
                 )
             where = f" on {ranks} ranks" if ranks else ""
             raise _Failed(f"a run{where} ended with exit code {done.returncode}: {said}")

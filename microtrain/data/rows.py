@@ -178,8 +178,8 @@ class TargetScaling:
         if shape is None or shape[1:] != wanted:
             found = type(outputs).__name__ if shape is None else f"rows of shape {shape[1:]}"
             raise ConfigError(
-                "data.standardize_target, log_target and clip are of predictions that are like the "
-                f"target, rows of shape {wanted}, but the model gives {found}"
+                "data.standardize_target, log_target and clip need predictions like the target, "
+                f"rows of shape {wanted}, but the model gives {found}"
             )
         own = np.exp(outputs.astype(np.float64)) if self.exp else self.inverse(outputs)
         return own if self.ends is None else own.clip(*self.ends)

@@ -37,7 +37,7 @@ def worth(comm: Communicator, storage: FlatStorage, bucket: int) -> tuple[bool, 
     if comm.num_nodes > 1:
         return True, f"{count} buckets travel between {comm.num_nodes} machines"
     if not spare:
-        return False, "no core is free beside the ranks"
+        return False, "no core is left free by the ranks"
     return True, f"{count} buckets, and a core is free beside every rank"
 
 

@@ -95,7 +95,7 @@ def _save_state(obj: Any, path: Place | IO[bytes], *, format: str | None = None)
     if not stream and not isinstance(path, str | os.PathLike):
         raise TypeError(f"save(): path: expected a path or a file object, got {kind_of(path)}")
     if not stream and format is not None:
-        raise TypeError("save(): format= is of a file object; the name of a file says its format")
+        raise TypeError("save(): format= is for a file object; the name of a file says its format")
     suffix = Path(_name(path)).suffix.lower()
     if format is not None:
         suffix = f".{format}"
@@ -204,7 +204,7 @@ def load(
         from ..inference.mean import load_all
 
         if model is not None or bfloat16 is not None:
-            raise TypeError("load(): model= and bfloat16= are of one model or file; leave them out")
+            raise TypeError("load(): model= and bfloat16= are for one model or file; omit them")
         return load_all(path, trust=trust, checkpoint=checkpoint)
     stream = hasattr(path, "read")
     if not stream and not isinstance(path, str | os.PathLike):
@@ -217,11 +217,11 @@ def load(
     if stream or place.is_file() or names_file:
         of_runs = {"trust": trust, "checkpoint": checkpoint != "best", "model": model is not None}
         for name in (name for name, given in of_runs.items() if given):
-            what = f"{name}= is of a run, and {_named(path)} is a file; leave it out"
+            what = f"{name}= is for a run, and {_named(path)} is a file; leave it out"
             raise TypeError(f"load(): {what}")
         return _read(path, bfloat16 is not None)
     if bfloat16 is not None:
-        raise TypeError(f"load(): bfloat16= is of a file, and {path} is not one; leave it out")
+        raise TypeError(f"load(): bfloat16= is for a file, and {path} is not one; leave it out")
     _refuse_loop(place, path)
     from ..inference.model import TrainedModel, warn_user
     from ..inference.saved import read_saved

@@ -165,13 +165,13 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     path = Path(path)
     if not os.path.isdir(path):
         names = [p.name for p in list_checkpoints(path.parent)]
-        beside = f"there are {', '.join(names)}" if names else "no checkpoint is beside it"
+        beside = f"there are {', '.join(names)}" if names else "and none beside it"
         raise DataError(f"no checkpoint at {path}: {beside}")
     manifest = _read_manifest(path)
     with damaged(path):
         contents = {name: _read_verified(path, name, e) for name, e in manifest.files.items()}
         if _NAME.fullmatch(path.name) and (step := step_of(path)) != manifest.step:
-            raise ValueError(f"its name is of step {step}, its {MANIFEST} of {manifest.step}")
+            raise ValueError(f"its name says step {step}, its {MANIFEST} step {manifest.step}")
         order = manifest.order
         model = _arrays(contents["model.safetensors"], "model", order["model"])
         optimizer = _arrays(contents["optimizer.safetensors"], "optimizer", order["optimizer"])

@@ -107,8 +107,8 @@ def check(members: Sequence[Member]) -> None:
         for number_, callback in enumerate(config.callbacks):
             if callback.type in ("tensorboard", "mlflow", "wandb"):
                 raise ConfigError(
-                    f"callbacks.{number_}: {callback.type} is of few runs; leave it out, and "
-                    "train the best member by itself, from its config.yaml, for such a log"
+                    f"callbacks.{number_}: a sweep is too much for {callback.type}; leave it out, "
+                    "and train the best member by itself, from its config.yaml, for such a log"
                 )
 
 

@@ -42,7 +42,7 @@ from ..runs.checkpoint import (
 from ..runs.state import check_loop, put_together, take_apart, word
 
 SMALL = 2**12  # bytes of an array up to which it travels with names and shapes
-OF_ALL = "a checkpoint is of all ranks; of one of its own, each passes comm=MPI.COMM_SELF"
+OF_ALL = "all ranks share a checkpoint; for one of its own, each passes comm=MPI.COMM_SELF"
 
 
 def checkpoint_of(

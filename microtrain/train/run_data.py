@@ -71,7 +71,7 @@ def load_data(
         raise DataError(f"{error}\n{own('data')}") if is_import_path(data.type) else error from None
     if prepared.classes is not None and len(prepared.classes) < 2:
         found = ", ".join(prepared.classes)
-        raise DataError(f"{origin}: all rows are of one class, {found}; expected two or more")
+        raise DataError(f"{origin}: all rows have one class, {found}; expected two or more")
     return prepared
 
 

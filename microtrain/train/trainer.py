@@ -161,7 +161,7 @@ class Trainer(TrainingRun):
             0
         """
         if config.sweep is not None:
-            raise ConfigError("a configuration with `sweep` is of many runs: microtrain train")
+            raise ConfigError("a configuration with `sweep` describes many runs: microtrain train")
         trainer = cls.__new__(cls)
         ranks = ranks_of(comm)
         same(ranks, compared(config) if ranks.size > 1 else {}, SAME)

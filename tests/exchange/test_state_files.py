@@ -310,8 +310,8 @@ WRONG_LOADS = {
     "a checkpoint": (
         lambda d: mt.load(d / "loop/step-000010"), DataError, r'mt.restore\(".*loop", model=',
     ),
-    "of a run": (lambda d: mt.load(d / "w.npz", checkpoint=3), TypeError, "checkpoint= is of a"),
-    "of a file": (lambda d: mt.load(d, bfloat16=mt.float32), TypeError, "bfloat16= is of a file"),
+    "of a run": (lambda d: mt.load(d / "w.npz", checkpoint=3), TypeError, "checkpoint= is for a"),
+    "of a file": (lambda d: mt.load(d, bfloat16=mt.float32), TypeError, "bfloat16= is for a file"),
     "text": (lambda d: mt.load(d / "notes"), DataError, "neither safetensors nor .npz$"),
     "empty": (lambda d: mt.load(d / "empty.npz"), DataError, "neither safetensors nor .npz$"),
     "a run": (lambda d: mt.load(d / "nothing"), DataError, "no run"),
@@ -634,7 +634,7 @@ LOADS: dict[str, Any] = {
     "no state": (DataError, "cannot read the BytesIO", lambda p: mt.load(io.BytesIO(b"x" * 300))),
     "bytes": (TypeError, r"io\.BytesIO", lambda p: mt.load(b"x" * 300)),
     "neither": (TypeError, "a path or a file object", lambda p: mt.load(3)),
-    "an option": (TypeError, "trust= is of a run", lambda p: mt.load(io.BytesIO(), trust=True)),
+    "an option": (TypeError, "trust= is for a run", lambda p: mt.load(io.BytesIO(), trust=True)),
     "cut": (DataError, "cannot read", lambda p: mt.load(io.BytesIO(npz_of(FLAT)[:-30]))),
     "one offset": (DataError, "its header cannot be", lambda p: mt.load(io.BytesIO(ONE_OFFSET))),
 }

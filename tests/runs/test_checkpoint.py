@@ -235,7 +235,7 @@ def test_contents_that_fit_the_manifest_but_are_no_arrays(tmp_path):
 
 
 def test_a_missing_checkpoint_says_what_is_there(tmp_path):
-    with pytest.raises(DataError, match="no checkpoint is beside it"):
+    with pytest.raises(DataError, match="and none beside it"):
         load_checkpoint(tmp_path / "step-000001")
     save(tmp_path, 20)
     with pytest.raises(DataError, match="there are step-000020"):

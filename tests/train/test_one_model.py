@@ -65,7 +65,7 @@ def test_a_run_whose_monitored_value_is_never_finite_says_so(tmp_path):
     trainer, *_ = train(tmp_path, *given, "checkpoint={monitor: val/r2, mode: max}")
     assert len(trainer.data.val) == 1
     text = (trainer.path / "log.txt").read_text()
-    assert "val/r2 was never finite, so that no checkpoint is the best" in text
+    assert "val/r2 was never finite, so no checkpoint is the best" in text
     assert json.loads((trainer.path / "run.json").read_text())["best"] is None
 
 

@@ -326,7 +326,7 @@ MISTAKES: dict[str, tuple[list[str] | str, int, list[str]]] = {
     "one class only": (
         ["data={type: csv, path: one.csv, target: y}", "model=logistic_regression"],
         3,
-        ["all rows are of one class, yes; expected two or more"],
+        ["all rows have one class, yes; expected two or more"],
     ),
     "targets beyond 0 and 1": (["loss=bce"], 2, ["needs targets from 0 to 1", "use mse"]),
     "a target without a unit": (

@@ -213,8 +213,8 @@ class Notation:
             if number(text) is None and not _GROUPS["."].fullmatch(text):
                 return ""
             return (
-                'with decimal: "," a point stands between groups of three digits, as in 1.234,5; '
-                'a file where it stands before decimals is of decimal: "."'
+                'with decimal: "," a point separates groups of three digits, as in 1.234,5; '
+                'where it comes before the decimals, write decimal: "."'
             )
         groups = _GROUPS["."].fullmatch(text)
         if Notation(",").number(text) is None:

@@ -185,7 +185,7 @@ class _Column:
         of_day = bool(form) and not re.search("%[YymdbBq]", form)
         why = f"{'times' if of_day else 'dates'} from {first} to {last}"
         if other:
-            why += f"; if these are of {other}, write that: no cell tells the two apart"
+            why += f"; if the format is {other}, write that: no cell tells the two apart"
         if "%y" in form and values.min() < days("2000-01-01", None) <= values.max():
             why += "; of years of two digits, 69 to 99 are before 2000"
         keys = {"format": json.dumps(form)} if form else {}

@@ -118,9 +118,9 @@ class Results(Callback):
             """Step and samples, what it is called, and its values where they are others."""
             best, chosen, fell_back = Run.read(run.path).checkpoint("best", run.output.warn)
             if run.state.best is None:
-                fell_back = f"{run.monitor} was never finite, so that no checkpoint is the best"
+                fell_back = f"{run.monitor} was never finite, so no checkpoint is the best"
             if fell_back and run.config.checkpoint.keep_best:
-                run.output.warn(f"{fell_back}; what is said about the run is of the {chosen}")
+                run.output.warn(f"{fell_back}; the results of the run are those of the {chosen}")
             values = None if best.step == run.step else best.model
             return best.step, best.state["samples"], chosen, values
 

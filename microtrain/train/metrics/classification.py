@@ -248,8 +248,8 @@ class Recall(ClassMetric):
             return self.index(self.positive, classes)
         if classes != 2:
             raise ConfigError(
-                f"metric {self.name} is of one class by default, the second of two, but there are "
-                f"{classes}; choose average: macro, micro or weighted, or name one: positive: "
+                f"metric {self.name} looks at one class by default, the second of two, but there "
+                f"are {classes}; choose average: macro, micro or weighted, or name one: positive: "
                 f"{(self.class_names or ['0'])[0]}"
             )
         return 1
