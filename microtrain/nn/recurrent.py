@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partialmethod
 from typing import Any
 
 from ..common.missing_names import namespace
@@ -32,7 +33,6 @@ class RNNBase(Module):
         mode: which of them it is, a key of `MODES`.
     """
 
-    mode: str
     _shown = ("*input_size", "*hidden_size")
     _unless: Mapping[str, Any] = {
         "proj_size": 0, "num_layers": 1, "bias": True, "batch_first": False, "dropout": 0,
@@ -40,21 +40,23 @@ class RNNBase(Module):
     }  # fmt: skip
 
     def __init__(
-        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+        self, mode: str, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
         batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
         proj_size: int = 0, device: Any = None, dtype: Any = None,
     ) -> None:  # fmt: skip
         super().__init__()
         place: Any = {"device": device, "dtype": dtype}
+        self.mode = mode
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.num_layers = num_layers
         self.bias = bias
         self.batch_first = batch_first
-        self.dropout = float(dropout)
+        self.dropout = dropout
         self.bidirectional = bidirectional
         self.proj_size = proj_size
         self._check()
+        self.dropout = float(dropout)
         rows, outputs = GATES[MODES[self.mode]] * hidden_size, proj_size or hidden_size
         shapes: dict[str, tuple[int, ...]] = {
             "weight_ih": (rows, input_size), "weight_hh": (rows, outputs)
@@ -72,7 +74,8 @@ class RNNBase(Module):
         self.reset_parameters()
 
     def _check(self) -> None:
-        name = type(self).__name__
+        name, number = type(self).__name__, type(self.dropout) in (int, float)
+        need(self.mode in MODES, name, "Unrecognized RNN mode", self.mode, error=ValueError)
         for what in ("bias", "batch_first"):
             value, text = getattr(self, what), f"{what} should be of type bool"
             need(isinstance(value, bool), name, text, type(value), error=TypeError)
@@ -80,6 +83,7 @@ class RNNBase(Module):
             value, text = getattr(self, what), f"{what} should be of type int"
             need(isinstance(value, int), name, text, type(value), error=TypeError)
             need(value > 0, name, f"{what} must be greater than zero", value, error=ValueError)
+        need(number, name, "dropout should be a number", self.dropout, error=ValueError)
         check_probability(name, self.dropout)
         if self.dropout and self.num_layers == 1:
             text = f"{name}: dropout lies between layers, so dropout={self.dropout} needs more than"
@@ -232,11 +236,11 @@ class RNN(_OfOneState):
     ) -> None:  # fmt: skip
         text = "Unknown nonlinearity. Select from 'tanh' or 'relu'"
         need(nonlinearity in ("tanh", "relu"), "RNN", text, nonlinearity, error=ValueError)
-        self.mode, self.nonlinearity = f"RNN_{nonlinearity.upper()}", nonlinearity
         super().__init__(
-            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional,
-            device=device, dtype=dtype,
+            f"RNN_{nonlinearity.upper()}", input_size, hidden_size, num_layers, bias, batch_first,
+            dropout, bidirectional, device=device, dtype=dtype,
         )  # fmt: skip
+        self.nonlinearity = nonlinearity
 
 
 class GRU(_OfOneState):
@@ -247,7 +251,7 @@ class GRU(_OfOneState):
     b_hn))`, `h = n + z (h - n)`. The rows of the weights are r, z and n.
     """
 
-    mode = "GRU"
+    __init__ = partialmethod(RNNBase.__init__, "GRU")
 
 
 class LSTM(RNNBase):
@@ -267,7 +271,7 @@ class LSTM(RNNBase):
         ((2, 7, 5), (1, 2, 5), (1, 2, 5))
     """
 
-    mode = "LSTM"
+    __init__ = partialmethod(RNNBase.__init__, "LSTM")
 
     def forward(
         self, input: Any, hx: tuple[Tensor, Tensor] | None = None

@@ -223,3 +223,19 @@ def test_a_state_that_is_no_pair_and_captured_lengths_are_refused() -> None:
     step = mt.compile(lambda x, lengths: rnn(pack(x, lengths))[1].sum())
     with pytest.raises(CaptureError, match=r"pack_padded_sequence.* takes them as numbers"):
         step(x, lengths)
+
+
+@pytest.mark.parametrize("dropout", [True, "0.5", None])
+def test_dropout_of_a_layer_is_a_number(dropout: Any) -> None:
+    with pytest.raises(ValueError, match="dropout should be a number"):
+        nn.LSTM(3, 4, 2, dropout=dropout)
+
+
+def test_a_layer_of_ones_own_names_its_mode() -> None:
+    class Mine(nn.RNNBase):
+        def __init__(self, size: int) -> None:
+            super().__init__("GRU", size, 4)
+
+    assert [p.shape for p in Mine(3).parameters()] == [p.shape for p in nn.GRU(3, 4).parameters()]
+    with pytest.raises(ValueError, match="Unrecognized RNN mode"):
+        nn.RNNBase("CNN", 3, 4)
