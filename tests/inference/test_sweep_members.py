@@ -139,7 +139,7 @@ def test_one_run_or_runs_of_different_targets_have_no_mean(line, flowers):
         mt.load(members(flowers)[:1])
     with pytest.raises(ConfigError, match="predicts something different"):
         mt.load([flowers, line])
-    with pytest.raises(TypeError, match="of one model or file"):
+    with pytest.raises(TypeError, match="one model or file"):
         mt.load(members(flowers), model=mt.nn.Linear(1, 1))
 
 

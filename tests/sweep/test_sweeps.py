@@ -519,7 +519,7 @@ def test_a_file_with_a_sweep_is_no_run_of_a_trainer(place):
     from microtrain.errors import ConfigError
     from microtrain.train import Trainer, load_config
 
-    with pytest.raises(ConfigError, match="of many runs: microtrain train"):
+    with pytest.raises(ConfigError, match="many runs: microtrain train"):
         Trainer.from_config(load_config(Path("s.yaml")))
 
 
