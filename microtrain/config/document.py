@@ -127,7 +127,7 @@ def cut_by_yaml(text: str) -> str | None:
             if mark.startswith(_MARKS) or mark in ("---", "..."):
                 return f"the mark {quoted(mark)}"
             at = max(at, end)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, OverflowError):
         return None  # it is told of where it is read
     rest = text[at:].strip(_BLANK)
     return f"{quoted(rest)}, which it skips" if rest else None

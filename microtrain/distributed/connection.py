@@ -84,9 +84,10 @@ def connect(backend: str = "auto") -> Communicator:
             "start it without a launcher, or set distributed.backend to auto"
         )
     # A launcher that microtrain does not know is noticed when the program has started MPI itself.
-    several = abort.place()[1] != 1
+    running = abort.running()
+    in_use = running is not None and running.COMM_WORLD.size > 1  # whatever the launcher says
     with _CONNECTING:  # threads that ask at the same time get the same communicator
-        return _connect(backend == "mpi" or several)
+        return _connect(backend == "mpi" or launch.parallel or in_use)
 
 
 def going_on(command: Callable[[], T]) -> T:

@@ -177,7 +177,8 @@ class Board:
         record = record | {"at": record["at"][-200:], "stacks": record["stacks"][-10_000:]}
         record |= {n: record.get(n, "")[:200] for n in ("doing", "alone", "threads")}
         line = self._lines[self.rank]
-        text = json.dumps(record).encode()[: RECORD - 1] + b"\0"
+        while len(text := json.dumps(record).encode() + b"\0") > RECORD:  # letters beyond ASCII
+            record["stacks"] = record["stacks"][1000:]
         self._memory[line * RECORD : line * RECORD + len(text)] = text
         if self.directory is None:
             return

@@ -160,6 +160,11 @@ def test_an_override_that_yaml_would_cut_is_refused_with_the_way_to_say_it(text)
     assert load(OVER, way_out).run_dir == text
 
 
+@pytest.mark.parametrize("text", [r'"\U00110000"', r'"\UFFFFFFFF"'])
+def test_an_override_with_an_escape_beyond_unicode_is_refused(text):
+    assert "not valid YAML: an escape beyond Unicode" in refusal(OVER, f"run_dir={text}")
+
+
 @pytest.mark.parametrize(
     ("given", "way_out"),
     [

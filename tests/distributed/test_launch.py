@@ -5,14 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mpi_run
 import pytest
 from pace import daily
 
+from microtrain.common import threads
 from microtrain.common.threads import Launch, launch_environment
-from microtrain.distributed import connect
+from microtrain.distributed import abort, connect, connection
 from microtrain.errors import ConfigError, LaunchError
 
 needs_mpi = pytest.mark.skipif(bool(mpi_run.missing()), reason=mpi_run.missing())
@@ -168,6 +170,18 @@ def test_backend_none_under_a_launcher_is_refused() -> None:
 def test_unknown_backend_is_a_configuration_error(backend: str) -> None:
     with pytest.raises(ConfigError, match="expected auto, none, mpi, nccl, found"):
         connect(backend)
+
+
+def test_mpi_of_more_ranks_than_the_launcher_has_is_not_taken_for_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As under a launcher that is not known, in a step of one task: else each rank trains alone."""
+    for module in (threads, abort):
+        monkeypatch.setattr(module, "LAUNCH", Launch("slurm", launcher="srun"))
+    several = SimpleNamespace(COMM_WORLD=SimpleNamespace(rank=0, size=2))
+    monkeypatch.setattr(abort, "running", lambda: several)
+    monkeypatch.setattr(connection, "_connect", lambda with_mpi: with_mpi)
+    assert connect("auto") is True
 
 
 @needs_mpi

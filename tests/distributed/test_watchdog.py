@@ -397,6 +397,15 @@ def test_the_board_does_without_a_full_dev_shm(lacks: str, monkeypatch: pytest.M
     assert board._memory[:] == bytes(len(board._memory))
 
 
+def test_stacks_in_any_script_leave_the_record_readable(tmp_path: Path) -> None:
+    job, stacks = Job(tmp_path / "board"), "函数的代码在这个文件\n" * 2000
+    job.write(1, stacks=stacks)
+    kept = job.boards[0].here()[1]["stacks"]
+    assert len(kept) > 3000 and stacks.endswith(kept)
+    job.write(1, stacks="x" * 20_000)
+    assert job.boards[0].here()[1]["stacks"] == "x" * 10_000
+
+
 def test_a_rank_that_does_not_see_the_memory_of_its_host_says_so(tmp_path):
     """Ranks in containers of one host, each with a /dev/shm of its own."""
     name = watchdog.zeros(str(tmp_path), 64)
